@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
 import struct
 import threading
@@ -164,7 +165,10 @@ async def test_a_body_without_content_length_has_a_file_by_its_size(size: int) -
 
 
 @pytest.mark.parametrize("case", ["limit", "disk"])
-async def test_a_body_without_content_length_is_refused_while_it_grows(case: str) -> None:
+async def test_a_body_without_content_length_is_refused_while_it_grows(
+    case: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     async with gateway('disk_free_limit = "0b"') as running:
         large = running.gateway.broker.large_bodies
         async with connected(running.stomp_port) as producer:
@@ -179,8 +183,9 @@ async def test_a_body_without_content_length_is_refused_while_it_grows(case: str
             arrived = await producer.receive()
             assert arrived.command == "ERROR", arrived
             assert arrived.headers["receipt-id"] == "r"
-            problem = "limit of 8388608 bytes" if case == "limit" else "has no room"
+            problem = "limit of 8388608 bytes" if case == "limit" else "store is full"
             assert problem in arrived.headers["message"]
+            assert ("has no room" in caplog.text) == (case == "disk")
         await until_files(running, 0)
 
 
@@ -542,7 +547,10 @@ async def test_a_body_that_does_not_end_where_it_should_is_an_error() -> None:
         await until_files(running, 0)
 
 
-async def test_a_body_without_room_on_the_disk_is_an_error_and_small_ones_still_go() -> None:
+async def test_a_body_without_room_on_the_disk_is_an_error_and_small_ones_still_go(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
     async with gateway('large_message_min_size = "2kb"\ndisk_free_limit = "0b"') as running:
         large = running.gateway.broker.large_bodies
         large._free_limit_bytes = 1 << 60
@@ -551,7 +559,8 @@ async def test_a_body_without_room_on_the_disk_is_an_error_and_small_ones_still_
                 await producer.send(1, SIZE, destination="/queue/a", receipt="r")
             arrived = await producer.receive()
             assert arrived.command == "ERROR"
-            assert "no room" in arrived.headers["message"]
+            assert "store is full" in arrived.headers["message"]
+            assert "has no room" in caplog.text
             assert arrived.headers["receipt-id"] == "r"
         await publish(running, 2, size=100)
         assert body_files(running.data_directory) == []

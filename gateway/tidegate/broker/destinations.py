@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
-from sys import getsizeof
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
@@ -40,6 +39,7 @@ from tidegate.spi import (
     SubscribeRequest,
     Subscription,
     names,
+    text_bytes,
 )
 
 _log = logging.getLogger("tidegate.broker")
@@ -450,7 +450,7 @@ def _may_take(consumer: Consumer, destination: str) -> bool:
 def _list_bytes(destination: str, selector: str = "") -> int:
     """What a list takes in memory with its place in the trees of names, without any messages."""
     levels = destination.count(".") + 1
-    size = LIST_BYTES + 2 * getsizeof(destination) + LEVEL_BYTES * levels
+    size = LIST_BYTES + 2 * text_bytes(destination) + LEVEL_BYTES * levels
     return size + SELECTOR_FACTOR * len(selector)
 
 

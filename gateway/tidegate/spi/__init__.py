@@ -90,6 +90,7 @@ from tidegate.spi.messages import (
     StoredMessage,
     content_bytes,
     memory_bytes,
+    text_bytes,
 )
 from tidegate.spi.options import Kind, OptionInfo, option, option_info, parse_options, unknown_key
 from tidegate.spi.sink import AcknowledgedReader, Sink, SinkContext, SinkFactory, SinkHealth
@@ -313,5 +314,6 @@ __all__ = [
     "parse_options",
     "parse_size",
     "store_error",
+    "text_bytes",
     "unknown_key",
 ]

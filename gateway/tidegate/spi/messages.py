@@ -8,7 +8,6 @@ without breaking what is already on disk; fields are never removed or reordered.
 
 from __future__ import annotations
 
-from sys import getsizeof
 from typing import Final
 
 import msgspec
@@ -100,6 +99,8 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
 MESSAGE_OVERHEAD_BYTES: Final = 450
 #: The same of one header: its tuple, its two strings, and its place in the message's.
 HEADER_OVERHEAD_BYTES: Final = 170
+#: A string's own object.
+TEXT_OVERHEAD_BYTES: Final = 56
 #: Destination and client id are looked at more closely when they are longer.
 _NAME_LENGTH: Final = 128
 
@@ -116,13 +117,27 @@ def content_bytes(message: Message) -> int:
         size += _headers_bytes(message.headers)
     # Short names are in the overhead, and mostly shared between messages.
     if len(message.destination) > _NAME_LENGTH or len(message.client_id) > _NAME_LENGTH:
-        size += getsizeof(message.destination) + getsizeof(message.client_id)
+        size += text_bytes(message.destination) + text_bytes(message.client_id)
     if message.correlation_data or message.reply_to or message.original_name:
-        size += getsizeof(message.correlation_data)
-        size += getsizeof(message.reply_to) + getsizeof(message.original_name)
+        size += TEXT_OVERHEAD_BYTES + len(message.correlation_data or b"")
+        size += text_bytes(message.reply_to) + text_bytes(message.original_name)
     if message.content_type:
-        size += getsizeof(message.content_type)
+        size += text_bytes(message.content_type)
     return size
+
+
+def text_bytes(text: str) -> int:
+    """Memory that *text* is accounted with, in bytes.
+
+    The same each time, so that what was charged can be given back: ``sys.getsizeof`` of a string grows
+    when somebody encodes it.
+    """
+    length = len(text)
+    if text.isascii():
+        return TEXT_OVERHEAD_BYTES + length
+    # One character beyond the basic plane makes all of it four bytes wide.
+    is_basic = len(text.encode("utf-16-le", "surrogatepass")) == 2 * length
+    return TEXT_OVERHEAD_BYTES + length * (2 if is_basic else 4)
 
 
 def _headers_bytes(headers: tuple[tuple[str, str], ...]) -> int:
@@ -130,6 +145,6 @@ def _headers_bytes(headers: tuple[tuple[str, str], ...]) -> int:
     for name, value in headers:
         if name.isascii() and value.isascii():
             size += len(name) + len(value)
-        else:  # one character beyond Latin-1 makes all of a string two or four bytes wide
-            size += getsizeof(name) + getsizeof(value)
+        else:
+            size += text_bytes(name) + text_bytes(value)
     return size

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from tidegate.spi import (
     RequestError,
     StoreCapabilities,
     StoreFullError,
+    text_bytes,
 )
 from tidegate.testing.memory_store import MemoryContents, MemoryStore
 
@@ -307,7 +307,7 @@ async def test_ids_of_all_destinations_together_have_a_limit_in_bytes() -> None:
         for round_ in range(5):
             await sent(broker, client, *[f"{round_}-{number}-" + "i" * 100 for number in range(60)])
             assert 0 < broker.core.held()["held.duplicate_ids.bytes"] <= limit
-        one = ID_BYTES + sys.getsizeof("0-00-" + "i" * 100)
+        one = ID_BYTES + text_bytes("0-00-" + "i" * 100)
         assert limit // one - 5 <= len(broker.core.duplicates) <= limit // one
         await sent(broker, client, "4-59-" + "i" * 100)
         assert broker.core.duplicates.discarded == 1, "the newest are known"

@@ -64,7 +64,7 @@ def row(number: int, sequence: int, pending_list: int = 1) -> AcknowledgedMessag
 def test_the_sorter_gives_back_every_row_in_order_with_and_without_files(tmp_path: Path) -> None:
     chance = random.Random(3)
     sequences = [chance.randrange(500) for _ in range(2000)]
-    for run_bytes, files in ((1 << 30, 0), (100_000, 12)):
+    for run_bytes, files in ((1 << 30, 0), (75_000, 12)):
         sorter = LogSorter(tmp_path, run_bytes=run_bytes)
         for number, sequence in enumerate(sequences):
             sorter.add(row(number, sequence, number))

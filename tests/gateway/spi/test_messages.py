@@ -47,6 +47,15 @@ def test_memory_counts_the_body_and_what_is_around_it() -> None:
     assert taken(bare) < memory_bytes(bare) < taken(bare) * 1.5
 
 
+@pytest.mark.parametrize("text", ["plain", "\N{SNOWMAN}", "\N{PILE OF POO}", "\udc80", ""])
+def test_a_text_counts_the_same_before_and_after_somebody_encoded_it(text: str) -> None:
+    fresh = "".join(list(text))
+    before = memory_bytes(Message("queue://a", b"", ((fresh, fresh),)))
+    if text != "\udc80":
+        msgspec.msgpack.encode(text)  # which keeps UTF-8 with the string
+    assert memory_bytes(Message("queue://a", b"", ((text, text),))) == before
+
+
 def taken(message: Message) -> int:
     """What *message* takes, object by object, with its place in a list."""
     values = [getattr(message, name) for name in message.__struct_fields__]

@@ -10,11 +10,10 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, compress
 from operator import attrgetter
-from sys import getsizeof
 from typing import Final
 
 from tidegate.broker.lists.pending_list import PendingList
-from tidegate.spi import Message, StoredMessage, names
+from tidegate.spi import Message, StoredMessage, names, text_bytes
 
 _log = logging.getLogger("tidegate.broker.router")
 
@@ -223,7 +222,7 @@ class Router:
             route = Route((queue,), ()) if queue.is_stored else Route((), (queue,))
         else:
             route = self.topic_route(destination)
-        size = ROUTE_BYTES + getsizeof(destination)
+        size = ROUTE_BYTES + text_bytes(destination)
         if self._cached_bytes + size > ROUTES_CACHED_BYTES:
             self._forget_all()
         self._cached_bytes += size

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from sys import getsizeof
 from typing import Final, TypeAlias
 
 from tidegate.broker.limits.accounts import Account, Counted
@@ -16,6 +15,7 @@ from tidegate.spi import (
     Session,
     StoredMessage,
     memory_bytes,
+    text_bytes,
 )
 
 #: Options kept with a stored session: what else than its fields say who the client was. A will that
@@ -63,8 +63,8 @@ class SessionState:
     def charge(self) -> None:
         """Charge its principal with it as it is now. Its will is the connection's while there is one."""
         stored = self.stored
-        size = SESSION_BYTES + getsizeof(stored.client_id)
-        size += sum(SESSION_BYTES + getsizeof(item.filter) for item in stored.attached)
+        size = SESSION_BYTES + text_bytes(stored.client_id)
+        size += sum(SESSION_BYTES + text_bytes(item.filter) for item in stored.attached)
         is_kept = stored.will is not None and self.connection is None
         self._put(size, memory_bytes(stored.will) if stored.will is not None and is_kept else 0)
 

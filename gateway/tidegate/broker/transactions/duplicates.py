@@ -18,7 +18,6 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from sys import getsizeof
 from typing import Final
 
 from tidegate.broker.limits.accounts import Account
@@ -33,6 +32,7 @@ from tidegate.spi import (
     Held,
     RequestError,
     StoreFullError,
+    text_bytes,
 )
 
 _log = logging.getLogger("tidegate.broker.duplicates")
@@ -222,7 +222,7 @@ class DuplicateIds:
 
     def _counted(self, text: str, count: int) -> None:
         """An id came (1) or went (-1)."""
-        size = count * (ID_BYTES + getsizeof(text))
+        size = count * (ID_BYTES + text_bytes(text))
         self._count += count
         self._bytes += size
         self._account.add(Held.DUPLICATE_IDS, size)
