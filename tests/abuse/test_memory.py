@@ -42,6 +42,7 @@ def test_control_receipts_that_are_never_read(make_victim: Callable[..., Victim]
         assert victim.growth_bytes > ATTACK_BYTES // 2
 
 
+@pytest.mark.long
 def test_who_never_reads_is_closed(make_victim: Callable[..., Victim]) -> None:
     victim = make_victim(stomp='unread_output_max = "64kb"\nunread_output_timeout = "100ms"')
     with connected(victim) as attacker:
@@ -127,6 +128,7 @@ def test_control_half_a_message(make_victim: Callable[..., Victim]) -> None:
         assert victim.growth_bytes > 30 * MB
 
 
+@pytest.mark.long
 def test_half_a_message_has_a_time_limit(make_victim: Callable[..., Victim]) -> None:
     victim = make_victim(stomp='frame_timeout = "100ms"', mqtt='frame_timeout = "100ms"')
     with connected(victim) as attacker:

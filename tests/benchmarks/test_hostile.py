@@ -38,6 +38,7 @@ def test_it_is_not_measured_together_with_something_else() -> None:
         bench.parse_arguments(["--hostile", "--idle", "5"])
 
 
+@pytest.mark.long
 def test_one_attack_from_end_to_end(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     command = ["--hostile", "--only", "mqtt-same-filter", "--duration", "0.2"]
