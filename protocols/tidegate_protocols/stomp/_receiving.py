@@ -242,7 +242,7 @@ class Receiving:
                 client.flush_acknowledged()  # what came before the bad frame counts
             session.refuse(error, blamed)
             return False
-        return left <= 0 and self._decoder.buffered_bytes > 0
+        return left <= 0  # also when that was all: the decoder lets go of it with the next look
 
     # ------------------------------------------------------------------------------- large bodies
 

@@ -1,5 +1,6 @@
 """Codec cases as data, each run whole, byte by byte and with trailing bytes; and any bytes at all."""
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -367,3 +368,22 @@ def test_any_bytes_parse_or_raise_the_protocol_error(data, version, cuts):
         position += size
     chunks.append(data[position:])
     assert run(whole, [data]) == run(cut_up, chunks)
+
+
+def test_what_was_read_step_by_step_is_let_go_of() -> None:
+    """Each read ends with a frame, and the consumer stops behind it, as at the end of a slice."""
+    decoder = Decoder()
+    frame = b"SEND\ndestination:/queue/a\n\n" + b"x" * 10_000 + b"\0"
+    decoder.receive_data(b"CONNECT\naccept-version:1.2\nhost:h\n\n\0")
+    assert isinstance(decoder.next_event(), Frame)
+    decoder.version = Version.V1_2
+    tracemalloc.start()
+    try:
+        for _ in range(500):
+            decoder.receive_data(frame)
+            for found in decoder.events():
+                assert isinstance(found, Frame)
+                break
+        assert tracemalloc.get_traced_memory()[1] < 100 * len(frame)
+    finally:
+        tracemalloc.stop()

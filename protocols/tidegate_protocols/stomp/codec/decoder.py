@@ -238,6 +238,10 @@ class Decoder:
     def _join(self) -> bytes:
         pieces = self._pieces
         if len(pieces) > 1:
+            if self._position:  # who reads step by step left what it has read in front
+                pieces[0] = pieces[0][self._position :]
+                self._pieces_bytes -= self._position
+                self._position = 0
             pieces[:] = (b"".join(pieces),)
         self._needed = 0
         self._may_stream = False
