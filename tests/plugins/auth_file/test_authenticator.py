@@ -143,6 +143,7 @@ async def test_groups_come_with_the_name(users_file, hashed, credentials):
     authenticator = FileAuthenticator(AuthFileOptions(path))
     principal = Principal("alice", frozenset({"ops"}))
     found = await authenticator.authenticate(credentials("alice", b"secret"))
+    assert found is not None
     assert found == principal
     assert authenticator.principal_now(found) == principal
     assert authenticator.principal_now(replace(found, name="bob")) is None
@@ -157,6 +158,8 @@ async def test_who_has_another_password_is_not_who_was_let_in(
     )
     alice = await authenticator.authenticate(credentials("alice", b"a"))
     bob = await authenticator.authenticate(credentials("bob", b"b"))
+    assert alice is not None
+    assert bob is not None
     assert alice.proof != bob.proof
     told = []
     monkeypatch.setattr(authenticator._users, "_changed", lambda: told.append(1))
@@ -248,6 +251,8 @@ class TestRehash:
         before = await authenticator.authenticate(credentials("alice", b"sesame"))
         await authenticator._users.refresh()
         after = await authenticator.authenticate(credentials("alice", b"sesame"))
+        assert before is not None
+        assert after is not None
         assert before.proof != after.proof
         assert authenticator.principal_now(before) == authenticator.principal_now(after) == after
         assert told == []
