@@ -1,5 +1,7 @@
 """What clients hold that are not let in yet: those that hold most go, and nobody else notices."""
 
+from typing import Any
+
 import pytest
 
 from tidegate.broker.limits.accounts import Accounts
@@ -9,7 +11,7 @@ from tidegate.spi import FlowControlError
 
 
 class Peer:
-    def __init__(self, newcomers):
+    def __init__(self, newcomers: Any):
         self.newcomers = newcomers
         self.error = None
 
@@ -25,7 +27,7 @@ def accounts():
 
 def test_those_that_hold_most_are_closed_and_room_is_made_for_many(accounts):
     newcomers = Newcomers(accounts.gateway, 1000)
-    peers = [Peer(newcomers) for _ in range(10)]
+    peers: list[Any] = [Peer(newcomers) for _ in range(10)]
     for peer, size in zip(peers, (10, 10, 200, 300, 10, 10, 250, 100, 110, 0), strict=True):
         newcomers.holds(peer, size)
     assert accounts.snapshot()["held.login.bytes"] == 1000
@@ -41,7 +43,7 @@ def test_those_that_hold_most_are_closed_and_room_is_made_for_many(accounts):
 
 def test_what_they_hold_is_counted_until_they_are_let_in(accounts):
     newcomers = Newcomers(accounts.gateway, 0)
-    peer = Peer(newcomers)
+    peer: Any = Peer(newcomers)
     for size in (5, 70_000, 20, 0, 0):
         newcomers.holds(peer, size)
         assert accounts.snapshot()["held.login.bytes"] == size
