@@ -305,7 +305,10 @@ class BrokerCore(Parts):
             principal = connection.vouched.now()
             if principal is None:
                 connection.end(
-                    AccessError("there is no such user any more", principal=connection.principal)
+                    AccessError(
+                        "there is no such user any more, or it has to log in anew",
+                        principal=connection.principal,
+                    )
                 )
                 continue
             connection.identity = dataclasses.replace(connection.identity, groups=principal.groups)
@@ -326,6 +329,7 @@ class BrokerCore(Parts):
             "clients.disconnected": disconnected,
             "clients.total": connected + disconnected,
             "clients.maximum": self.clients_maximum,
+            **self._authentication.counts(),
             "overload.active": int(self.overload.is_on),
             "overload.refused": self.overload.refused,
             "clients.expired": self.sessions.expired,

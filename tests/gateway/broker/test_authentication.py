@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 from broker_harness import Broker, Client, connect_request
 
+from tidegate.broker.sessions.failed_logins import Attempt
 from tidegate.plugin_exit import PluginExitError
 from tidegate.spi import (
     AccessError,
@@ -139,12 +140,15 @@ class Door:
         await asyncio.sleep(1)
         if self.passwords.get(credentials.username) != credentials.password:
             raise AccessError("wrong user name or password", principal=credentials.username)
-        return self.find_principal(credentials.username)
+        return self.known(credentials.username)
 
-    def find_principal(self, name: str) -> Principal | None:
-        if name not in self.passwords:
-            return None
-        return Principal(name, self.groups.get(name, frozenset()))
+    def known(self, name: str) -> Principal:
+        return Principal(name, self.groups.get(name, frozenset()), 0, repr(self.passwords[name]))
+
+    def principal_now(self, principal: Principal) -> Principal | None:
+        name = principal.name
+        is_it = name in self.passwords and repr(self.passwords[name]) == principal.proof
+        return self.known(name) if is_it else None
 
 
 def knock(
@@ -175,6 +179,14 @@ async def test_a_flood_of_wrong_passwords_locks_nobody_out() -> None:
         refused = [error for error in done if isinstance(error, AccessError)]
         assert refused
         assert {error.problem for error in refused} == {"wrong user name or password"}
+        counts = broker.core.client_counts()
+        assert counts["logins.refused"] == len(refused)
+        assert counts["logins.abandoned"] == 1000 - len(refused) - 8  # who were being checked
+        assert 990 <= int(counts["logins.delayed"]) <= 1002
+        assert (
+            counts["logins.checking"] == counts["logins.waiting"] == counts["logins.dropped"] == 0
+        )
+        assert counts["logins.failures.bytes"]
 
 
 async def test_a_client_that_left_is_never_looked_at() -> None:
@@ -245,6 +257,7 @@ async def test_too_many_that_wait_are_refused_so_that_they_try_again() -> None:
         done = await asyncio.gather(*(knock(broker) for _ in range(60)), return_exceptions=True)
         refused = [error for error in done if isinstance(error, FlowControlError)]
         assert 20 < len(refused) < 40
+        assert broker.core.client_counts()["logins.dropped"] == len(refused)
         assert door.looks == 60 - len(refused)
 
 
@@ -262,6 +275,51 @@ async def test_users_that_are_gone_are_disconnected_and_groups_are_those_of_now(
         assert bob.ended is None
         assert bob.connection.identity.groups == {"ops"}
         assert anonymous.ended is None
+        door.passwords["bob"] = b"another"
+        broker.core.rights_changed()
+        assert "log in anew" in str(bob.ended)
+        assert anonymous.ended is None
+
+
+async def test_who_is_nobody_any_more_when_the_exchange_ends_does_not_get_in() -> None:
+    """What was shown is checked long before the client is let in, or lets itself in again."""
+
+    class Closing(Sphinx):
+        is_open = True
+
+        def principal_now(self, principal: Principal) -> Principal | None:
+            return principal if self.is_open else None
+
+    sphinx = Closing("RIDDLE")
+    async with Broker(extensions=[sphinx]) as broker:
+        request = connect_request("mqtt", "c")
+
+        async def solved() -> AuthenticationExchange:
+            exchange = broker.core.begin_authentication("RIDDLE", request)
+            assert exchange is not None
+            await exchange.step(b"smoke")
+            return exchange
+
+        client = await broker.client("mqtt", "c", exchange=await solved())
+        again, first = await solved(), await solved()
+        sphinx.is_open = False
+        with pytest.raises(AccessError, match="does not count any more"):
+            client.connection.authenticated_again(again)
+        with pytest.raises(AccessError, match="does not count any more"):
+            await broker.client("mqtt", "d", exchange=first)
+
+
+async def test_a_token_without_a_user_name_is_counted_for_its_client() -> None:
+    """Or one device with an old token would slow down all that are behind the same address."""
+    async with Broker(extensions=[Door()]) as broker:
+        for number in range(12):
+            with pytest.raises(AccessError, match="wrong"):
+                await broker.client("mqtt", f"c{number % 2}", password=b"old")
+        failed = broker.core._authentication.failed_logins
+        now = elapsed()
+        assert failed.pause_s(Attempt("127.0.0.1", "c0", "c0"), now) is not None
+        assert failed.pause_s(Attempt("127.0.0.1", "c5", "c5"), now) is None
+        assert failed.pause_s(Attempt("127.0.0.1", "", "c5"), now) is None
 
 
 async def test_who_authenticates_again_stays_for_as_long_as_the_new_exchange_says() -> None:
