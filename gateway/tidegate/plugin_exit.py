@@ -44,7 +44,7 @@ def exit_is_error(plugin: str) -> Generator[None]:
         raise PluginExitError(plugin, error) from error
 
 
-def failure_of(error: BaseException) -> BaseException:
+def failure_of(error: Exception | Exit) -> Exception:
     """*error*, one of FAILURES, as it is to be told: an exit is an error of who called it."""
     if not isinstance(error, EXITS):
         return error

@@ -131,7 +131,7 @@ def run_until_signal(make: Callable[[], RunningGateway], started: Callable[[Any]
             serving = asyncio.create_task(make_and_serve(), name="serve")
         await asyncio.wait((serving,))
 
-    failure: BaseException | None = None
+    failure: Exception | None = None
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         while serving is None or not serving.done():
             try:
@@ -145,9 +145,12 @@ def run_until_signal(make: Callable[[], RunningGateway], started: Callable[[Any]
                     stop.set()
                 else:
                     _log.error("its task has ended, the gateway goes on: %s", told, exc_info=error)
-        failure = failure or serving.exception()
         if failure is not None:
-            raise failure_of(failure)
+            raise failure
+        try:
+            serving.result()
+        except EXITS as error:
+            raise failure_of(error) from error
 
 
 async def serve(
