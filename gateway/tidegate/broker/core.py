@@ -21,6 +21,7 @@ from tidegate.broker.parts import Parts
 from tidegate.broker.publish.system_topics import SystemTopics
 from tidegate.broker.sessions.authentication import Authentication
 from tidegate.broker.turn.writer import FULL_BACK_OFF_S
+from tidegate.plugin_exit import FAILURES
 from tidegate.spi import (
     AccessError,
     Action,
@@ -269,7 +270,7 @@ class BrokerCore(Parts):
             await asyncio.sleep(MAINTENANCE_INTERVAL_S)
             try:
                 await self._maintain_once()
-            except Exception:  # or no will would be published and no session expire any more
+            except FAILURES:  # or no will would be published and no session expire any more
                 _log.exception("maintenance failed, and is tried again")
 
     async def _maintain_once(self) -> None:
