@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 
 import pytest
 from broker_harness import Broker, Client, connect_request
 
 from tidegate.broker.sessions.failed_logins import Attempt
+from tidegate.plugin_exit import PluginExitError
 from tidegate.spi import (
     AccessError,
     AuthenticationExchange,
@@ -28,6 +30,8 @@ class Riddle:
     async def step(self, data: bytes) -> bytes:
         if data == b"":
             return b"what goes up?"
+        if data == b"exit":
+            sys.exit(3)
         if data != b"smoke":
             raise AccessError("wrong answer")
         self.principal = Principal("sphinx-friend")
@@ -37,9 +41,9 @@ class Riddle:
 class Sphinx:
     """An extension that offers one method."""
 
-    def __init__(self, *methods: str, fails: bool = False) -> None:
+    def __init__(self, *methods: str, bug: BaseException | None = None) -> None:
         self._methods = methods
-        self._fails = fails
+        self._bug = bug
         self.begun: list[Riddle] = []
 
     @property
@@ -48,8 +52,8 @@ class Sphinx:
 
     def begin(self, method: str, credentials: Credentials) -> Riddle:
         assert method in self._methods
-        if self._fails:
-            raise OSError("no users file")
+        if self._bug is not None:
+            raise self._bug
         self.begun.append(Riddle(credentials))
         return self.begun[-1]
 
@@ -109,16 +113,18 @@ async def test_a_method_that_nobody_offers_has_no_exchange() -> None:
 
 
 async def test_the_first_extension_that_offers_a_method_has_it() -> None:
-    extensions = [Sphinx("RIDDLE"), Sphinx("RIDDLE", "OTHER", fails=True)]
+    extensions = [Sphinx("RIDDLE"), Sphinx("RIDDLE", "OTHER", bug=OSError("no users file"))]
     async with Broker(extensions=extensions) as broker:
         request = connect_request("mqtt", "c")
         assert broker.core.begin_authentication("RIDDLE", request) is not None
 
 
-async def test_an_extension_that_cannot_begin_refuses(logged_errors: list[str]) -> None:
+async def test_an_extension_that_cannot_begin_refuses(
+    bug: BaseException, logged_errors: list[str]
+) -> None:
     logged_errors.append("failed peer=")
 
-    async with Broker(extensions=[Sphinx("RIDDLE", fails=True)]) as broker:
+    async with Broker(extensions=[Sphinx("RIDDLE", bug=bug)]) as broker:
         with pytest.raises(AccessError, match="authentication failed"):
             broker.core.begin_authentication("RIDDLE", connect_request("mqtt", "c"))
 
@@ -229,6 +235,14 @@ async def test_an_authenticator_that_is_out_of_order_makes_nobody_suspect(
         begin = elapsed()
         await knock(broker, b"right")
         assert elapsed() - begin == pytest.approx(1)
+
+
+async def test_an_exit_in_an_exchange_is_an_error_of_its_extension() -> None:
+    async with Broker(extensions=[Sphinx("RIDDLE")]) as broker:
+        exchange = broker.core.begin_authentication("RIDDLE", connect_request("mqtt", "c"))
+        assert exchange is not None
+        with pytest.raises(PluginExitError, match=r"plugin \w+: it called sys.exit\(3\)"):
+            await exchange.step(b"exit")
 
 
 async def test_answers_in_an_exchange_are_counted_and_delayed_too() -> None:

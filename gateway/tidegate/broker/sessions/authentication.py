@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from tidegate.broker.sessions.checks import Checks
 from tidegate.broker.sessions.failed_logins import Attempt, FailedLogins, address_of
+from tidegate.plugin_exit import EXITS, FAILURES, failure_of
 from tidegate.spi import (
     AccessError,
     AuthenticationExchange,
@@ -48,7 +49,7 @@ class Vouched:
             return self.principal
         try:
             return self.by.principal_now(self.principal)
-        except Exception:  # whoever cannot say throws nobody out
+        except FAILURES:  # whoever cannot say throws nobody out
             _log.exception("directory=%s failed", self.by)
             return self.principal
 
@@ -114,7 +115,7 @@ class Authentication:
             exchange = authenticator.begin(method, _credentials(request))
         except AccessError:
             raise
-        except Exception:
+        except FAILURES:
             _log.exception("authenticator=%s failed peer=%s", authenticator, request.peer)
             raise AccessError("authentication failed", principal=request.username) from None
         return _TakenInTurn(self, exchange, authenticator, request)
@@ -177,7 +178,7 @@ class Authentication:
                 principal = await authenticator.authenticate(credentials)
             except AccessError:
                 raise
-            except Exception:
+            except FAILURES:
                 _log.exception("authenticator=%s failed peer=%s", authenticator, request.peer)
                 raise _OutOfOrderError(
                     "authentication failed", principal=request.username
@@ -219,7 +220,10 @@ class _TakenInTurn:
         """See AuthenticationExchange."""
 
         async def check() -> tuple[bytes, bool]:
-            answer = await self._exchange.step(data)
+            try:
+                answer = await self._exchange.step(data)
+            except EXITS as error:
+                raise failure_of(error) from error
             return answer, self._exchange.principal is not None
 
         try:
