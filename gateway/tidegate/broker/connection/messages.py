@@ -24,6 +24,7 @@ from tidegate.spi import (
     RequestError,
     StoredMessage,
     Token,
+    content_bytes,
     names,
 )
 
@@ -85,13 +86,14 @@ class Messages:
         ids = route.ids
         if ids and message.qos == 0:
             message = at_least_once(message)
-        stored = StoredMessage(sequence, message)
+        size = content_bytes(message)
+        stored = StoredMessage(sequence, message, size)
         if ids:
             operations = turn.operations
             turn.units.append(Unit(len(operations), 1, self._client, token))
             operations.append(AddMessage(sequence, message, ids))
             turn.synced = True
-            turn.body_bytes += stored.size
+            turn.body_bytes += size
             if turn.body_bytes > self._flow.turn_bytes_max:
                 self._flow.throttle_unwritten(self._client)
         elif token is not None:
