@@ -313,6 +313,9 @@ class FakeBroker:
     def socket_closed(self) -> None:
         pass
 
+    def newcomer_holds(self, peer, size) -> None:
+        pass
+
     def __init__(self) -> None:
         self.connection = FakeConnection()
         self.requests: list[Any] = []

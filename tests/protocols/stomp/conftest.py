@@ -174,6 +174,9 @@ class FakeBroker:
     def socket_closed(self) -> None:
         pass
 
+    def newcomer_holds(self, peer, size) -> None:
+        pass
+
     def __init__(self):
         self.connection: Any = FakeConnection()
         self.requests: list[Any] = []

@@ -30,6 +30,7 @@ SETTINGS: dict[str, tuple[object, tuple[str, ...]]] = {
     "unread_output_max": ("2mb", ()),
     "unread_output_timeout": ("9s", ()),
     "frame_timeout": ("9s", ()),
+    "body_timeout": ("9s", ()),
     "handshake_timeout": ("3s", ()),
     "proxy_protocol": (True, ("proxy_addresses",)),
     "proxy_addresses": (["10.0.0.1"], ("proxy_protocol",)),
@@ -52,7 +53,7 @@ def applies(key: str, transport: str) -> bool:
         return transport in ("tls", "wss")
     if key.startswith("websocket_"):
         return transport in ("ws", "wss")
-    return transport != "tcp" or key.startswith(("proxy_", "unread_output_", "frame_"))
+    return transport != "tcp" or key.startswith(("proxy_", "unread_output_", "frame_", "body_"))
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
