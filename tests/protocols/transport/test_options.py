@@ -25,6 +25,14 @@ SETTINGS: dict[str, tuple[object, tuple[str, ...]]] = {
         "authenticate",
         ("tls_certificate", "tls_ca", "tls_client_certificate", "tls_principal"),
     ),
+    "tls_groups": (
+        "OU",
+        ("tls_certificate", "tls_ca", "tls_client_certificate", "tls_principal"),
+    ),
+    "tls_groups_pattern": (
+        "(.*)",
+        ("tls_certificate", "tls_ca", "tls_client_certificate", "tls_principal", "tls_groups"),
+    ),
     "tls_version_min": ("1.3", ("tls_certificate",)),
     "tls_ciphers": ("HIGH", ("tls_certificate",)),
     "unread_output_max": ("2mb", ()),
