@@ -55,6 +55,7 @@ class BrokerCore(Parts):
         sockets = self.sockets = Sockets(self.config.connections_max, overload.refuses)
         self.socket_opened, self.socket_closed = sockets.opened, sockets.closed
         self._authentication = Authentication(self.extensions, self.config, self._login_refused)
+        self.wills.who_now = self._authentication.still
         self.begin_authentication = self._authentication.begin
         self._by_client: dict[str, Connection] = {}
         self._expiring: set[Connection] = set()

@@ -15,6 +15,7 @@ from tidegate.spi import (
     Action,
     AuditEvent,
     AuditKind,
+    BranchId,
     Credentials,
     Identity,
     Message,
@@ -335,6 +336,59 @@ async def test_a_will_of_before_the_start_is_its_client_s_with_groups_and_addres
         assert before.address == "127.0.0.1"
 
 
+class Staff(Wall):
+    """Who is in its list is in group ``staff``, which alone may publish wills; and it knows so later."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.names = {*names}
+        self.is_broken = False
+
+    async def authenticate(self, credentials: Credentials) -> Principal:
+        return self.find_principal(credentials.username or "reader")
+
+    def find_principal(self, name: str) -> Principal:
+        if self.is_broken:
+            raise OSError("out of order")
+        return Principal(name, frozenset({"staff"} if name in self.names else ()))
+
+    def authorize(self, identity: Identity, action: Action, destination: str) -> Verdict:
+        if destination == "topic://wills" and action is Action.PUBLISH:
+            return Verdict.ALLOW if "staff" in identity.groups else Verdict.DENY
+        return Verdict.ALLOW
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("when", ["while it is there", "when it is gone", "never", "unknown"])
+async def test_a_will_is_of_the_groups_that_its_client_is_still_in(
+    is_killed: bool, when: str, logged_errors: list[str]
+) -> None:
+    logged_errors += ["will=lost", "out of order", "directory="]
+    staff = Staff("ann")
+    async with Broker(extensions=[staff]) as broker:
+        will = message("topic://wills", "w")
+        client = await stored(broker, username="ann", will=will, will_delay=10)
+        if when == "while it is there":
+            staff.names.clear()
+            broker.core.rights_changed()
+            await broker.settle()
+            staff.names.add("ann")  # by then it was not
+        if not is_killed:
+            client.connection.disconnect(graceful=False)
+        if when == "when it is gone":
+            staff.names.clear()
+        staff.is_broken = when == "unknown"
+        if is_killed:
+            await broker.kill()
+        staff.is_broken = False
+        reader = await broker.client()
+        reader.subscribe("topic://wills")
+        staff.is_broken = when == "unknown"
+        broker.core.wills.publish_due(1 << 60)
+        await broker.settle()
+        assert reader.bodies() == ([b"w"] if when in ("never", "unknown") else [])
+
+
 class Redirect:
     """Sends what is for ``topic://a`` to ``topic://b``, and retains it on demand."""
 
@@ -373,6 +427,84 @@ async def test_a_transaction_that_is_committed_after_the_right_is_gone_is_refuse
         with pytest.raises(AccessError):
             client.connection.commit("t")
         client.connection.abort("t")
+
+
+@pytest.mark.parametrize("wanted", ["topic://secret.*", "topic://*.plan", "topic://>"])
+async def test_a_client_that_has_not_taken_what_it_may_not_have_any_more_ends(wanted: str) -> None:
+    wall = Wall((Action.SUBSCRIBE, "topic://other.plan"))
+    async with Broker(extensions=[wall]) as broker:
+        slow, quick = await broker.client(), await broker.client()
+        for client in (slow, quick):
+            client.subscribe(wanted, qos=0, acknowledge=False)
+        quick.send("topic://secret.plan", "m")
+        await broker.settle()
+        slow.has_unsent = True
+        broker.core.rights_changed()  # it may still have all that it was given
+        assert slow.ended is None
+        wall.refused.add(SECRET)
+        broker.core.rights_changed()
+        assert isinstance(slow.ended, AccessError)
+        assert quick.ended is None
+
+
+async def test_what_was_given_to_a_slow_client_is_not_known_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidegate.broker.publish.access.AUTHORIZATIONS_MAX", 3)
+    wall = Wall((Action.SUBSCRIBE, "topic://other.plan"))
+    async with Broker(extensions=[wall]) as broker:
+        slow, sender = await broker.client(), await broker.client()
+        slow.subscribe("topic://>", qos=0, acknowledge=False)
+        for number in range(9):
+            sender.send(f"topic://{number}", "m")
+        await broker.settle()
+        broker.core.rights_changed()
+        assert slow.ended is None
+        for number in range(9):
+            sender.send(f"topic://{number}", "m")
+        await broker.settle()
+        slow.has_unsent = True
+        wall.refused.add((Action.SUBSCRIBE, "topic://0"))
+        broker.core.rights_changed()
+        assert isinstance(slow.ended, AccessError)
+
+
+@pytest.mark.parametrize("action", [Action.PUBLISH, Action.RETAIN])
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_a_branch_is_asked_about_again_when_it_commits(
+    action: Action, is_killed: bool
+) -> None:
+    wall, branch_id = Wall(), BranchId(1, b"b")
+    async with Broker(extensions=[wall]) as broker:
+        client = await broker.client()
+        client.connection.begin("t")
+        client.send("topic://open", "m", transaction="t")
+        client.send("topic://t", "m", transaction="t", retain=True)
+        client.connection.prepare("t", branch_id, "prepared")
+        await broker.settle()
+        wall.refused.add((action, "topic://t"))
+        if is_killed:
+            await broker.kill()
+            client = await broker.client()
+        else:
+            broker.core.rights_changed()
+        reader = await broker.client()
+        reader.subscribe("topic://>")
+        client.connection.commit_branch(branch_id, "refused")
+        await broker.settle()
+        assert "refused" not in client.confirmations
+        ((token, error),) = client.failures
+        assert token == "refused"
+        assert isinstance(error, AccessError)
+        assert reader.bodies() == []
+        # It is as it was: there when the right is back.
+        assert len(client.connection.branches()) == 1
+        wall.refused.clear()
+        broker.core.rights_changed()
+        client.connection.commit_branch(branch_id, "committed")
+        await broker.settle()
+        assert client.confirmations[-1] == "committed"
+        assert reader.bodies() == [b"m", b"m"]
 
 
 async def test_temporary_destinations_need_no_rule_and_are_their_owner_s() -> None:

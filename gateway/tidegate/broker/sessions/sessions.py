@@ -144,6 +144,16 @@ class Sessions:
         self._writer.add_operation(PutSession(stored))
         return session
 
+    def identify(self, session: SessionState, identity: Identity) -> None:
+        """Its client has other groups now: by those its will is asked about after a kill."""
+        before = session.stored
+        options = identity_options(identity)
+        if ONCE_OPTION in before.options:
+            options[ONCE_OPTION] = before.options[ONCE_OPTION]
+        if options != before.options:
+            session.stored = msgspec.structs.replace(before, options=options)
+            self._writer.add_operation(PutSession(session.stored))
+
     def end_connection(self, session: SessionState, connection: Author, *, has_will: bool) -> None:
         """Its connection is gone; from now on its expiry interval runs.
 

@@ -86,6 +86,8 @@ class Wills:
     _writer: TurnWriter
     _publisher: Publisher
     _access: Access
+    #: Who a client that is gone is now.
+    who_now: Callable[[Identity], Identity] = field(default=lambda identity: identity)
     _waiting: dict[Will, None] = field(default_factory=dict[Will, None])
     _by_session: dict[SessionState, Will] = field(default_factory=dict[SessionState, Will])
 
@@ -177,6 +179,7 @@ class Wills:
         expires_at = now + life if message.expires_at else 0
         message = msgspec.structs.replace(message, received_at=now, expires_at=expires_at)
         writer.check_writable()
+        will.identity = self.who_now(will.identity)
         message = self._access.check_publish(will, message)
         publisher.resolve(
             message.destination, will.principal
