@@ -14,6 +14,7 @@ from typing import Final
 
 from tidegate.broker.connection.client import identity_of
 from tidegate.broker.connection.connection import Connection
+from tidegate.broker.limits.newcomers import Newcomers
 from tidegate.broker.limits.overload import Overload
 from tidegate.broker.limits.sockets import Sockets
 from tidegate.broker.parts import Parts
@@ -55,6 +56,8 @@ class BrokerCore(Parts):
         overload = self.overload = Overload(self.config.overload_lag)
         sockets = self.sockets = Sockets(self.config.connections_max, overload.refuses)
         self.socket_opened, self.socket_closed = sockets.opened, sockets.closed
+        newcomers = Newcomers(self.accounts.gateway, self.config.login_input_limit)
+        self.newcomer_holds = newcomers.holds
         self._authentication = Authentication(self.extensions, self.config, self._login_refused)
         self.begin_authentication = self._authentication.begin
         self._by_client: dict[str, Connection] = {}

@@ -81,18 +81,28 @@ async def test_an_unfinished_exchange_does_not_even_let_anonymous_clients_in() -
 
 async def test_a_certificate_decides_and_an_exchange_must_end_in_the_same_name() -> None:
     async with Broker(extensions=[Sphinx("RIDDLE")]) as broker:
-        client = await broker.client(tls_principal="ann", username="bob", password=b"x")
+        client = await broker.client(tls_principal=Principal("ann"), username="bob", password=b"x")
         assert client.connection.principal == "ann"
-        for wrong in (None, "anonymous"):
+        sensors = frozenset({"sensors"})
+        until = broker.core.now() + 9_000_000
+        client = await broker.client(tls_principal=Principal("ann", sensors, until))
+        assert client.connection.identity.groups == sensors
+        broker.core.rights_changed()
+        assert client.connection.identity.groups == sensors
+        await asyncio.sleep(12)
+        assert isinstance(client.ended, AccessError)  # as its certificate has
+        for wrong in ("", "anonymous"):
             with pytest.raises(AccessError):
-                await broker.client(tls_principal=wrong, anonymous_allowed=True)
+                await broker.client(tls_principal=Principal(wrong), anonymous_allowed=True)
         exchange = broker.core.begin_authentication("RIDDLE", connect_request("mqtt", "c"))
         assert exchange is not None
         for answer in (b"", b"smoke"):  # under way, and done
             await exchange.step(answer)
             with pytest.raises(AccessError, match="two users"):
-                await broker.client("mqtt", "c", exchange=exchange, tls_principal="ann")
-        client = await broker.client("mqtt", exchange=exchange, tls_principal="sphinx-friend")
+                await broker.client("mqtt", "c", exchange=exchange, tls_principal=Principal("ann"))
+        client = await broker.client(
+            "mqtt", exchange=exchange, tls_principal=Principal("sphinx-friend")
+        )
         assert client.connection.principal == "sphinx-friend"
 
 

@@ -136,7 +136,7 @@ class Authentication:
         Cancellation: safe; what waits for its turn then never has one.
         """
         exchange = request.exchange
-        if request.tls_principal != "":
+        if request.tls_principal is not None:
             return _vouched(_of_certificate(request.tls_principal, exchange), None)
         if exchange is not None:
             return vouched_of(exchange)
@@ -233,13 +233,17 @@ class _TakenInTurn:
             raise
 
 
-def _of_certificate(name: str | None, exchange: AuthenticationExchange | None) -> Principal:
+def _of_certificate(owner: Principal, exchange: AuthenticationExchange | None) -> Principal:
     """Whom the certificate names. Raises: AccessError."""
-    if name is None:
+    if not owner.name:
         raise AccessError("the client's certificate names no user by the listener's tls_principal")
-    if exchange is not None and (exchange.principal is None or exchange.principal.name != name):
-        raise AccessError("the certificate and the authentication name two users", principal=name)
-    return Principal(name)
+    if exchange is not None:
+        other = exchange.principal
+        if other is None or other.name != owner.name:
+            raise AccessError(
+                "the certificate and the authentication name two users", principal=owner.name
+            )
+    return owner
 
 
 def vouched_of(exchange: AuthenticationExchange) -> Vouched:
