@@ -59,7 +59,6 @@ class BrokerCore(Parts):
         newcomers = Newcomers(self.accounts.gateway, self.config.login_input_limit)
         self.newcomer_holds = newcomers.holds
         self._authentication = Authentication(self.extensions, self.config, self._login_refused)
-        self.wills.who_now = self._authentication.still
         self.begin_authentication = self._authentication.begin
         self._by_client: dict[str, Connection] = {}
         self._expiring: set[Connection] = set()

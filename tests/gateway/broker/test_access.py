@@ -342,15 +342,17 @@ class Staff(Wall):
     def __init__(self, *names: str) -> None:
         super().__init__()
         self.names = {*names}
-        self.is_broken = False
+        self.is_gone = False
 
     async def authenticate(self, credentials: Credentials) -> Principal:
-        return self.find_principal(credentials.username or "reader")
-
-    def find_principal(self, name: str) -> Principal:
-        if self.is_broken:
-            raise OSError("out of order")
+        name = credentials.username or "reader"
         return Principal(name, frozenset({"staff"} if name in self.names else ()))
+
+    def principal_now(self, principal: Principal) -> Principal | None:
+        if self.is_gone and principal.name != "reader":
+            return None
+        groups = frozenset({"staff"} if principal.name in self.names else ())
+        return Principal(principal.name, groups)
 
     def authorize(self, identity: Identity, action: Action, destination: str) -> Verdict:
         if destination == "topic://wills" and action is Action.PUBLISH:
@@ -358,35 +360,45 @@ class Staff(Wall):
         return Verdict.ALLOW
 
 
-@pytest.mark.parametrize("is_killed", [False, True])
-@pytest.mark.parametrize("when", ["while it is there", "when it is gone", "never", "unknown"])
-async def test_a_will_is_of_the_groups_that_its_client_is_still_in(
-    is_killed: bool, when: str, logged_errors: list[str]
+@pytest.mark.parametrize("what", ["nothing", "the group", "the user"])
+@pytest.mark.parametrize("more", [{}, {**STORED, "will_delay": 10}])
+async def test_a_will_is_of_whom_its_client_would_be_by_now(
+    what: str, more: dict[str, Any], logged_errors: list[str]
 ) -> None:
-    logged_errors += ["will=lost", "out of order", "directory="]
+    logged_errors.append("will=lost")
     staff = Staff("ann")
     async with Broker(extensions=[staff]) as broker:
         will = message("topic://wills", "w")
-        client = await stored(broker, username="ann", will=will, will_delay=10)
-        if when == "while it is there":
-            staff.names.clear()
-            broker.core.rights_changed()
-            await broker.settle()
-            staff.names.add("ann")  # by then it was not
-        if not is_killed:
-            client.connection.disconnect(graceful=False)
-        if when == "when it is gone":
-            staff.names.clear()
-        staff.is_broken = when == "unknown"
-        if is_killed:
-            await broker.kill()
-        staff.is_broken = False
+        client = await broker.client("mqtt", "c", username="ann", will=will, **more)
         reader = await broker.client()
         reader.subscribe("topic://wills")
-        staff.is_broken = when == "unknown"
+        if more:
+            client.connection.disconnect(graceful=False)
+        if what == "the group":
+            staff.names.clear()
+        staff.is_gone = what == "the user"
+        broker.core.rights_changed()
+        if not more and client.ended is None:
+            client.connection.disconnect(graceful=False)
         broker.core.wills.publish_due(1 << 60)
         await broker.settle()
-        assert reader.bodies() == ([b"w"] if when in ("never", "unknown") else [])
+        assert reader.bodies() == ([b"w"] if what == "nothing" else [])
+
+
+async def test_a_will_of_before_the_start_is_of_the_groups_that_its_client_had_at_last() -> None:
+    staff = Staff("ann")
+    async with Broker(extensions=[staff]) as broker:
+        will = message("topic://wills", "w")
+        await stored(broker, username="ann", will=will, will_delay=10)
+        staff.names.clear()
+        broker.core.rights_changed()
+        await broker.settle()
+        await broker.kill()
+        reader = await broker.client()
+        reader.subscribe("topic://wills")
+        broker.core.wills.publish_due(1 << 60)
+        await broker.settle()
+        assert reader.bodies() == []
 
 
 class Redirect:

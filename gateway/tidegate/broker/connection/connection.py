@@ -282,6 +282,7 @@ class Connection(Client):
                     address=self.address,
                     session=None,
                     due=self._writer.elapsed(),
+                    who_now=self.vouched.now,
                 )
             )
         parts.flow.forget_client(self)

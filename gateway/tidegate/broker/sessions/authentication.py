@@ -6,7 +6,6 @@ Passwords are checked, and answers in an exchange, when :class:`~.checks.Checks`
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ from tidegate.spi import (
     Credentials,
     Directory,
     EnhancedAuthenticator,
-    Identity,
     Principal,
 )
 
@@ -89,15 +87,6 @@ class Authentication:
             running_max=config.login_checks_max,
             waiting_bytes_max=config.login_waiting_limit,
         )
-
-    def still(self, identity: Identity) -> Identity:
-        """*identity*, of somebody who is not connected, with those of its groups that it is still in."""
-        for extension in self._authenticators:
-            if isinstance(extension, Directory):
-                found = Vouched(Principal(identity.principal, identity.groups), extension).now()
-                if found is not None:
-                    return dataclasses.replace(identity, groups=identity.groups & found.groups)
-        return identity
 
     def counts(self) -> Mapping[str, int]:
         """What system topics tell of logins; docs/mqtt.md says what each is."""
