@@ -14,7 +14,6 @@ from tidegate.broker.route.router import Route
 from tidegate.broker.transactions.transactions import Published, Settled, Transaction
 from tidegate.broker.turn.turn import Unit
 from tidegate.spi import (
-    Action,
     AddMessage,
     BranchId,
     GatewayError,
@@ -363,10 +362,7 @@ class Messages:
             destination = step.message.destination
             if names.is_temporary(destination):  # it may be gone
                 parts.temporary.check_exists(destination)
-            # The right may be gone since it was sent.
-            parts.access.authorize(self._client, Action.PUBLISH, destination)
-            if step.message.retain:
-                parts.access.authorize(self._client, Action.RETAIN, destination)
+            parts.access.check_held(self._client, step.message)
         if self._publisher.has_detours:
             messages = [step.message for step in published]
             self._publisher.check_together(self._client.key, messages)
