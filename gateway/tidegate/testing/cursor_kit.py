@@ -167,7 +167,7 @@ class CursorConformance(Scenarios):
         headers = tuple((f"note{number}", "n" * 1_000) for number in range(10))
         plain = messages_of(1, 20, size=1)
         messages = [
-            StoredMessage(item.sequence, msgspec.structs.replace(item.message, headers=headers))
+            StoredMessage.of(item.sequence, msgspec.structs.replace(item.message, headers=headers))
             for item in plain
         ]
         box.offer(cursor, messages)
