@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from tidegate import __version__
 from tidegate.broker import BrokerCore
 from tidegate.config import require_acknowledged_log
-from tidegate.plugin_exit import exit_is_error
+from tidegate.plugin_exit import FAILURES, exit_is_error, failure_of
 from tidegate.spi import (
     ConfigError,
     FrontEnd,
@@ -195,9 +195,9 @@ class Gateway:
             if not isinstance(front_end, Reloadable):
                 continue
             try:
-                with exit_is_error(f"protocol-{item.config.protocol}"):
-                    await front_end.reload()
-            except Exception as error:
+                await front_end.reload()
+            except FAILURES as raised:
+                error = failure_of(raised)
                 _log.error("%s is not reloaded, what it has read before stays: %s", item.key, error)
 
     async def stop(self) -> None:
@@ -258,5 +258,5 @@ def _log_progress(what: str, done: int, total: int) -> None:
 def _logged(what: str) -> Generator[None]:
     try:
         yield
-    except Exception:
+    except FAILURES:  # or what runs after it would not be stopped
         _log.exception("%s failed", what)

@@ -1,27 +1,38 @@
 """``sys.exit()`` in a plugin is an error of that plugin, never a silent end of the gateway.
 
-Python passes SystemExit through every ``except Exception`` and through the event loop, so a plugin
-that ends itself as a script would takes the process with it, without a line in the log.
+Python passes SystemExit and KeyboardInterrupt through every ``except Exception`` and through the
+event loop, so a plugin that ends itself as a script would takes the process with it, without a line
+in the log. Whoever calls a plugin and outlives its exceptions catches :data:`FAILURES`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidegate.spi import PluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
+
+#: What would end the process. While the gateway runs, Ctrl-C is a signal and raises neither.
+EXITS: Final = (SystemExit, KeyboardInterrupt)
+#: How a call of a plugin may fail. Cancellation is none of it: that is the caller's own doing.
+FAILURES: Final = (Exception, *EXITS)
+
+Exit: TypeAlias = SystemExit | KeyboardInterrupt
+
+_OF_THE_LOOP: Final = ("asyncio", "uvloop")
+_UNKNOWN: Final = "unknown (its name is in the path)"
 
 
 class PluginExitError(PluginError):
     """A plugin called ``sys.exit()``. Attributes: plugin, problem, code (what it passed)."""
 
-    def __init__(self, plugin: str, error: SystemExit) -> None:
+    def __init__(self, plugin: str, error: Exit) -> None:
         super().__init__(plugin, _problem(error))
-        self.code = error.code
+        self.code = error.code if isinstance(error, SystemExit) else None
 
 
 @contextlib.contextmanager
@@ -33,12 +44,44 @@ def exit_is_error(plugin: str) -> Generator[None]:
         raise PluginExitError(plugin, error) from error
 
 
-def _problem(error: SystemExit) -> str:
+def failure_of(error: Exception | Exit) -> Exception:
+    """*error*, one of FAILURES, as it is to be told: an exit is an error of who called it."""
+    if not isinstance(error, EXITS):
+        return error
+    told = PluginExitError(_package_of(error), error)
+    told.__cause__ = error
+    return told
+
+
+def package_that_ran(error: Exit) -> str | None:
+    """The top-level package whose task or callback *error* ended: ``"tidegate"`` for the host's.
+
+    None: it ended none, but came out of the event loop itself, as Ctrl-C does.
+    """
+    return next(_packages(error), None)
+
+
+def _package_of(error: Exit) -> str:
+    """The import package of the plugin in which *error* was raised."""
+    return next((name for name in _packages(error) if name != "tidegate"), _UNKNOWN)
+
+
+def _packages(error: Exit) -> Iterator[str]:
+    """The top-level packages of the frames that *error* left, those of the event loop left out."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        module: str = frame.f_globals.get("__name__", "")
+        package = module.partition(".")[0]
+        if package not in _OF_THE_LOOP and module != "tidegate.cli._run":
+            yield package
+
+
+def _problem(error: Exit) -> str:
     place = ""
     frames = traceback.extract_tb(error.__traceback__)
     if frames:
         place = f" ({frames[-1].filename}:{frames[-1].lineno})"
-    return (
-        f"it called sys.exit({'' if error.code is None else repr(error.code)}){place}; a plugin"
-        " raises an error and leaves it to the gateway to stop"
-    )
+    if isinstance(error, SystemExit):
+        what = f"called sys.exit({'' if error.code is None else repr(error.code)})"
+    else:
+        what = "raised KeyboardInterrupt"
+    return f"it {what}{place}; a plugin raises an error and leaves it to the gateway to stop"

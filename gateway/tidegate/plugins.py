@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import pluggy
 
 from tidegate import members
-from tidegate.plugin_exit import exit_is_error
+from tidegate.plugin_exit import FAILURES, exit_is_error
 from tidegate.spi import (
     ENTRY_POINT_GROUP,
     SPI_VERSION,
@@ -308,9 +308,8 @@ class PluginHost:
         for name, plugin in self._manager.list_name_plugin():
             others = [other for other in self._manager.get_plugins() if other is not plugin]
             try:
-                with exit_is_error(name):
-                    self._manager.subset_hook_caller(hook, others)(gateway=info)
-            except Exception:
+                self._manager.subset_hook_caller(hook, others)(gateway=info)
+            except FAILURES:
                 _log.exception("plugin=%s hook=%s failed", name, hook)
 
     def _row(self, entry_name: str, installed: _Installed, active: bool) -> PluginRow:

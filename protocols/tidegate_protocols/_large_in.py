@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from typing import Final, Generic, Protocol, TypeVar
 
 from tidegate.spi import GatewayError, LargeBodies, LargeBody, LargeWriter
+from tidegate_protocols._unfinished import IdleBodies, Pace
 
 #: Received bytes that may wait for the disk before the socket is paused, and the level at which it
 #: is read again.
@@ -94,6 +95,7 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
             blame, if there is one.
         go_on: called when all is published and :attr:`held`, and what is behind it, can be handled.
         crashed: called for what nobody has foreseen.
+        pace: how long a body may stand still.
 
     Attributes: held: an event that waits until everything before it is published.
     """
@@ -108,7 +110,9 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
         failed: Callable[[GatewayError, object], None],
         go_on: Callable[[], None],
         crashed: Callable[[Exception], None],
+        pace: Pace,
     ) -> None:
+        self._idle = IdleBodies(pace, self._fail_coming)
         self._bodies = bodies
         self._source = source
         self._spawn = spawn
@@ -175,6 +179,7 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
                 self._refuse(head, error)
         self._queue.append(body)
         self._coming = body
+        self._idle.moves()
         if body.writer is not None:
             body.task = self._spawn(self._write(body, body.writer))
 
@@ -221,6 +226,7 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
     def abandon(self) -> None:
         """The session ended: what is not published never will be. Idempotent."""
         self._is_over = True
+        self._idle.stop()
         self.held = self._error = None
         if self._queue:
             self._drop_from(self._queue[0])
@@ -250,6 +256,7 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
         source = self._source
         try:
             while data := source.take_body():
+                self._idle.moves()
                 if body.writer is None:
                     continue
                 try:
@@ -267,6 +274,7 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
         if is_complete and self._coming is body:
             body.is_complete = True
             self._coming = None
+            self._idle.stop()
         body.wake.set()
         return body.is_complete
 
@@ -279,12 +287,20 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
             self._drop_from(body)
             self.fail(fatal, body.head)
 
+    def _fail_coming(self, error: GatewayError) -> None:
+        """What is missing does not come: the connection ends, behind what came whole before."""
+        body = self._coming
+        if body is not None:
+            self._drop_from(body)
+            self.fail(error, body.head)
+
     def _drop_coming(self) -> None:
         if self._coming is not None:
             self._drop_from(self._coming)
 
     def _drop_from(self, first: _Body[HeadT]) -> None:
         """Forget *first* and all bodies behind it."""
+        self._idle.stop()
         self._coming = body = None  # it is the last one
         while body is not first:
             body = self._queue.pop()

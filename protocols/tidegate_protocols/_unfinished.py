@@ -1,8 +1,12 @@
-"""A frame or packet that has begun and does not end: counted, and given a time in which it must move."""
+"""A frame or packet that has begun and does not end: counted, and given a time in which it must move.
+
+A body that is streamed is not counted, because it is not kept in memory; it must move, too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Protocol, final
 
 from tidegate.spi import FlowControlError, GatewayError, format_duration, format_size
@@ -13,6 +17,19 @@ STEP_BYTES: Final = 64 * 1024
 
 #: So much more of it must have come each time that ``frame_timeout`` is over: 17 KiB/s by default.
 PROGRESS_BYTES: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long a streamed body may stand still.
+
+    Attributes: timeout_s: ``body_timeout``, 0: as long as it likes; call_later: of the event loop;
+        is_paused: the client is not read now, so that nothing can come.
+    """
+
+    timeout_s: float
+    call_later: Callable[[float, Callable[[], None]], Timer]
+    is_paused: Callable[[], bool]
 
 
 class Timer(Protocol):
@@ -111,5 +128,49 @@ class UnfinishedInput:
                 f"of a frame {format_size(self.size)} have come, and less than"
                 f" {format_size(PROGRESS_BYTES)} of it in {format_duration(self._timeout_s)}"
                 " (frame_timeout)"
+            )
+        )
+
+
+@final
+class IdleBodies:
+    """Ends a connection whose streamed body has begun and does not come. Owned by one session.
+
+    Args: refuse: called when nothing has come for ``pace.timeout_s``; nothing is watched then.
+    """
+
+    __slots__ = ("_has_moved", "_pace", "_refuse", "_timer")
+
+    def __init__(self, pace: Pace, refuse: Callable[[GatewayError], None]) -> None:
+        self._pace = pace
+        self._refuse = refuse
+        self._timer: Timer | None = None
+        self._has_moved = False
+
+    def moves(self) -> None:
+        """A body has begun, or something of it has come."""
+        self._has_moved = True
+        if self._timer is None and self._pace.timeout_s:
+            self._begin()
+
+    def stop(self) -> None:
+        """None is on its way any more. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _begin(self) -> None:
+        self._has_moved = False
+        self._timer = self._pace.call_later(self._pace.timeout_s, self._check)
+
+    def _check(self) -> None:
+        self._timer = None
+        if self._has_moved or self._pace.is_paused():
+            self._begin()
+            return
+        self._refuse(
+            FlowControlError(
+                "of a large message nothing has come for"
+                f" {format_duration(self._pace.timeout_s)} (body_timeout)"
             )
         )

@@ -14,6 +14,7 @@ from attack import Victim, connected, frame
 LOW = """
 connection_held_limit = "8mb"
 pending_write_limit = "4mb"
+login_input_limit = "8mb"
 """
 
 #: What one principal may have. Without authentication everybody is the same one.

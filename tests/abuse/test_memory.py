@@ -107,6 +107,44 @@ def test_a_connect_has_no_body_of_unknown_length_either(victim: Victim) -> None:
         assert b"CONNECT must not have a body" in attacker.rest()
 
 
+#: What a CONNECT of MQTT may be long, and the beginning of one.
+HALF_CONNECT = raw.packet(0x10, raw.text("MQTT") + b"\x04\xc2\0\0" + bytes(320_000))[:300_000]
+
+
+def half_connects(victim: Victim) -> list[Attacker]:
+    """Three hundred strangers begin a CONNECT of 300 KB each and wait."""
+    attackers = [Attacker(victim.mqtt_port) for _ in range(300)]
+    for attacker in attackers:
+        attacker.flood([HALF_CONNECT])
+    return attackers
+
+
+def close_all(attackers: list[Attacker]) -> None:
+    for attacker in attackers:
+        attacker.close()
+
+
+def test_strangers_together_hold_no_more_than_is_allowed(victim: Victim) -> None:
+    attackers = half_connects(victim)
+    with Attacker(victim.mqtt_port) as client:  # who says who it is gets in, beside them
+        client.flood([MQTT_CONNECT])
+        client.until(b"\x20\x02\0\0")
+    close_all(attackers)
+    assert victim.growth_bytes < GROWTH_MAX
+    assert "broker.login_input_limit" in victim.log.read_text()
+
+
+@pytest.mark.long
+def test_control_strangers(make_victim: Callable[..., Victim]) -> None:
+    victim = make_victim(broker='login_input_limit = "1gb"')
+    attackers = half_connects(victim)
+    with Attacker(victim.mqtt_port) as client:
+        client.flood([MQTT_CONNECT])
+        client.until(b"\x20\x02\0\0")
+    close_all(attackers)
+    assert victim.growth_bytes > 60 * MB
+
+
 def half_a_message(attacker: Attacker) -> None:
     """Half of a retained SEND, and no more."""
     head = frame("SEND", destination="/topic/half", retain="true", content_length=90 * MB)[:-1]
@@ -139,6 +177,19 @@ def test_half_a_message_has_a_time_limit(make_victim: Callable[..., Victim]) -> 
         attacker.flood([MQTT_CONNECT, raw.publish("half", bytes(9 * MB), retain=True)[: MB // 2]])
         attacker.rest()  # it ends
     assert victim.log.read_text().count("frame_timeout") >= 2
+
+
+@pytest.mark.long
+def test_half_a_streamed_body_has_a_time_limit(make_victim: Callable[..., Victim]) -> None:
+    victim = make_victim(stomp='body_timeout = "100ms"', mqtt='body_timeout = "100ms"')
+    with connected(victim) as attacker:
+        head = frame("SEND", destination="/queue/half", content_length=90 * MB)[:-1]
+        attacker.flood([head, bytes(MB)])
+        assert b"body_timeout" in attacker.until(b"\0")
+    with Attacker(victim.mqtt_port) as attacker:
+        attacker.flood([MQTT_CONNECT, raw.publish("half", bytes(9 * MB), qos=1, packet_id=1)[:MB]])
+        attacker.rest()  # it ends
+    assert victim.log.read_text().count("body_timeout") >= 2
 
 
 def names_without_end(victim: Victim) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.broker.limits.accounts import Accounts
+from tidegate.broker.sessions.authentication import Authentication
 from tidegate.cli._reference import block_names, limit_tables, update_document
 from tidegate.config import BrokerConfig, DestinationPolicy, Quota
 from tidegate.plugins import PluginHost
@@ -43,7 +44,9 @@ def test_every_limit_says_what_happens_at_it(table: type) -> None:
 
 
 def test_every_metric_is_there_and_explained() -> None:
-    metrics = set(Accounts(BrokerConfig()).snapshot())
+    config = BrokerConfig()
+    logins = Authentication((), config, lambda request, error: None)
+    metrics = {*Accounts(config).snapshot(), *logins.counts()}
     for metric in metrics:
         assert f"`{metric}`" in TEXT, metric
     for table in (BrokerConfig, DestinationPolicy, Quota, StompOptions, MqttOptions):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,22 +90,80 @@ async def test_when_it_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert caught.value.code == 4
 
 
-def test_while_the_gateway_runs() -> None:
-    class Running:
-        async def start(self) -> None: ...
+EXITS = (SystemExit(5), KeyboardInterrupt())
 
-        async def wait(self) -> None:
-            async def quits() -> None:
-                sys.exit(5)
 
-            await asyncio.create_task(quits())
+class Running:
+    """A gateway that runs *work* beside itself."""
 
-        async def stop(self) -> None: ...
-        async def reload(self) -> None: ...
+    def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
+        self.work = work
+        self.calls: list[str] = []
+        self.tasks: list[asyncio.Future[None]] = []
 
-    with pytest.raises(PluginExitError, match=r"sys\.exit\(5\)"):
-        run_until_signal(Running, lambda _gateway: None)
+    async def start(self) -> None:
+        self.tasks.append(asyncio.ensure_future(self.work()))
+
+    async def wait(self) -> None:
+        await asyncio.wait(self.tasks)
+        await asyncio.sleep(0)
+        self.calls.append("still there")
+
+    async def stop(self) -> None:
+        self.calls.append("stop")
+
+    async def reload(self) -> None: ...
+
+
+@pytest.mark.parametrize("error", EXITS, ids=["exit", "interrupt"])
+def test_a_task_of_a_plugins_own_ends_alone_as_with_any_other_error(
+    site, error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = "async def work(error):\n    raise error\n"
+    site.add("quits", {"sink-quits": "quits"}, source)
+    quits: Any = importlib.import_module("quits")
+    gateway = Running(lambda: quits.work(error))
+    run_until_signal(lambda: gateway, lambda _gateway: None)
+    assert gateway.calls == ["still there", "stop"]
+    (told,) = [record.getMessage() for record in caplog.records if record.name == "tidegate.run"]
+    assert "the gateway goes on: plugin quits: it " in told
+    assert "quits.py:2" in told
+    gateway.tasks.clear()
     gc.collect()  # asyncio tells of the task that nobody asked, here and not in another test
+
+
+@pytest.mark.parametrize("error", EXITS, ids=["exit", "interrupt"])
+def test_where_a_task_of_the_hosts_is_hit_the_gateway_stops_cleanly(
+    site, error: BaseException
+) -> None:
+    source = "def work(error):\n    raise error\n"
+    site.add("quits", {"sink-quits": "quits"}, source)
+    quits: Any = importlib.import_module("quits")
+    host: dict[str, Any] = {"__name__": "tidegate.somewhere"}
+    exec("async def task(work, error):\n    work(error)\n", host)
+    gateway = Running(lambda: host["task"](quits.work, error))
+    with pytest.raises(PluginExitError, match="plugin quits: it ") as caught:
+        run_until_signal(lambda: gateway, lambda _gateway: None)
+    assert gateway.calls[-1] == "stop"
+    assert caught.value.__cause__ is error
+    gateway.tasks.clear()
+    gc.collect()
+
+
+@pytest.mark.parametrize("when", ["start", "wait"])
+def test_what_the_gateway_itself_runs_into_is_told(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def quits(*_gateway: object) -> None:
+        await asyncio.create_task(quits_now())
+
+    async def quits_now() -> None:
+        sys.exit(5)
+
+    monkeypatch.setattr(Running, when, quits)
+    with pytest.raises(PluginExitError, match=r"sys\.exit\(5\)"):
+        run_until_signal(lambda: Running(quits), lambda _gateway: None)
+    gc.collect()
 
 
 def test_other_errors_pass_as_they_are() -> None:

@@ -46,7 +46,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     server.private_key_pem.write_to_path(directory / "server.key")
     for name in ("ann", "bob", "anonymous", "nobody"):
         common_name = None if name == "nobody" else name
-        issued = authority.issue_cert(f"{name}.example", common_name=common_name)
+        issued = authority.issue_cert(
+            f"{name}.example",
+            common_name=common_name,
+            organization_unit_name="sensors" if name == "ann" else None,
+        )
         issued.private_key_and_cert_chain_pem.write_to_path(directory / f"{name}.pem")
     return directory
 
@@ -234,6 +238,40 @@ async def test_a_certificate_that_names_nobody_lets_nobody_in(
         assert (await stomp.connect()).startswith("ERROR")
         await stomp.close()
         assert not gateway.gateway.broker.connections
+
+
+RULES = """
+[[rules]]
+allow = "connect"
+
+[[rules]]
+allow = ["publish", "subscribe"]
+destinations = "topic://news"
+groups = "sensors"
+"""
+
+
+@pytest.mark.parametrize("groups", ['tls_groups = "OU"', ""], ids=["by its unit", "without"])
+async def test_rules_by_group_count_for_certificates(
+    files: Path, config: str, tmp_path: Path, groups: str
+) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.touch(0o600)
+    rules.write_text(RULES)
+    config = config.replace('tls_principal = "CN"', f'tls_principal = "CN"\n{groups}')
+    config += f'[[extensions]]\nplugin = "acl"\nrules = "{rules}"\n'
+    async with EmbeddedGateway(config, data_directory=tmp_path / "data") as gateway:
+        for name, may in (("ann", bool(groups)), ("bob", False)):
+            mqtt = await Mqtt.dial(gateway.mqtt_port, files, name)
+            assert (await mqtt.connect(raw.V5)).code == 0
+            mqtt.writer.write(raw.subscribe(1, ("news", 1), version=raw.V5))
+            assert (await mqtt.packet()).codes == ((1,) if may else (0x87,))
+            await mqtt.close()
+            stomp = await Stomp.dial(gateway.stomp_port, files, name)
+            assert (await stomp.connect()).startswith("CONNECTED")
+            stomp.send("SEND", "destination:/topic/news", "receipt:r", body="x")
+            assert (await stomp.frame()).startswith("RECEIPT" if may else "ERROR")
+            await stomp.close()
 
 
 def test_a_listener_that_knows_its_clients_needs_no_authenticator(files: Path) -> None:

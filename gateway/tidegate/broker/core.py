@@ -14,12 +14,14 @@ from typing import Final
 
 from tidegate.broker.connection.client import identity_of
 from tidegate.broker.connection.connection import Connection
+from tidegate.broker.limits.newcomers import Newcomers
 from tidegate.broker.limits.overload import Overload
 from tidegate.broker.limits.sockets import Sockets
 from tidegate.broker.parts import Parts
 from tidegate.broker.publish.system_topics import SystemTopics
 from tidegate.broker.sessions.authentication import Authentication
 from tidegate.broker.turn.writer import FULL_BACK_OFF_S
+from tidegate.plugin_exit import FAILURES
 from tidegate.spi import (
     AccessError,
     Action,
@@ -54,6 +56,8 @@ class BrokerCore(Parts):
         overload = self.overload = Overload(self.config.overload_lag)
         sockets = self.sockets = Sockets(self.config.connections_max, overload.refuses)
         self.socket_opened, self.socket_closed = sockets.opened, sockets.closed
+        newcomers = Newcomers(self.accounts.gateway, self.config.login_input_limit)
+        self.newcomer_holds = newcomers.holds
         self._authentication = Authentication(self.extensions, self.config, self._login_refused)
         self.begin_authentication = self._authentication.begin
         self._by_client: dict[str, Connection] = {}
@@ -266,7 +270,7 @@ class BrokerCore(Parts):
             await asyncio.sleep(MAINTENANCE_INTERVAL_S)
             try:
                 await self._maintain_once()
-            except Exception:  # or no will would be published and no session expire any more
+            except FAILURES:  # or no will would be published and no session expire any more
                 _log.exception("maintenance failed, and is tried again")
 
     async def _maintain_once(self) -> None:
@@ -304,7 +308,10 @@ class BrokerCore(Parts):
             principal = connection.vouched.now()
             if principal is None:
                 connection.end(
-                    AccessError("there is no such user any more", principal=connection.principal)
+                    AccessError(
+                        "there is no such user any more, or it has to log in anew",
+                        principal=connection.principal,
+                    )
                 )
                 continue
             connection.identity = dataclasses.replace(connection.identity, groups=principal.groups)
@@ -325,6 +332,7 @@ class BrokerCore(Parts):
             "clients.disconnected": disconnected,
             "clients.total": connected + disconnected,
             "clients.maximum": self.clients_maximum,
+            **self._authentication.counts(),
             "overload.active": int(self.overload.is_on),
             "overload.refused": self.overload.refused,
             "clients.expired": self.sessions.expired,

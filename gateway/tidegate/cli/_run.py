@@ -23,7 +23,7 @@ from tidegate.config import (
     load_config,
     resolve,
 )
-from tidegate.plugin_exit import exit_is_error
+from tidegate.plugin_exit import EXITS, failure_of, package_that_ran
 from tidegate.plugins import PluginHost
 from tidegate.spi.private_files import WRITABLE, warn_of_others
 
@@ -117,30 +117,58 @@ def run_until_signal(make: Callable[[], RunningGateway], started: Callable[[Any]
     *make* is called on the event loop, which is uvloop's where that is installed. *started* is
     called with the gateway once it accepts connections.
 
-    Raises: whatever starting raises.
+    ``sys.exit()`` in a plugin's own task is what another exception there is: that task ends, and
+    the log says whose it was. Where the host's own task is hit, the gateway stops cleanly.
+
+    Raises: whatever starting raises; PluginExitError.
     """
+    stop = asyncio.Event()
+    serving: asyncio.Task[None] | None = None
 
-    async def main() -> None:
+    async def make_and_serve() -> None:
         gateway = make()
-        await serve(gateway, lambda: started(gateway))
+        await serve(gateway, lambda: started(gateway), stop)
 
-    with (
-        exit_is_error("unknown (its name is in the path)"),
-        asyncio.Runner(loop_factory=_loop_factory()) as runner,
-    ):
-        runner.run(main())
+    async def until_it_ends() -> None:
+        nonlocal serving
+        if serving is None:
+            serving = asyncio.create_task(make_and_serve(), name="serve")
+        await asyncio.wait((serving,))
+
+    failure: Exception | None = None
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        while serving is None or not serving.done():
+            try:
+                runner.run(until_it_ends())
+            except EXITS as error:
+                if serving is None or (whose := package_that_ran(error)) is None:
+                    raise  # Ctrl-C before there is a handler for it
+                told = failure_of(error)
+                if whose == "tidegate":
+                    failure = failure or told
+                    stop.set()
+                else:
+                    _log.error("its task has ended, the gateway goes on: %s", told, exc_info=error)
+        if failure is not None:
+            raise failure
+        try:
+            serving.result()
+        except EXITS as error:
+            raise failure_of(error) from error
 
 
-async def serve(gateway: RunningGateway, started: Callable[[], None]) -> None:
+async def serve(
+    gateway: RunningGateway, started: Callable[[], None], stop: asyncio.Event | None = None
+) -> None:
     """Start *gateway*, wait for a signal, stop it cleanly.
 
     The first signal stops, also while the gateway still recovers. From then on signals have their
     default effect, so a second one ends the process at once even when the loop is stuck; that is
     safe, because whatever was confirmed is on disk. SIGHUP lets it read its certificates anew, and
-    never ends the process, at whatever moment it comes.
+    never ends the process, at whatever moment it comes. To set *stop* is as good as a signal.
     """
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
+    stop = stop or asyncio.Event()
 
     def on_signal(number: signal.Signals) -> None:
         for other in STOP_SIGNALS:

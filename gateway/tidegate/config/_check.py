@@ -39,6 +39,9 @@ class _NoBroker:
     def socket_closed(self) -> None:
         _refuse()
 
+    def newcomer_holds(self, peer: ClientPeer, size: int) -> None:
+        _refuse()
+
     def begin_authentication(
         self, method: str, request: ConnectRequest
     ) -> AuthenticationExchange | None:

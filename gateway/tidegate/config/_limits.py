@@ -55,6 +55,16 @@ class HeldLimits:
         act="as when the disk is full: producers are not read, or unstored messages dropped",
         metric="spooled.bytes",
     )
+    login_input_limit: int = option(
+        32 << 20,
+        kind=Kind.SIZE,
+        minimum=1 << 16,
+        zero="unlimited",
+        help="Memory that all clients which are not let in yet may fill together: with the half of a "
+        "CONNECT, or with what they send behind it. Guards against strangers, each with a little.",
+        act="the newcomers that hold most are closed",
+        metric="held.login.bytes",
+    )
     connection_held_limit: int = option(
         128 << 20,
         kind=Kind.SIZE,

@@ -72,6 +72,7 @@ class BrokerConfig(HeldLimits):
         "and addresses (of IPv6 the first 64 bits) have their turns one after the other. Guards "
         "against a flood of logins from one address, behind which nobody else would get in.",
         act="a login waits",
+        metric="logins.checking",
     )
     login_waiting_limit: int = option(
         16 << 20,
@@ -80,6 +81,7 @@ class BrokerConfig(HeldLimits):
         help="What logins that wait may take; above it, of the address that has most of it, the "
         "one that has waited longest is refused. Guards the memory.",
         act="a login is refused",
+        metric="logins.dropped",
     )
     login_failures_free: int = option(
         3,
@@ -103,6 +105,7 @@ class BrokerConfig(HeldLimits):
         help="The longest such delay; not more than clients wait for an answer to their CONNECT. "
         "For a client that was let in from there before, with the same client id, 1s.",
         act="the longest wait",
+        metric="logins.delayed",
     )
     login_failures_age: float = option(
         600.0,
@@ -117,6 +120,7 @@ class BrokerConfig(HeldLimits):
         help="What the memory of failures, and of clients that were let in before, may take; "
         "beyond it the oldest are forgotten. Guards against floods from many addresses.",
         act="the oldest failures are forgotten",
+        metric="logins.failures.bytes",
     )
     transactions_open_max: int = option(
         100,

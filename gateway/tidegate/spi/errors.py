@@ -210,6 +210,10 @@ class FlowControlError(GatewayError):
     retryable: ClassVar[bool] = True
 
 
+class QuotaError(FlowControlError):
+    """A limit of the client's own share was reached: others are served."""
+
+
 class RequestError(GatewayError):
     """A request that cannot be carried out now: no such subscription, transaction, message …"""
 

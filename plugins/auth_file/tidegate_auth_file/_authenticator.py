@@ -101,9 +101,9 @@ class FileAuthenticator:
             await asyncio.gather(self._watching, return_exceptions=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def find_principal(self, name: str) -> Principal | None:
-        """See Directory."""
-        return self._users.principal(name)
+    def principal_now(self, principal: Principal) -> Principal | None:
+        """See Directory. Who has another password now has to show it."""
+        return self._users.principal_now(principal)
 
     # ------------------------------------------------------------------------------ authenticators
 
@@ -142,9 +142,8 @@ class FileAuthenticator:
         correct = await self._in_thread(lambda: found.matches(password))
         if not (correct and exists):
             raise refused
-        principal = self._users.principal(name)
-        now, _ = self._users.find_hash(name)
-        if principal is None or now is None or now.written() != found.written():
+        principal = self._users.principal(name, found)
+        if principal is None:
             raise refused  # the file changed meanwhile
         if self._options.rehash and not found.is_ours:
             await self._rehash(name, password, found)
@@ -163,7 +162,9 @@ class FileAuthenticator:
         self._rehashing.add(name)
         path = self._users.path
         try:
-            await self._in_thread(lambda: replace_hash(path, name, found, make_hash(password)))
+            made = await self._in_thread(lambda: make_hash(password))
+            self._users.rehashed(name, found, made)  # before anybody can read it
+            await self._in_thread(lambda: replace_hash(path, name, found, made))
         except (ConfigError, OSError) as error:
             self._cannot_rehash = True
             logger.warning(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import secrets
 import sys
@@ -41,6 +42,8 @@ class UserDirectory:
         self._users = self._read()
         # Without one in the file it lasts as long as the process.
         self._secret = secrets.token_bytes(SECRET_BYTES)
+        # By proof of a hash that the gateway replaced: that of the new one, of the same password.
+        self._rehashed: dict[str, str] = {}
 
     @property
     def path(self) -> Path:
@@ -66,22 +69,41 @@ class UserDirectory:
             if stamp == self._stamp:
                 return
             try:
-                users = await asyncio.to_thread(self._read)
+                users, differs = await asyncio.to_thread(self._read_again, self._users)
             except ConfigError as error:
                 self._stamp = stamp
                 logger.error("users stay as they were: %s", error.problem)  # noqa: TRY400
                 return
             self._stamp = stamp
-            before, self._users = self._users, users
+            self._users = users
             logger.info("users read again file=%s users=%d", self._path, len(users.names))
-            if self._changed is not None and _differs(before, users):
+            if self._changed is not None and differs:
                 self._changed()
 
-    def principal(self, name: str) -> Principal | None:
-        """Who *name* is now; None: nobody."""
-        if name not in self._users.names:
+    def principal(self, name: str, found: PasswordHash) -> Principal | None:
+        """Who showed the password that *found* is of; None: nobody, or the password is another one now."""
+        return self.principal_now(Principal(name, proof=self._proof(name, found)))
+
+    def principal_now(self, principal: Principal) -> Principal | None:
+        """See :class:`tidegate.spi.Directory`."""
+        name, users = principal.name, self._users
+        if not self._counts(principal.proof, name, users):
             return None
-        return Principal(name, self._users.groups_of(name))
+        return Principal(name, users.groups_of(name), proof=principal.proof)
+
+    def rehashed(self, name: str, before: PasswordHash, after: PasswordHash) -> None:
+        """*after* is of the same password as *before*: nobody is out because of it."""
+        self._rehashed[self._proof(name, before)] = self._proof(name, after)
+
+    def _counts(self, proof: str, name: str, users: Users) -> bool:
+        accepted = proof, self._rehashed.get(proof)
+        return any(self._proof(name, found) in accepted for found in users.hashes_of(name))
+
+    def _proof(self, name: str, found: PasswordHash) -> str:
+        """Tells hashes apart, and nothing about them."""
+        digest = hashlib.blake2b(key=self._secret, digest_size=16)
+        digest.update(f"{name}:{found.written()}".encode())
+        return digest.hexdigest()
 
     def find_hash(self, name: str) -> tuple[PasswordHash | None, bool]:
         """What checks the plain password of *name*, and whether there is such a user.
@@ -105,6 +127,23 @@ class UserDirectory:
         if verifier is not None:
             return verifier, True
         return self._users.made_up(name, method, self._users.secret or self._secret), False
+
+    def _read_again(self, before: Users) -> tuple[Users, bool]:
+        """The users of now, and whether anybody is gone, is in other groups or has another password."""
+        users = self._read()
+        return users, any(
+            users.groups_of(name) != before.groups_of(name) or self._lost(name, before, users)
+            for name in before.names
+        )
+
+    def _lost(self, name: str, before: Users, after: Users) -> bool:
+        """Whether what *name* was let in by may not count any more."""
+        written = {found.written() for found in after.hashes_of(name)}
+        return any(
+            found.written() not in written
+            and not self._counts(self._proof(name, found), name, after)
+            for found in before.hashes_of(name)
+        )
 
     def _read(self) -> Users:
         users = read_users(self._path)
@@ -131,11 +170,3 @@ class UserDirectory:
             status.st_ino,
             status.st_mode,
         )
-
-
-def _differs(before: Users, after: Users) -> bool:
-    """Whether anybody is gone or is in other groups."""
-    return any(
-        name not in after.names or after.groups_of(name) != before.groups_of(name)
-        for name in before.names
-    )

@@ -9,6 +9,8 @@ from scramp.utils import ScramException  # pyright: ignore[reportMissingTypeStub
 
 from tidegate.spi import AccessError, Principal
 from tidegate_auth_file._directory import UserDirectory
+from tidegate_auth_file._hashes import Scram
+from tidegate_auth_file._verifier import Verifier
 
 #: Longest message of a client. Honest ones have some 200 bytes; preparing a user name takes time in
 #: proportion to its length, and strangers send it.
@@ -34,6 +36,7 @@ class ScramExchange:
         self._nonce = nonce
         self._was_asked = False
         self._name = ""
+        self._found: Verifier | None = None
         self._server: Any = None
         self._is_over = False
         self._principal: Principal | None = None
@@ -77,6 +80,7 @@ class ScramExchange:
         self._name = name
         # Nothing fits the made-up keys of one that does not exist.
         found, _ = self._users.find(name, self._method)
+        self._found = found
         return found.salt, found.stored_key, found.server_key, found.iterations
 
     def _final(self, text: str) -> str:
@@ -84,7 +88,8 @@ class ScramExchange:
         self._is_over = True
         self._server.set_client_final(text)
         answer = cast("str", self._server.get_server_final())
-        principal = self._users.principal(self._name)
+        assert self._found is not None
+        principal = self._users.principal(self._name, Scram(self._found))
         if principal is None:
             raise self._refusal(_REFUSED)  # the file changed meanwhile
         self._principal = principal

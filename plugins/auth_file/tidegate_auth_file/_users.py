@@ -103,7 +103,13 @@ class Users:
 
     def verifiers_of(self, name: str) -> Sequence[Verifier]:
         """All verifiers of *name*."""
-        return [found for (its_name, _), found in self._verifiers.items() if its_name == name]
+        return [found for method in METHODS if (found := self.get(name, method)) is not None]
+
+    def hashes_of(self, name: str) -> Sequence[PasswordHash]:
+        """All that checks passwords of *name*; none: there is no such user."""
+        plain = self._hashes.get(name)
+        verifiers = [Scram(verifier) for verifier in self.verifiers_of(name)]
+        return verifiers if plain is None else [plain, *verifiers]
 
     def made_up(self, name: str, method: str, secret: bytes) -> Verifier:
         """One that no password fits, the same salt for the same arguments, looking like others."""

@@ -94,7 +94,7 @@ class JwtOptions:
 
 @final
 class JwtAuthenticator:
-    """Implements Authenticator, EnhancedAuthenticator and Service of `tidegate.spi`.
+    """Implements Authenticator, EnhancedAuthenticator, Directory and Service of `tidegate.spi`.
 
     Raises: ConfigError when the file of keys is missing or wrong.
     """
@@ -124,6 +124,10 @@ class JwtAuthenticator:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
+
+    def principal_now(self, principal: Principal) -> Principal | None:
+        """See Directory. Nobody once the key is gone that signed its token."""
+        return principal if self._keys.has(principal.proof) else None
 
     @property
     def methods(self) -> Sequence[str]:

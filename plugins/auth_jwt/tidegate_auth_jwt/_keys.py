@@ -7,6 +7,7 @@ mistake worth telling. What a key may be used for follows from the key, never fr
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import os
@@ -45,16 +46,25 @@ _ALGORITHMS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
 #: All that can be configured.
 ALGORITHMS: Final = tuple(dict.fromkeys(name for names in _ALGORITHMS.values() for name in names))
 
+#: The members that make a key what it is (RFC 7638 section 3.2); no kind of key has one that another
+#: kind has and does not need.
+_REQUIRED: Final = ("crv", "e", "kty", "n", "x", "y")
+
 _OTHERS_WRITE: Final = stat.S_IWOTH | stat.S_IWGRP
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One public key. Attributes: kid ("" for none); key: the library's; algorithms: it is for."""
+    """One public key.
+
+    Attributes: kid ("" for none); key: the library's; algorithms: it is for; thumbprint: tells it from
+        every other key, whatever it is called (RFC 7638).
+    """
 
     kid: str
     key: object
     algorithms: tuple[str, ...]
+    thumbprint: str
 
 
 def parse_keys(text: str, allowed: Collection[str], where: str) -> dict[str, Key]:
@@ -116,7 +126,13 @@ def _parse_key(item: object, allowed: Collection[str]) -> Key | None:
         raise ValueError(f"cannot be read: {type(error).__name__}: {error}") from None
     if kty == "RSA" and key.key_size < RSA_BITS_MIN:
         raise ValueError(f"has {key.key_size} bits; at least {RSA_BITS_MIN} are needed")
-    return Key(kid, key, algorithms)
+    return Key(kid, key, algorithms, _thumbprint(data))
+
+
+def _thumbprint(data: Mapping[str, object]) -> str:
+    required = {name: data[name] for name in _REQUIRED if name in data}
+    text = json.dumps(required, separators=(",", ":"), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read_keys(path: Path, allowed: Collection[str]) -> dict[str, Key]:
@@ -161,6 +177,12 @@ class KeyFile:
         self._reading = asyncio.Lock()
         self._stamp: tuple[int, ...] | None = self._stamp_now()
         self._keys = read_keys(path, allowed)
+        self._prints = {key.thumbprint for key in self._keys.values()}
+        self._changed: Callable[[], None] | None = None
+
+    def has(self, thumbprint: str) -> bool:
+        """Whether the key is there."""
+        return thumbprint in self._prints
 
     def find(self, kid: str | None) -> Key | None:
         """The key *kid*. A token that names none is one of the only key, if there is one only."""
@@ -170,12 +192,13 @@ class KeyFile:
 
     async def watch(self, changed: Callable[[], None]) -> None:
         """Look at the file until cancelled. *changed*: called when a key is gone."""
-        while True:
-            await asyncio.sleep(WATCH_INTERVAL_S)
-            before = self._keys
-            await self.refresh()
-            if any(kid not in self._keys for kid in before):
-                changed()
+        self._changed = changed
+        try:
+            while True:
+                await asyncio.sleep(WATCH_INTERVAL_S)
+                await self.refresh()
+        finally:
+            self._changed = None
 
     async def refresh(self) -> None:
         """Read the file again if it has changed."""
@@ -191,8 +214,11 @@ class KeyFile:
                 self._stamp = stamp
                 logger.error("keys stay as they were: %s", error.problem)  # noqa: TRY400
                 return
-            self._stamp, self._keys = stamp, keys
+            before, self._stamp, self._keys = self._prints, stamp, keys
+            self._prints = {key.thumbprint for key in keys.values()}
             logger.info("keys read again file=%s keys=%d", self._path, len(keys))
+            if self._changed is not None and not before <= self._prints:
+                self._changed()
 
     def _stamp_now(self) -> tuple[int, ...] | None:
         try:

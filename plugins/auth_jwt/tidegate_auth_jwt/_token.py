@@ -60,7 +60,7 @@ def looks_like_a_token(password: bytes) -> bool:
 
 
 def principal_of(token: str, keys: Keys, rules: Rules) -> Principal:
-    """Who the bearer is. Raises: RefusedTokenError."""
+    """Who the bearer is, by the proof of the key's thumbprint. Raises: RefusedTokenError."""
     try:
         header = cast("Mapping[str, object]", jwt.get_unverified_header(token))
         key = _key(header, keys)
@@ -88,6 +88,7 @@ def principal_of(token: str, keys: Keys, rules: Rules) -> Principal:
         _name(_claim(claims, rules.principal_claim), rules.principal_claim),
         _groups(claims, rules.groups_claim),
         _expires_at(claims["exp"], rules.leeway_s),
+        key.thumbprint,
     )
 
 

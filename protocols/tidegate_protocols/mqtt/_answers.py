@@ -44,6 +44,7 @@ PACKET_BYTES_MAX: Final = 268_435_460
 _OLD_REASONS: Final = {
     ReasonCode.USE_ANOTHER_SERVER: ReasonCode.SERVER_UNAVAILABLE,
     ReasonCode.SERVER_MOVED: ReasonCode.SERVER_UNAVAILABLE,
+    ReasonCode.QUOTA_EXCEEDED: ReasonCode.SERVER_UNAVAILABLE,
     ReasonCode.TOPIC_NAME_INVALID: ReasonCode.NOT_AUTHORIZED,  # the will's
 }
 

@@ -15,6 +15,7 @@ from tidegate.spi import (
     ConnectionEndedError,
     GatewayError,
     PeerProtocolError,
+    QuotaError,
     RequestError,
     StoreError,
 )
@@ -47,13 +48,15 @@ def told(error: GatewayError, client_id: str) -> str:
 
 
 def connect_reason(error: GatewayError, *, has_username: bool) -> ReasonCode:
-    """Why the broker did not accept a CONNECT; also right for MQTT 3.1.1."""
+    """Why the broker did not accept a CONNECT."""
     if isinstance(error, RefusedError):
         return error.reason
     if isinstance(error, AccessError):
         return ReasonCode.BAD_USER_NAME_OR_PASSWORD if has_username else ReasonCode.NOT_AUTHORIZED
     if isinstance(error, RequestError):
         return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
+    if isinstance(error, QuotaError):
+        return ReasonCode.QUOTA_EXCEEDED
     return ReasonCode.SERVER_UNAVAILABLE
 
 

@@ -17,6 +17,7 @@ from typing import Final, Protocol, final
 
 from tidegate.spi import GatewayError, LargeBodies, LargeBody
 from tidegate_protocols._large_in import LargeIn
+from tidegate_protocols._unfinished import Pace
 from tidegate_protocols.stomp._client import ACTIONS, Client
 from tidegate_protocols.stomp._wire import Wire
 from tidegate_protocols.stomp.codec.decoder import Decoder
@@ -50,6 +51,7 @@ class LargeSends(LargeIn[Frame | AckRun | LargeSend, LargeSend, Frame]):
         failed: Callable[[GatewayError, object], None],
         go_on: Callable[[], None],
         crashed: Callable[[Exception], None],
+        pace: Pace,
     ) -> None:
         super().__init__(
             bodies,
@@ -59,6 +61,7 @@ class LargeSends(LargeIn[Frame | AckRun | LargeSend, LargeSend, Frame]):
             failed=failed,
             go_on=go_on,
             crashed=crashed,
+            pace=pace,
         )
         self._decoder = decoder
         self._check_head = check
@@ -86,6 +89,10 @@ class Session(Protocol):
     def is_connected(self) -> bool: ...
     @property
     def is_closed(self) -> bool: ...
+    @property
+    def pace(self) -> Pace:
+        """Of bodies that are streamed."""
+        ...
 
     def step_by(self, frame: Frame | AckRun | LargeSend) -> None:
         """A frame that changes the state, or one at the wrong moment. Raises: GatewayError."""
@@ -259,6 +266,7 @@ class Receiving:
                 failed=self._session.refuse,
                 go_on=self._go_on_behind_large,
                 crashed=self._large_crashed,
+                pace=self._session.pace,
             )
         self._large_in.begin(event)
 

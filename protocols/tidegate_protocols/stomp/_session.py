@@ -29,7 +29,7 @@ from tidegate.spi import (
     Token,
     format_duration,
 )
-from tidegate_protocols._unfinished import STEP_BYTES, UnfinishedInput
+from tidegate_protocols._unfinished import STEP_BYTES, Pace, UnfinishedInput
 from tidegate_protocols.stomp._client import Client
 from tidegate_protocols.stomp._errors import error_frame
 from tidegate_protocols.stomp._handshake import Handshake, read_handshake
@@ -158,6 +158,8 @@ class Session:
             waiting = self._decoder.buffered_bytes
             if waiting >= STEP_BYTES or unfinished.size:
                 self._hold_unfinished(unfinished, waiting)
+        elif self.state is State.WAITING or self.state is State.CONNECTING:
+            self._context.broker.newcomer_holds(self, self._decoder.buffered_bytes)
 
     def _hold_unfinished(self, unfinished: UnfinishedInput, waiting: int) -> None:
         try:
@@ -326,6 +328,7 @@ class Session:
         assert handshake is not None, "a broker's answer needs a CONNECT"
         self.state = step(self.state, Input.ACCEPT)
         context = self._context
+        context.broker.newcomer_holds(self, 0)
         self._client = Client(
             result.connection,
             version=handshake.version,
@@ -374,6 +377,12 @@ class Session:
         self.adjust_reading()
 
     # ------------------------------------------------------------------------------- large bodies
+
+    @property
+    def pace(self) -> Pace:
+        """How long a body that is streamed may stand still."""
+        timeout_s = self._context.options.body_timeout
+        return Pace(timeout_s, self._loop.call_later, lambda: not self._wire.is_reading)
 
     def _all_written(self) -> None:
         if self.state is State.CLOSED:  # DISCONNECT was answered meanwhile
@@ -425,6 +434,8 @@ class Session:
     def _release(self) -> None:
         """Let go of timers, the task and the broker's side. Idempotent."""
         self._connect_timer.cancel()
+        if self._unfinished is None:
+            self._context.broker.newcomer_holds(self, 0)
         if self._connect_task is not None:
             self._connect_task.cancel()
             self._connect_task = None
@@ -434,6 +445,7 @@ class Session:
             self._unfinished = None
         if self._receiving is not None:
             self._receiving.stop()
+        self._decoder.forget()  # the socket may linger
         client, self._client = self._client, None
         if client is not None:
             client.connection.disconnect(graceful=self._is_graceful)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, final
 
+from tidegate.spi import Principal
+
 
 class Link(Protocol):
     """One connection, seen from the session. Used on the event loop only."""
@@ -29,7 +31,7 @@ class Link(Protocol):
         ...
 
     @property
-    def tls_principal(self) -> str | None:
+    def tls_principal(self) -> Principal | None:
         """See the field of this name of :class:`tidegate.spi.ConnectRequest`."""
         ...
 

@@ -62,6 +62,16 @@ class TransportOptions(TlsOptions):
         act="the connection is closed",
         metric="held.input.bytes",
     )
+    body_timeout: float = option(
+        60.0,
+        kind=Kind.DURATION,
+        minimum=0.01,
+        zero="never",
+        help="A connection is closed when nothing has come for so long of a message that has begun and "
+        "goes to the store as it comes. The whole may take as long as it likes. Guards against clients that "
+        "send half of a large message and then nothing.",
+        act="the connection is closed",
+    )
     handshake_timeout: float = option(
         10.0,
         kind=Kind.DURATION,
@@ -170,6 +180,9 @@ def _transports_of(option_name: str, options: TransportOptions) -> Sequence[str]
         return _WITH_TLS
     if option_name.startswith("websocket_"):
         return _WITH_WEBSOCKET
-    if option_name.startswith(("proxy_", "unread_output_", "frame_")) or options.proxy_protocol:
+    if (
+        option_name.startswith(("proxy_", "unread_output_", "frame_", "body_"))
+        or options.proxy_protocol
+    ):
         return TRANSPORTS
     return ("tls", "ws", "wss")

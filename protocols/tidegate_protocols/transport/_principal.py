@@ -1,32 +1,36 @@
-"""Who the owner of a client's certificate is: the rule of a listener, ``tls_principal``.
+"""Who the owner of a client's certificate is, and in which groups: ``tls_principal``, ``tls_groups``.
 
-The certificate was verified by then: an authority in ``tls_ca`` vouches for what it says. What the rule
-reads must be there once: of two common names nobody knows which one the authority looked at.
+The certificate was verified by then: an authority in ``tls_ca`` vouches for what it says. What names the
+principal must be there once: of two common names nobody knows which one the authority looked at.
 """
 
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias, cast
 
-from tidegate.spi import ConfigError
+from tidegate.spi import ConfigError, Principal
 from tidegate_protocols.transport._tls import ATTRIBUTES, TlsOptions, subject_of
 
 #: What a kind of subject alternative name is called by :meth:`ssl.SSLSocket.getpeercert`.
 _ALTERNATIVES: Final = {"SAN:DNS": "DNS", "SAN:email": "email", "SAN:URI": "URI"}
 
-#: Longest name that a certificate gives somebody, in characters.
+#: Longest name that a certificate gives somebody, or a group, in characters.
 NAME_MAX: Final = 1024
 
 
 #: Of a certificate as ``getpeercert()`` returns it; see :meth:`PrincipalRule.principal_of`.
-PrincipalOf: TypeAlias = Callable[[Mapping[str, object] | None], str | None]
+PrincipalOf: TypeAlias = Callable[[Mapping[str, object] | None], Principal | None]
+
+#: Nobody is to be let in.
+NOBODY: Final = Principal("")
 
 
-def nobody(_: Mapping[str, object] | None) -> str | None:
+def nobody(_: Mapping[str, object] | None) -> Principal | None:
     """Without a rule it is for the authenticators to say."""
-    return ""
+    return None
 
 
 class PrincipalRule:
@@ -34,10 +38,12 @@ class PrincipalRule:
 
     def __init__(self, options: TlsOptions) -> None:
         self._source = options.tls_principal
-        self._unmatched = None if options.tls_principal_unmatched == "refuse" else ""
+        self._groups_source = options.tls_groups
+        self._unmatched = NOBODY if options.tls_principal_unmatched == "refuse" else None
         self._pattern: re.Pattern[str] | None = None
+        self._groups_pattern: re.Pattern[str] | None = None
         if self._source == "none":
-            for name in ("tls_principal_pattern", "tls_principal_unmatched"):
+            for name in ("tls_principal_pattern", "tls_principal_unmatched", "tls_groups"):
                 if getattr(options, name) != getattr(TlsOptions(), name):
                     raise ConfigError(
                         "has no effect while tls_principal is 'none'; say there what is to be read",
@@ -50,26 +56,46 @@ class PrincipalRule:
                 key="tls_principal",
             )
         if options.tls_principal_pattern:
-            self._pattern = _compiled(options.tls_principal_pattern)
+            self._pattern = _compiled(options.tls_principal_pattern, "tls_principal_pattern")
+        if options.tls_groups_pattern:
+            if self._groups_source == "none":
+                raise ConfigError(
+                    "has no effect while tls_groups is 'none'; say there what is to be read",
+                    key="tls_groups_pattern",
+                )
+            self._groups_pattern = _compiled(options.tls_groups_pattern, "tls_groups_pattern")
 
-    def principal_of(self, certificate: Mapping[str, object] | None) -> str | None:
-        """The principal's name.
+    def principal_of(self, certificate: Mapping[str, object] | None) -> Principal | None:
+        """Whom the certificate names, until it expires.
 
         Args: certificate: what ``getpeercert()`` returned; None or empty: none was shown.
-        Returns: "" when the authenticators are to say who it is, None when nobody is to be let in.
+        Returns: None when the authenticators are to say who it is, a principal without a name when
+            nobody is to be let in.
         """
         if not certificate or self._source == "none":
-            return ""
-        found = {name for value in self._values(certificate) if (name := self._name_in(value))}
-        if len(found) == 1:
-            (name,) = found
-            if name.isprintable() and len(name) <= NAME_MAX:
-                return name
-        return self._unmatched
+            return None
+        found = self._names(certificate, self._source, self._pattern)
+        groups = self._names(certificate, self._groups_source, self._groups_pattern)
+        if len(found) != 1 or not all(
+            name.isprintable() and len(name) <= NAME_MAX for name in found | groups
+        ):
+            return self._unmatched
+        (name,) = found
+        ends_at = ssl.cert_time_to_seconds(str(certificate["notAfter"]))
+        return Principal(name, groups, ends_at * 1_000_000)
 
-    def _values(self, certificate: Mapping[str, object]) -> list[str]:
-        """What there is to be read; nothing when one attribute is there twice."""
-        source = self._source
+    def _names(
+        self, certificate: Mapping[str, object], source: str, pattern: re.Pattern[str] | None
+    ) -> frozenset[str]:
+        if source == "none":
+            return frozenset()
+        values = self._values(certificate, source)
+        names = (_name_in(value, pattern, is_escaped=source == "subject") for value in values)
+        return frozenset(name for name in names if name)
+
+    @staticmethod
+    def _values(certificate: Mapping[str, object], source: str) -> list[str]:
+        """What there is to be read."""
         if source == "subject":
             return [subject_of(certificate)]
         kind = _ALTERNATIVES.get(source)
@@ -84,18 +110,18 @@ class PrincipalRule:
             if ATTRIBUTES.get(key, key) == source
         ]
 
-    def _name_in(self, value: str) -> str:
-        """The name in one *value*; "" when there is none."""
-        if self._pattern is None:
-            return value
-        found = self._pattern.fullmatch(value)
-        if found is None or (self._source == "subject" and "\\" in found[1]):
-            return ""  # half of an escape (RFC 4514 section 2.4) is not what the authority wrote
-        return found[1]
+
+def _name_in(value: str, pattern: re.Pattern[str] | None, *, is_escaped: bool) -> str:
+    """The name in one *value*; "" when there is none."""
+    if pattern is None:
+        return value
+    found = pattern.fullmatch(value)
+    if found is None or (is_escaped and "\\" in found[1]):
+        return ""  # half of an escape (RFC 4514 section 2.4) is not what the authority wrote
+    return found[1]
 
 
-def _compiled(text: str) -> re.Pattern[str]:
-    key = "tls_principal_pattern"
+def _compiled(text: str, key: str) -> re.Pattern[str]:
     try:
         pattern = re.compile(text)
     except re.error as error:

@@ -15,6 +15,7 @@ from functools import partial
 from time import perf_counter
 from typing import Final, cast, final
 
+from tidegate.spi import Principal
 from tidegate_protocols.transport._link import Handler, Sockets
 from tidegate_protocols.transport._principal import PrincipalOf, nobody
 from tidegate_protocols.transport._proxy import Proxies, ProxyHeaderError, client_of
@@ -100,7 +101,7 @@ class TcpLink:
         peer: str,
         tls_subject: str = "",
         descriptor: int = -1,
-        tls_principal: str | None = "",
+        tls_principal: Principal | None = None,
     ) -> None:
         self.peer: Final = peer
         self.tls_subject: Final = tls_subject

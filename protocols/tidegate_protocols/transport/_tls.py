@@ -105,6 +105,24 @@ class TlsOptions:
         "refused, or the authenticators say who it is (as of one that shows no certificate, where "
         "those are `optional`).",
     )
+    tls_groups: str = option(
+        "none",
+        choices=(
+            "none",
+            "OU",
+            "O",
+            "SAN:DNS",
+            "SAN:email",
+            "SAN:URI",
+        ),
+        help="What a client's certificate says of the groups that its principal is in, beside "
+        "`tls_principal`: each attribute, or subject alternative name, of this kind is one.",
+    )
+    tls_groups_pattern: str = option(
+        "",
+        help="Regular expression that all of one of these must match to be a group; its one group "
+        "in parentheses is the group's name.",
+    )
 
 
 def server_context(options: TlsOptions) -> ssl.SSLContext:

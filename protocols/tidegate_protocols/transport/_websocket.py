@@ -13,7 +13,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final, final
 
-from tidegate.spi import format_duration
+from tidegate.spi import Principal, format_duration
 from tidegate_protocols.transport._frames import (
     BINARY,
     CLOSE_GOING_AWAY,
@@ -93,7 +93,7 @@ class WebSocketLink:
         return self._below.tls_subject
 
     @property
-    def tls_principal(self) -> str | None:
+    def tls_principal(self) -> Principal | None:
         return self._below.tls_principal
 
     @property

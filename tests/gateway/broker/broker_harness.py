@@ -121,7 +121,7 @@ class ScriptedStore:
         self.synced_for: list[SyncedFor] = []
         self.attempts = 0
         self.is_full: Callable[[WriteBatch], bool] = lambda _batch: False
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.waiting = False
         self.is_closed = False
         self._gate = asyncio.Event()

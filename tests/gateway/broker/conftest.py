@@ -38,3 +38,9 @@ def no_hidden_errors(caplog: pytest.LogCaptureFixture, logged_errors: list[str])
     ]
     unexpected = [text for text in hidden if not any(part in text for part in logged_errors)]
     assert not unexpected, unexpected
+
+
+@pytest.fixture(params=[RuntimeError, SystemExit, KeyboardInterrupt])
+def bug(request: pytest.FixtureRequest) -> BaseException:
+    """What a plugin may raise that it should not: an exit is an error like any other."""
+    return request.param("a bug")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Sequence
 
 import pytest
 from broker_harness import Broker, Client, connect_request
 
+from tidegate.broker.sessions.failed_logins import Attempt
+from tidegate.plugin_exit import PluginExitError
 from tidegate.spi import (
     AccessError,
     AuthenticationExchange,
@@ -27,6 +30,8 @@ class Riddle:
     async def step(self, data: bytes) -> bytes:
         if data == b"":
             return b"what goes up?"
+        if data == b"exit":
+            sys.exit(3)
         if data != b"smoke":
             raise AccessError("wrong answer")
         self.principal = Principal("sphinx-friend")
@@ -36,9 +41,9 @@ class Riddle:
 class Sphinx:
     """An extension that offers one method."""
 
-    def __init__(self, *methods: str, fails: bool = False) -> None:
+    def __init__(self, *methods: str, bug: BaseException | None = None) -> None:
         self._methods = methods
-        self._fails = fails
+        self._bug = bug
         self.begun: list[Riddle] = []
 
     @property
@@ -47,8 +52,8 @@ class Sphinx:
 
     def begin(self, method: str, credentials: Credentials) -> Riddle:
         assert method in self._methods
-        if self._fails:
-            raise OSError("no users file")
+        if self._bug is not None:
+            raise self._bug
         self.begun.append(Riddle(credentials))
         return self.begun[-1]
 
@@ -76,18 +81,28 @@ async def test_an_unfinished_exchange_does_not_even_let_anonymous_clients_in() -
 
 async def test_a_certificate_decides_and_an_exchange_must_end_in_the_same_name() -> None:
     async with Broker(extensions=[Sphinx("RIDDLE")]) as broker:
-        client = await broker.client(tls_principal="ann", username="bob", password=b"x")
+        client = await broker.client(tls_principal=Principal("ann"), username="bob", password=b"x")
         assert client.connection.principal == "ann"
-        for wrong in (None, "anonymous"):
+        sensors = frozenset({"sensors"})
+        until = broker.core.now() + 9_000_000
+        client = await broker.client(tls_principal=Principal("ann", sensors, until))
+        assert client.connection.identity.groups == sensors
+        broker.core.rights_changed()
+        assert client.connection.identity.groups == sensors
+        await asyncio.sleep(12)
+        assert isinstance(client.ended, AccessError)  # as its certificate has
+        for wrong in ("", "anonymous"):
             with pytest.raises(AccessError):
-                await broker.client(tls_principal=wrong, anonymous_allowed=True)
+                await broker.client(tls_principal=Principal(wrong), anonymous_allowed=True)
         exchange = broker.core.begin_authentication("RIDDLE", connect_request("mqtt", "c"))
         assert exchange is not None
         for answer in (b"", b"smoke"):  # under way, and done
             await exchange.step(answer)
             with pytest.raises(AccessError, match="two users"):
-                await broker.client("mqtt", "c", exchange=exchange, tls_principal="ann")
-        client = await broker.client("mqtt", exchange=exchange, tls_principal="sphinx-friend")
+                await broker.client("mqtt", "c", exchange=exchange, tls_principal=Principal("ann"))
+        client = await broker.client(
+            "mqtt", exchange=exchange, tls_principal=Principal("sphinx-friend")
+        )
         assert client.connection.principal == "sphinx-friend"
 
 
@@ -98,16 +113,18 @@ async def test_a_method_that_nobody_offers_has_no_exchange() -> None:
 
 
 async def test_the_first_extension_that_offers_a_method_has_it() -> None:
-    extensions = [Sphinx("RIDDLE"), Sphinx("RIDDLE", "OTHER", fails=True)]
+    extensions = [Sphinx("RIDDLE"), Sphinx("RIDDLE", "OTHER", bug=OSError("no users file"))]
     async with Broker(extensions=extensions) as broker:
         request = connect_request("mqtt", "c")
         assert broker.core.begin_authentication("RIDDLE", request) is not None
 
 
-async def test_an_extension_that_cannot_begin_refuses(logged_errors: list[str]) -> None:
+async def test_an_extension_that_cannot_begin_refuses(
+    bug: BaseException, logged_errors: list[str]
+) -> None:
     logged_errors.append("failed peer=")
 
-    async with Broker(extensions=[Sphinx("RIDDLE", fails=True)]) as broker:
+    async with Broker(extensions=[Sphinx("RIDDLE", bug=bug)]) as broker:
         with pytest.raises(AccessError, match="authentication failed"):
             broker.core.begin_authentication("RIDDLE", connect_request("mqtt", "c"))
 
@@ -133,12 +150,15 @@ class Door:
         await asyncio.sleep(1)
         if self.passwords.get(credentials.username) != credentials.password:
             raise AccessError("wrong user name or password", principal=credentials.username)
-        return self.find_principal(credentials.username)
+        return self.known(credentials.username)
 
-    def find_principal(self, name: str) -> Principal | None:
-        if name not in self.passwords:
-            return None
-        return Principal(name, self.groups.get(name, frozenset()))
+    def known(self, name: str) -> Principal:
+        return Principal(name, self.groups.get(name, frozenset()), 0, repr(self.passwords[name]))
+
+    def principal_now(self, principal: Principal) -> Principal | None:
+        name = principal.name
+        is_it = name in self.passwords and repr(self.passwords[name]) == principal.proof
+        return self.known(name) if is_it else None
 
 
 def knock(
@@ -169,6 +189,14 @@ async def test_a_flood_of_wrong_passwords_locks_nobody_out() -> None:
         refused = [error for error in done if isinstance(error, AccessError)]
         assert refused
         assert {error.problem for error in refused} == {"wrong user name or password"}
+        counts = broker.core.client_counts()
+        assert counts["logins.refused"] == len(refused)
+        assert counts["logins.abandoned"] == 1000 - len(refused) - 8  # who were being checked
+        assert 990 <= int(counts["logins.delayed"]) <= 1002
+        assert (
+            counts["logins.checking"] == counts["logins.waiting"] == counts["logins.dropped"] == 0
+        )
+        assert counts["logins.failures.bytes"]
 
 
 async def test_a_client_that_left_is_never_looked_at() -> None:
@@ -209,6 +237,14 @@ async def test_an_authenticator_that_is_out_of_order_makes_nobody_suspect(
         assert elapsed() - begin == pytest.approx(1)
 
 
+async def test_an_exit_in_an_exchange_is_an_error_of_its_extension() -> None:
+    async with Broker(extensions=[Sphinx("RIDDLE")]) as broker:
+        exchange = broker.core.begin_authentication("RIDDLE", connect_request("mqtt", "c"))
+        assert exchange is not None
+        with pytest.raises(PluginExitError, match=r"plugin \w+: it called sys.exit\(3\)"):
+            await exchange.step(b"exit")
+
+
 async def test_answers_in_an_exchange_are_counted_and_delayed_too() -> None:
     async with Broker(extensions=[Sphinx("RIDDLE")]) as broker:
         begin = elapsed()
@@ -231,6 +267,7 @@ async def test_too_many_that_wait_are_refused_so_that_they_try_again() -> None:
         done = await asyncio.gather(*(knock(broker) for _ in range(60)), return_exceptions=True)
         refused = [error for error in done if isinstance(error, FlowControlError)]
         assert 20 < len(refused) < 40
+        assert broker.core.client_counts()["logins.dropped"] == len(refused)
         assert door.looks == 60 - len(refused)
 
 
@@ -248,6 +285,51 @@ async def test_users_that_are_gone_are_disconnected_and_groups_are_those_of_now(
         assert bob.ended is None
         assert bob.connection.identity.groups == {"ops"}
         assert anonymous.ended is None
+        door.passwords["bob"] = b"another"
+        broker.core.rights_changed()
+        assert "log in anew" in str(bob.ended)
+        assert anonymous.ended is None
+
+
+async def test_who_is_nobody_any_more_when_the_exchange_ends_does_not_get_in() -> None:
+    """What was shown is checked long before the client is let in, or lets itself in again."""
+
+    class Closing(Sphinx):
+        is_open = True
+
+        def principal_now(self, principal: Principal) -> Principal | None:
+            return principal if self.is_open else None
+
+    sphinx = Closing("RIDDLE")
+    async with Broker(extensions=[sphinx]) as broker:
+        request = connect_request("mqtt", "c")
+
+        async def solved() -> AuthenticationExchange:
+            exchange = broker.core.begin_authentication("RIDDLE", request)
+            assert exchange is not None
+            await exchange.step(b"smoke")
+            return exchange
+
+        client = await broker.client("mqtt", "c", exchange=await solved())
+        again, first = await solved(), await solved()
+        sphinx.is_open = False
+        with pytest.raises(AccessError, match="does not count any more"):
+            client.connection.authenticated_again(again)
+        with pytest.raises(AccessError, match="does not count any more"):
+            await broker.client("mqtt", "d", exchange=first)
+
+
+async def test_a_token_without_a_user_name_is_counted_for_its_client() -> None:
+    """Or one device with an old token would slow down all that are behind the same address."""
+    async with Broker(extensions=[Door()]) as broker:
+        for number in range(12):
+            with pytest.raises(AccessError, match="wrong"):
+                await broker.client("mqtt", f"c{number % 2}", password=b"old")
+        failed = broker.core._authentication.failed_logins
+        now = elapsed()
+        assert failed.pause_s(Attempt("127.0.0.1", "c0", "c0"), now) is not None
+        assert failed.pause_s(Attempt("127.0.0.1", "c5", "c5"), now) is None
+        assert failed.pause_s(Attempt("127.0.0.1", "", "c5"), now) is None
 
 
 async def test_who_authenticates_again_stays_for_as_long_as_the_new_exchange_says() -> None:

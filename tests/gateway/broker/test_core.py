@@ -47,6 +47,7 @@ class Accounts:
     def __init__(self) -> None:
         self.gate = asyncio.Event()
         self.gate.set()
+        self.bug: BaseException = RuntimeError("a bug in an extension")
         self.asked: list[Credentials] = []
         self.waiting = 0
 
@@ -60,16 +61,17 @@ class Accounts:
         if (credentials.username, credentials.password) == ("ann", b"secret"):
             return Principal("user:ann")
         if credentials.username == "crash":
-            raise RuntimeError("a bug in an extension")
+            raise self.bug
         raise AccessError("wrong user name or password", principal=credentials.username)
 
 
 async def test_the_first_authenticator_that_does_not_abstain_decides(
-    logged_errors: list[str],
+    bug: BaseException, logged_errors: list[str]
 ) -> None:
     logged_errors.append("authenticator=")
 
     first, second = Accounts(), Accounts()
+    first.bug = bug
     async with Broker(extensions=[first, second]) as broker:
         client = await broker.client(username="ann", password=b"secret")
         assert client.connection.principal == "user:ann"
@@ -283,22 +285,26 @@ async def test_an_answer_is_remembered_for_the_connection_and_the_memory_is_limi
 class Stamp:
     """Adds a header; refuses one body; sends another elsewhere; crashes on a third."""
 
+    bug: BaseException
+
     def intercept(self, message: Message, principal: str) -> Message:
         if message.body == b"refused":
             raise AccessError("not this", principal=principal, destination=message.destination)
         if message.body == b"crash":
-            raise RuntimeError("a bug in an extension")
+            raise self.bug
         if message.body == b"elsewhere":
             return msgspec.structs.replace(message, destination="queue://elsewhere")
         return msgspec.structs.replace(message, headers=(("seen-by", principal),))
 
 
 async def test_an_interceptor_may_change_redirect_or_refuse_a_publish(
-    logged_errors: list[str],
+    bug: BaseException, logged_errors: list[str]
 ) -> None:
     logged_errors.append("interceptor=")
+    stamp = Stamp()
+    stamp.bug = bug
 
-    async with Broker(extensions=[Stamp()]) as broker:
+    async with Broker(extensions=[stamp]) as broker:
         client = await broker.client()
         client.subscribe("queue://q")
         client.send("queue://q", "m")
@@ -312,11 +318,13 @@ async def test_an_interceptor_may_change_redirect_or_refuse_a_publish(
         assert broker.store.pending("queue://elsewhere") == [b"elsewhere"]
 
 
-async def test_an_authorizer_that_crashes_refuses(logged_errors: list[str]) -> None:
+async def test_an_authorizer_that_crashes_refuses(
+    bug: BaseException, logged_errors: list[str]
+) -> None:
     logged_errors.append("authorizer=")
 
     def crash(*_args: object) -> bool:
-        raise RuntimeError("a bug in an extension")
+        raise bug
 
     async with Broker(extensions=[Rules(crash)]) as broker:
         client = await broker.client()

@@ -118,7 +118,8 @@ class SteppedStore:
 class Link:
     """The socket of a client that reads all it is sent; ``packets`` it did not look at yet."""
 
-    subprotocol = tls_subject = tls_principal = ""
+    subprotocol = tls_subject = ""
+    tls_principal = None
     unsent_bytes = 0
 
     def __init__(self, peer: str) -> None:

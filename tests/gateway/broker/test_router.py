@@ -225,7 +225,7 @@ async def test_no_local_keeps_a_clients_own_messages_from_it() -> None:
 
 
 async def test_one_list_that_fails_does_not_keep_messages_from_the_others(
-    logged_errors: list[str],
+    bug: BaseException, logged_errors: list[str]
 ) -> None:
     logged_errors.append("handing out failed")
 
@@ -236,7 +236,7 @@ async def test_one_list_that_fails_does_not_keep_messages_from_the_others(
         await broker.settle()
 
         def broken(_messages: object) -> None:
-            raise RuntimeError("a bug in a cursor")
+            raise bug
 
         bad = client.connection.consumers["bad"].first_list
         bad_cursor = type("Broken", (), {"offer": staticmethod(broken), "is_full": False})()

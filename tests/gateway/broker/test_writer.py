@@ -472,9 +472,13 @@ async def test_a_full_store_does_not_keep_the_gateway_from_stopping() -> None:
 
 
 @pytest.mark.usefixtures("read_only_is_logged")
-@pytest.mark.parametrize("error", [StoreIOError("broken"), OSError(5, "disk"), RuntimeError("bug")])
+@pytest.mark.parametrize(
+    "error",
+    [StoreIOError("broken"), OSError(5, "disk"), RuntimeError("bug"), SystemExit(4)],
+    ids=lambda error: type(error).__name__,
+)
 async def test_after_any_other_error_nobody_is_confirmed_and_the_store_is_read_only(
-    error: Exception,
+    error: BaseException,
 ) -> None:
     async with Broker() as broker:
         client, other = await broker.client(), await broker.client()
@@ -560,7 +564,9 @@ async def test_a_producer_is_paused_above_the_limit_of_unwritten_bytes_and_resum
         assert broker.core.writer.unwritten_bytes == 0
 
 
-async def test_a_failing_dispatch_does_not_stop_the_turns(logged_errors: list[str]) -> None:
+async def test_a_failing_dispatch_does_not_stop_the_turns(
+    bug: BaseException, logged_errors: list[str]
+) -> None:
     logged_errors.append("dispatch failed")
 
     async with Broker() as broker:
@@ -570,7 +576,7 @@ async def test_a_failing_dispatch_does_not_stop_the_turns(logged_errors: list[st
         await broker.settle()
 
         def broken(_limit: int, _bytes_max: int) -> list[Operation]:
-            raise RuntimeError("a bug in a cursor")
+            raise bug
 
         bad = broker.queue("bad")
         bad.cursor = type("Broken", (), {"take": staticmethod(broken), "is_full": False})()

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -141,9 +142,40 @@ async def test_groups_come_with_the_name(users_file, hashed, credentials):
     path = users_file(hashed("alice", "secret"), "!groups:ops:alice")
     authenticator = FileAuthenticator(AuthFileOptions(path))
     principal = Principal("alice", frozenset({"ops"}))
-    assert await authenticator.authenticate(credentials("alice", b"secret")) == principal
-    assert authenticator.find_principal("alice") == principal
-    assert authenticator.find_principal("bob") is None
+    found = await authenticator.authenticate(credentials("alice", b"secret"))
+    assert found is not None
+    assert found == principal
+    assert authenticator.principal_now(found) == principal
+    assert authenticator.principal_now(replace(found, name="bob")) is None
+    assert authenticator.principal_now(principal) is None  # without what it was let in by
+
+
+async def test_who_has_another_password_is_not_who_was_let_in(
+    users_file, hashed, line, credentials, monkeypatch
+):
+    authenticator = FileAuthenticator(
+        AuthFileOptions(users_file(hashed("alice", "a"), line("bob", "b")))
+    )
+    alice = await authenticator.authenticate(credentials("alice", b"a"))
+    bob = await authenticator.authenticate(credentials("bob", b"b"))
+    assert alice is not None
+    assert bob is not None
+    assert alice.proof != bob.proof
+    told = []
+    monkeypatch.setattr(authenticator._users, "_changed", lambda: told.append(1))
+    users_file(hashed("alice", "a"), line("bob", "b"), "!groups:ops:alice")
+    await authenticator._users.refresh()
+    assert told == [1]
+    # The same password anew is another one as far as anybody can tell.
+    assert authenticator.principal_now(alice) is None
+    assert authenticator.principal_now(bob) == bob
+    users_file(hashed("bob", "b"), line("bob", "b"))
+    await authenticator._users.refresh()
+    assert authenticator.principal_now(bob) == bob  # it has one more
+    users_file(hashed("bob", "c"))
+    await authenticator._users.refresh()
+    assert authenticator.principal_now(bob) is None
+    assert len(told) == 3
 
 
 async def test_without_any_user_a_password_costs_what_it_costs(
@@ -211,6 +243,20 @@ class TestRehash:
         principal = await authenticator.authenticate(credentials("alice", b"sesame"))
         assert principal == Principal("alice", frozenset({"ops"}))
 
+    async def test_nobody_is_out_because_of_it(self, users_file, credentials, monkeypatch):
+        path = users_file(f"alice:{SESAME}")
+        authenticator = FileAuthenticator(AuthFileOptions(path, rehash=True))
+        told = []
+        monkeypatch.setattr(authenticator._users, "_changed", lambda: told.append(1))
+        before = await authenticator.authenticate(credentials("alice", b"sesame"))
+        await authenticator._users.refresh()
+        after = await authenticator.authenticate(credentials("alice", b"sesame"))
+        assert before is not None
+        assert after is not None
+        assert before.proof != after.proof
+        assert authenticator.principal_now(before) == authenticator.principal_now(after) == after
+        assert told == []
+
     async def test_unless_it_is_asked_for_hashes_stay(self, users_file, credentials):
         path = users_file(f"alice:{SESAME}")
         before = path.read_text()
@@ -241,7 +287,7 @@ async def test_while_it_runs_it_watches_and_then_it_ends(users_file, hashed, mon
     await authenticator.start(told.set)
     users_file(hashed("bob", "b"))
     await asyncio.wait_for(told.wait(), 60)
-    assert authenticator.find_principal("alice") is None
+    assert authenticator._users.find_hash("alice")[1] is False
     await authenticator.stop()
     assert asyncio.all_tasks() == {asyncio.current_task()}
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 
 import pytest
 
-from tidegate.spi import AccessError, ConfigError
+from tidegate.spi import AccessError, ConfigError, Principal
 from tidegate_auth_jwt import _keys
 from tidegate_auth_jwt._keys import FILE_BYTES_MAX, KeyFile, read_keys
 
@@ -104,6 +105,43 @@ async def test_a_key_that_is_exchanged_counts_at_once(make, issuer, write, crede
     assert await authenticator.authenticate(credentials(issuer.token("ec"))) is not None
 
 
+async def test_who_came_by_a_key_that_is_gone_is_nobody(make, issuer, write, credentials):
+    authenticator = make()
+    told: list[int] = []
+    authenticator._keys._changed = lambda: told.append(1)
+    bearer = await authenticator.authenticate(credentials(issuer.token()))
+    assert not authenticator.principal_now(Principal("alice"))
+    write(issuer.public("rsa", kid="renamed", alg="RS256"), issuer.public("ec"))
+    await authenticator._keys.refresh()
+    assert authenticator.principal_now(bearer) == bearer  # the same key by another name
+    assert told == [1]  # the third key is gone
+    other = type(issuer)()
+    other.add("renamed", "RS256")
+    write(other.public("renamed"), issuer.public("ec"))  # another key by the same name
+    await authenticator._keys.refresh()
+    assert authenticator.principal_now(bearer) is None
+    assert told == [1, 1]
+    write(other.public("renamed"), issuer.public("ec"), issuer.public("rsa"))
+    await authenticator._keys.refresh()
+    assert told == [1, 1]  # one more harms nobody
+
+
+def test_a_thumbprint_is_that_of_rfc_7638() -> None:
+    """Section 3.1, with what is to be left out."""
+    key = {
+        "kty": "RSA",
+        "n": "0vx7agoebGcQSuuPiLJXZptN9nndrQmbXEps2aiAFbWhM78LhWx4cbbfAAtVT86zwu1RK7aPFFxuhDR1L6tSoc"
+        "_BJECPebWKRXjBZCiFV4n3oknjhMstn64tZ_2W-5JsGY4Hc5n9yBXArwl93lqt7_RN5w6Cf0h4QyQ5v-65YGjQR0_FD"
+        "W2QvzqY368QQMicAtaSqzs8KJZgnYb9c7d0zgdAZHzu6qMQvRL5hajrn1n91CbOpbISD08qNLyrdkt-bFTWhAI4vMQF"
+        "h6WeZu0fM4lFd2NcRwr3XPksINHaQ-G_xBniIqbw0Ls1jF44-csFCur-kEgU8awapJzKnqDKgw",
+        "e": "AQAB",
+        "alg": "RS256",
+        "kid": "2011-04-29",
+    }
+    wanted = base64.urlsafe_b64decode("NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs=")
+    assert _keys._thumbprint(key) == wanted.hex()
+
+
 async def test_a_file_that_became_wrong_is_logged_once_and_changes_nothing(jwks, caplog):
     keys = KeyFile(jwks, ALLOWED)
     jwks.write_text("half a")
@@ -118,12 +156,17 @@ async def test_a_file_that_became_wrong_is_logged_once_and_changes_nothing(jwks,
     assert keys.find("rsa") is not None
 
 
-async def test_while_it_runs_it_watches_and_then_it_ends(make, issuer, write, monkeypatch):
+async def test_while_it_runs_it_watches_and_then_it_ends(
+    make, issuer, write, monkeypatch, credentials
+):
     monkeypatch.setattr(_keys, "WATCH_INTERVAL_S", 0.001)
     authenticator = make()
     told = asyncio.Event()
     await authenticator.start(told.set)
+    token = await authenticator.authenticate(credentials(issuer.token()))
+    assert authenticator.principal_now(token) == token
     write(issuer.public("ec"))
     await asyncio.wait_for(told.wait(), 60)
+    assert authenticator.principal_now(token) is None
     await authenticator.stop()
     assert asyncio.all_tasks() == {asyncio.current_task()}

@@ -45,7 +45,7 @@ class FakeLink:
 
     def __init__(self, tls_subject: str = "") -> None:
         self.tls_subject = tls_subject
-        self.tls_principal: str | None = ""
+        self.tls_principal: Principal | None = None
         self.sent: list[bytes] = []
         self.flushed: list[int] = []  # packets that had been sent each time
         self.is_closing = False
@@ -311,6 +311,9 @@ class FakeBroker:
         return True
 
     def socket_closed(self) -> None:
+        pass
+
+    def newcomer_holds(self, peer, size) -> None:
         pass
 
     def __init__(self) -> None:

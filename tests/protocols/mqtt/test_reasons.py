@@ -6,6 +6,7 @@ from tidegate.spi import (
     AccessError,
     ConnectionEndedError,
     FlowControlError,
+    QuotaError,
     RequestError,
     StoreFullError,
     StoreIOError,
@@ -27,15 +28,16 @@ ERRORS = [
     RequestError("bad name"),
     StoreFullError("no room"),
     StoreIOError("read-only"),
+    QuotaError("your share"),
 ]
 
 
 @pytest.mark.parametrize(
     ("reason_of", "reasons"),
     [
-        (publish_reason, [0x87, 0x97, 0x90, 0x97, 0x83]),
-        (subscribe_reason, [0x87, 0x97, 0x83, 0x97, 0x83]),
-        (end_reason, [0x87, 0x97, 0x83, 0x97, 0x83]),
+        (publish_reason, [0x87, 0x97, 0x90, 0x97, 0x83, 0x97]),
+        (subscribe_reason, [0x87, 0x97, 0x83, 0x97, 0x83, 0x97]),
+        (end_reason, [0x87, 0x97, 0x83, 0x97, 0x83, 0x97]),
     ],
 )
 def test_an_error_has_a_reason(reason_of, reasons):
@@ -46,7 +48,7 @@ def test_an_error_has_a_reason(reason_of, reasons):
 @pytest.mark.parametrize(("has_username", "access"), [(True, 0x86), (False, 0x87)])
 def test_a_refused_connect_has_a_reason(has_username, access):
     found = [connect_reason(error, has_username=has_username) for error in ERRORS]
-    assert found == [access, 0x88, 0x85, 0x88, 0x88]
+    assert found == [access, 0x88, 0x85, 0x88, 0x88, 0x97]
     refused = RefusedError(Code.SERVER_MOVED, "x")
     assert connect_reason(refused, has_username=has_username) == 0x9D
 

@@ -57,12 +57,10 @@ def expected(state: SessionState, event: Input) -> SessionState | None:
     packets = {PACKET_INPUTS[type(packet)] for packet in FROM_CLIENTS}
     if state is CLOSED:
         return None
-    if event in (Input.LOST, Input.TIMED_OUT):
+    if event in (Input.LOST, Input.TIMED_OUT, Input.ENDED):
         return CLOSED
     if state is CONNECTING:
         return {Input.CONNECT: AUTHENTICATING, Input.BAD_INPUT: CLOSED}.get(event)
-    if event is Input.ENDED:
-        return CLOSED
     if state is AUTHENTICATING:
         answers = {Input.ACCEPTED: CONNECTED, Input.REFUSED: CLOSED, Input.CHALLENGE: CHALLENGED}
         return answers.get(event)

@@ -105,7 +105,8 @@ class FakeLink:
 
     def __init__(self):
         self.peer, self.subprotocol = "10.0.0.9:5555", ""
-        self.tls_subject = self.tls_principal = ""
+        self.tls_subject = ""
+        self.tls_principal = None
         self.written, self.is_closing, self.is_aborted, self.is_reading = [], False, False, True
         self.flushed = []  # how much was written each time
 
@@ -172,6 +173,9 @@ class FakeBroker:
         return True
 
     def socket_closed(self) -> None:
+        pass
+
+    def newcomer_holds(self, peer, size) -> None:
         pass
 
     def __init__(self):

@@ -72,6 +72,9 @@ class Broker:
     def socket_closed(self) -> None:
         pass
 
+    def newcomer_holds(self, peer, size) -> None:
+        pass
+
     def __init__(self):
         self.queues = collections.defaultdict(list)
         self.sequence, self.acknowledged, self.connections, self.writable = 0, [], [], []

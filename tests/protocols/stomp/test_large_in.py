@@ -11,6 +11,7 @@ from large_fakes import FakeBodies, settled
 
 from tidegate.spi import PeerProtocolError, RequestError
 from tidegate_protocols._large_in import BODIES_MAX, HIGH_BYTES, LOW_BYTES
+from tidegate_protocols._unfinished import Pace
 from tidegate_protocols.stomp._receiving import LargeSends
 from tidegate_protocols.stomp.codec.decoder import Decoder
 from tidegate_protocols.stomp.codec.frames import Limits, Version
@@ -40,6 +41,7 @@ class Case:
         self.published, self.refused, self.others = [], [], []
         self.adjusted = self.went_on = 0
         self.crashes = []
+        self.timers, self.is_paused = [], False
         self.error: Exception | None = None
         self.large = LargeSends(
             self.bodies,
@@ -50,7 +52,18 @@ class Case:
             failed=self.refuse,
             go_on=self.go_on,
             crashed=self.crashes.append,
+            pace=Pace(60.0, self.call_later, lambda: self.is_paused),
         )
+
+    def call_later(self, delay_s, callback):
+        self.timers.append(callback)
+        return self
+
+    def cancel(self):
+        self.timers.clear()
+
+    def time_passes(self):
+        self.timers.pop()()
 
     def refuse(self, error, frame):
         self.refused.append((error, None if frame is None else frame.headers.get("n")))
@@ -123,6 +136,34 @@ async def test_bodies_are_synced_side_by_side_and_published_in_order():
     case.bodies.finish_door.set()
     await settled()
     assert [number for number, _ in case.published] == list(range(BODIES_MAX + 2))
+
+
+async def test_a_body_that_stands_still_ends_the_connection_behind_what_came_whole():
+    case = Case(UNSIZED)
+    case.feed(send(1) + send(2)[:3000])
+    await settled()
+    case.time_passes()  # it has just come
+    case.is_paused = True
+    case.time_passes()  # nothing can come
+    case.is_paused = False
+    case.feed(send(2)[3000:3001])
+    case.time_passes()  # a byte is enough: it moves
+    assert (case.refused, len(case.timers)) == ([], 1)
+    case.time_passes()
+    ((error, number),) = case.refused
+    assert ("body_timeout" in str(error), number) == (True, "2")
+    assert [number for number, _ in case.published] == [1]
+    assert case.timers == []
+
+
+async def test_a_body_that_has_come_is_waited_for_no_more():
+    case = Case(UNSIZED)
+    case.feed(send(1))
+    assert case.timers == []
+    case.feed(send(2)[:3000])
+    assert len(case.timers) == 1
+    case.large.cut()
+    assert case.timers == []
 
 
 async def test_a_slow_disk_pauses_the_socket_until_it_has_caught_up():

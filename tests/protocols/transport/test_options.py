@@ -25,11 +25,20 @@ SETTINGS: dict[str, tuple[object, tuple[str, ...]]] = {
         "authenticate",
         ("tls_certificate", "tls_ca", "tls_client_certificate", "tls_principal"),
     ),
+    "tls_groups": (
+        "OU",
+        ("tls_certificate", "tls_ca", "tls_client_certificate", "tls_principal"),
+    ),
+    "tls_groups_pattern": (
+        "(.*)",
+        ("tls_certificate", "tls_ca", "tls_client_certificate", "tls_principal", "tls_groups"),
+    ),
     "tls_version_min": ("1.3", ("tls_certificate",)),
     "tls_ciphers": ("HIGH", ("tls_certificate",)),
     "unread_output_max": ("2mb", ()),
     "unread_output_timeout": ("9s", ()),
     "frame_timeout": ("9s", ()),
+    "body_timeout": ("9s", ()),
     "handshake_timeout": ("3s", ()),
     "proxy_protocol": (True, ("proxy_addresses",)),
     "proxy_addresses": (["10.0.0.1"], ("proxy_protocol",)),
@@ -52,7 +61,7 @@ def applies(key: str, transport: str) -> bool:
         return transport in ("tls", "wss")
     if key.startswith("websocket_"):
         return transport in ("ws", "wss")
-    return transport != "tcp" or key.startswith(("proxy_", "unread_output_", "frame_"))
+    return transport != "tcp" or key.startswith(("proxy_", "unread_output_", "frame_", "body_"))
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

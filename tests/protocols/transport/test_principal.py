@@ -11,7 +11,7 @@ import trustme
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from tidegate.spi import ConfigError, parse_options
+from tidegate.spi import ConfigError, Principal, parse_options
 from tidegate_protocols.transport import TransportOptions
 from tidegate_protocols.transport._principal import NAME_MAX, PrincipalRule
 from tidegate_protocols.transport._tls import server_context
@@ -96,8 +96,14 @@ def forged(authority: trustme.CA, files: Path, *names: tuple[Any, str]) -> dict[
     return seen(files, made)
 
 
-def named(files: Path, certificate: dict[str, Any] | None, **changes: str) -> str | None:
+def principal(files: Path, certificate: dict[str, Any] | None, **changes: str) -> Principal | None:
     return PrincipalRule(options(files, **changes)).principal_of(certificate)
+
+
+def named(files: Path, certificate: dict[str, Any] | None, **changes: str) -> str | None:
+    """ "" when the authenticators are to say, None when nobody is to be let in."""
+    found = principal(files, certificate, **changes)
+    return "" if found is None else found.name or None
 
 
 @pytest.mark.parametrize(
@@ -156,9 +162,53 @@ def test_a_certificate_that_is_not_clear_names_nobody(
     assert named(files, certificate, tls_principal_unmatched="authenticate", **changes) == ""
 
 
+UNIT = NameOID.ORGANIZATIONAL_UNIT_NAME
+
+
+@pytest.mark.parametrize(
+    ("names", "changes", "groups"),
+    [
+        ([(UNIT, "sensors"), (UNIT, "pier 3"), (UNIT, "sensors")], {}, {"sensors", "pier 3"}),
+        ([(ORG, "sensors")], {}, set()),
+        ([(ORG, "sensors")], {"tls_groups": "O"}, {"sensors"}),
+        ([(UNIT, "group:a"), (UNIT, "b")], {"tls_groups_pattern": "group:(.*)"}, {"a"}),
+        ([(UNIT, "group:")], {"tls_groups_pattern": "group:(.*)"}, set()),
+        ([(UNIT, "sensors")], {"tls_groups": "SAN:DNS"}, set()),
+    ],
+)
+def test_a_certificate_says_in_which_groups_its_owner_is(
+    authority: trustme.CA,
+    files: Path,
+    names: list[tuple[Any, str]],
+    changes: dict[str, str],
+    groups: set[str],
+) -> None:
+    certificate = forged(authority, files, (CN, "anna"), *names)
+    rule = {"tls_principal": "CN", "tls_groups": "OU", **changes}
+    assert principal(files, certificate, **rule) == Principal(
+        "anna", frozenset(groups), ssl.cert_time_to_seconds(certificate["notAfter"]) * 1_000_000
+    )
+
+
+def test_alternative_names_are_groups_too(files: Path, anna: dict[str, Any]) -> None:
+    found = principal(files, anna, tls_principal="CN", tls_groups="SAN:email")
+    assert found is not None
+    assert found.groups == {"anna@harbour.example"}
+
+
+@pytest.mark.parametrize("group", ["sen\nsors", "x" * (NAME_MAX + 1)])
+def test_a_group_that_cannot_be_one_names_nobody(files: Path, group: str) -> None:
+    """A rule that denies it would be got around if it were left out."""
+    subject = ((("commonName", "anna"),), (("organizationalUnitName", group),))
+    certificate = {"subject": subject, "notAfter": "Jan  1 00:00:00 2030 GMT"}
+    assert named(files, certificate, tls_principal="CN", tls_groups="OU") is None
+    assert named(files, certificate, tls_principal="CN") == "anna"
+
+
 def test_names_are_bounded(files: Path) -> None:
     def subject(count: int) -> dict[str, Any]:
-        return {"subject": ((("commonName", "x" * count),),)}
+        subject = ((("commonName", "x" * count),),)
+        return {"subject": subject, "notAfter": "Jan  1 00:00:00 2030 GMT"}
 
     assert named(files, subject(NAME_MAX), tls_principal="CN") == "x" * NAME_MAX
     assert named(files, subject(NAME_MAX + 1), tls_principal="CN") is None
@@ -178,6 +228,11 @@ def test_names_are_bounded(files: Path) -> None:
         ({"tls_principal": "CN", "tls_principal_pattern": "(a)(b)"}, "tls_principal_pattern",
          "has 2 groups"),
         ({"tls_principal": "cn"}, "tls_principal", "CN"),
+        ({"tls_groups": "OU"}, "tls_groups", "has no effect"),
+        ({"tls_principal": "CN", "tls_groups_pattern": "(.*)"}, "tls_groups_pattern",
+         "has no effect"),
+        ({"tls_principal": "CN", "tls_groups": "OU", "tls_groups_pattern": "a"},
+         "tls_groups_pattern", "has 0 groups"),
     ],
 )  # fmt: skip
 def test_options_that_say_nothing_are_errors_at_start(

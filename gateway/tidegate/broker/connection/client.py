@@ -12,6 +12,7 @@ from tidegate.broker.parts import Parts
 from tidegate.broker.publish.access import Rights
 from tidegate.broker.sessions.authentication import Vouched
 from tidegate.broker.sessions.state import SessionState
+from tidegate.plugin_exit import FAILURES
 from tidegate.spi import (
     ClientPeer,
     ConnectionEndedError,
@@ -84,7 +85,7 @@ class Client(ABC):
             return
         try:
             self._peer.confirmed(tokens)
-        except Exception:
+        except FAILURES:
             self._front_end_failed("confirm")
 
     def failed(self, token: Token, error: GatewayError) -> None:
@@ -92,13 +93,13 @@ class Client(ABC):
             return
         try:
             self._peer.failed(token, error)
-        except Exception:
+        except FAILURES:
             self._front_end_failed("tell a failure")
 
     def deliver(self, consumer: Consumer, messages: Sequence[StoredMessage]) -> None:
         try:
             self._peer.deliver(consumer.key, messages)
-        except Exception:
+        except FAILURES:
             self._front_end_failed("deliver")
 
     def _front_end_failed(self, what: str) -> None:

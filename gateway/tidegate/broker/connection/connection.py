@@ -19,6 +19,7 @@ from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.authentication import vouched_of
 from tidegate.broker.sessions.state import SessionState
 from tidegate.broker.sessions.wills import Will
+from tidegate.plugin_exit import FAILURES
 from tidegate.spi import (
     AccessError,
     Action,
@@ -112,7 +113,7 @@ class Connection(Client):
         self.is_writable = False
         try:
             self._peer.closed(error)
-        except Exception:
+        except FAILURES:
             _log.exception("peer=%s: front-end failed to close", self.address)
         self.disconnect(graceful=not self.is_admitted)
 

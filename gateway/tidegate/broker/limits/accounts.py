@@ -13,7 +13,8 @@ the answer to, what stays when it has gone. A message that only passes is not: i
 by ``broker.pending_write_limit``, and its place in a list by the cursor.
 
 What is charged to a node counts for all above it. Whoever asks for more than one of them has is
-refused (:class:`FlowControlError`) and told which limit it was; nothing is counted then.
+refused (:class:`QuotaError`; where it is the gateway that has no room, :class:`FlowControlError`)
+and told which limit it was; nothing is counted then.
 
 Beside bytes there are things of which a principal may have so many (:class:`Counted`).
 """
@@ -27,7 +28,7 @@ from weakref import WeakValueDictionary
 
 from tidegate.broker.limits.meter import Meter
 from tidegate.config import BrokerConfig, Quota, quota_for
-from tidegate.spi import FlowControlError, Held, TemporarySpace, format_size
+from tidegate.spi import FlowControlError, Held, QuotaError, TemporarySpace, format_size
 
 _KINDS: Final = len(Held)
 
@@ -107,7 +108,7 @@ class Account:
                 limit = node.quota.retained_limit
                 if limit and node.kinds[kind] + size > limit:
                     node.note_refusal()
-                    raise FlowControlError(
+                    raise QuotaError(
                         f"{node.name} has {node.kinds[kind]} bytes of retained messages, and"
                         f" {size} more would be above quotas.retained_limit ="
                         f" {format_size(limit)}; clear some of them"
@@ -128,7 +129,7 @@ class Account:
                 limit: int = getattr(node.quota, option)
                 if limit and node.counts[what] >= limit:
                     node.note_refusal()
-                    raise FlowControlError(
+                    raise QuotaError(
                         f"{node.name} has {limit} {what.name.lower()}, which is the limit"
                         f" (quotas.{option})"
                     )
@@ -151,7 +152,8 @@ class Account:
     def refuse(self, size: int) -> FlowControlError:
         """The error for somebody who asked for *size* bytes, counted up to the root."""
         self.note_refusal()
-        return FlowControlError(
+        error = FlowControlError if self.parent is None else QuotaError
+        return error(
             f"{self.name} holds {self.held} bytes, and {size} more would be above"
             f" {self.option} = {format_size(self.limit)}"
         )

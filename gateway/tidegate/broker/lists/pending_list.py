@@ -15,6 +15,7 @@ from typing import Final, Protocol, TypeAlias
 import msgspec
 
 from tidegate.broker.lists.selector import Matcher
+from tidegate.plugin_exit import FAILURES, failure_of
 from tidegate.spi import (
     Discard,
     DiscardReason,
@@ -485,8 +486,8 @@ class PendingList:
             try:
                 await self.cursor.page_in()
                 break
-            except Exception as error:  # whatever a store raises: consumers wait for it
-                _log.error("destination=%s page_in=failed: %s", self.destination, error)
+            except FAILURES as error:  # whatever a store raises: consumers wait for it
+                _log.error("destination=%s page_in=failed: %s", self.destination, failure_of(error))
                 await asyncio.sleep(PAGE_RETRY_S)
         self._paging = False
         if not self.is_removed:

@@ -27,6 +27,7 @@ from tidegate.broker.lists.pending_list import (
     Surroundings,
 )
 from tidegate.broker.lists.selector import Matcher
+from tidegate.plugin_exit import FAILURES, failure_of
 from tidegate.spi import StoredMessage
 
 _log = logging.getLogger("tidegate.broker.selecting")
@@ -314,8 +315,9 @@ class Selecting:
                     break
                 try:
                     await self._read_for(scanner)
-                except Exception as error:  # whatever a store raises: consumers wait for it
-                    _log.error("destination=%s page_in=failed: %s", pending_list.destination, error)
+                except FAILURES as error:  # whatever a store raises: consumers wait for it
+                    told = failure_of(error)
+                    _log.error("destination=%s page_in=failed: %s", pending_list.destination, told)
                     await asyncio.sleep(PAGE_RETRY_S)
                 pending_list.dispatch()
                 await asyncio.sleep(0)  # others have their turn, and sockets their flow control

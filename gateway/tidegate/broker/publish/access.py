@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeAlias
 import msgspec
 
 from tidegate.broker.limits.acknowledged import AcknowledgedLog
+from tidegate.plugin_exit import FAILURES
 from tidegate.spi import (
     AccessError,
     Action,
@@ -156,7 +157,7 @@ class Access:
     ) -> Verdict:
         try:
             verdict = authorizer.authorize(identity, action, destination)
-        except Exception:
+        except FAILURES:
             _log.exception("authorizer=%s failed", authorizer)
             return Verdict.DENY
         if verdict is Verdict.ALLOW or (
@@ -201,7 +202,7 @@ class Access:
         for auditor in self._auditors:
             try:
                 auditor.audit(AuditEvent(kind, identity, action, destination, problem))
-            except Exception:
+            except FAILURES:
                 _log.exception("auditor=%s failed", auditor)
 
     # --- publishing ------------------------------------------------------------------------------
@@ -241,7 +242,7 @@ class Access:
                 message = interceptor.intercept(message, author.principal)
             except AccessError:
                 raise
-            except Exception:
+            except FAILURES:
                 _log.exception("interceptor=%s failed", interceptor)
                 raise AccessError(
                     "the publish could not be checked",

@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import Final
 
 from tidegate.broker.lists.pending_list import PendingList
+from tidegate.plugin_exit import FAILURES
 from tidegate.spi import Message, StoredMessage, names, text_bytes
 
 _log = logging.getLogger("tidegate.broker.router")
@@ -136,7 +137,7 @@ def _offer(pending_list: PendingList, messages: list[StoredMessage], *, is_direc
             pending_list.offer_direct(messages)
         else:
             pending_list.offer(messages)
-    except Exception:  # one cursor that fails must not keep messages from the other lists
+    except FAILURES:  # one cursor that fails must not keep messages from the other lists
         _log.exception("destination=%s: handing out failed", pending_list.destination)
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tidegate.broker.sessions.checks import Checks
 from tidegate.broker.sessions.failed_logins import Attempt, FailedLogins, address_of
+from tidegate.plugin_exit import EXITS, FAILURES, failure_of
 from tidegate.spi import (
     AccessError,
     AuthenticationExchange,
@@ -47,8 +48,8 @@ class Vouched:
         if self.by is None:
             return self.principal
         try:
-            return self.by.find_principal(self.principal.name)
-        except Exception:  # whoever cannot say throws nobody out
+            return self.by.principal_now(self.principal)
+        except FAILURES:  # whoever cannot say throws nobody out
             _log.exception("directory=%s failed", self.by)
             return self.principal
 
@@ -66,7 +67,8 @@ class Authentication:
         config: BrokerConfig,
         refused: Callable[[ConnectRequest, AccessError], None],
     ) -> None:
-        self.refused = refused
+        self._refused = refused
+        self.refused_count = 0
         self._authenticators = [e for e in extensions if isinstance(e, Authenticator)]
         self._enhanced: dict[str, EnhancedAuthenticator] = {}
         for extension in extensions:
@@ -86,6 +88,24 @@ class Authentication:
             waiting_bytes_max=config.login_waiting_limit,
         )
 
+    def counts(self) -> Mapping[str, int]:
+        """What system topics tell of logins; docs/mqtt.md says what each is."""
+        checks = self.checks
+        return {
+            "logins.refused": self.refused_count,
+            "logins.checking": checks.running_count,
+            "logins.waiting": checks.waiting_count,
+            "logins.delayed": checks.delayed,
+            "logins.dropped": checks.dropped,
+            "logins.abandoned": checks.abandoned,
+            "logins.failures.bytes": self.failed_logins.size_bytes,
+        }
+
+    def refused(self, request: ConnectRequest, error: AccessError) -> None:
+        """Somebody was not let in."""
+        self.refused_count += 1
+        self._refused(request, error)
+
     def begin(self, method: str, request: ConnectRequest) -> AuthenticationExchange | None:
         """See :meth:`tidegate.spi.Broker.begin_authentication`."""
         authenticator = self._enhanced.get(method)
@@ -95,7 +115,7 @@ class Authentication:
             exchange = authenticator.begin(method, _credentials(request))
         except AccessError:
             raise
-        except Exception:
+        except FAILURES:
             _log.exception("authenticator=%s failed peer=%s", authenticator, request.peer)
             raise AccessError("authentication failed", principal=request.username) from None
         return _TakenInTurn(self, exchange, authenticator, request)
@@ -116,19 +136,18 @@ class Authentication:
         Cancellation: safe; what waits for its turn then never has one.
         """
         exchange = request.exchange
-        if request.tls_principal != "":
+        if request.tls_principal is not None:
             return _vouched(_of_certificate(request.tls_principal, exchange), None)
         if exchange is not None:
             return vouched_of(exchange)
         if request.password is None or not self._authenticators:
             return await self._ask(request)  # there is nothing to guess
-        attempt = Attempt(address_of(request.peer), request.username, request.client_id)
 
         async def check() -> tuple[Vouched, bool]:
             vouched = await self._ask(request)
             return vouched, vouched.principal.name != ANONYMOUS
 
-        return await self.in_turn(attempt, len(request.password), check)
+        return await self.in_turn(_attempt(request), len(request.password), check)
 
     async def in_turn(
         self, attempt: Attempt, size_bytes: int, check: Callable[[], Awaitable[tuple[T, bool]]]
@@ -159,7 +178,7 @@ class Authentication:
                 principal = await authenticator.authenticate(credentials)
             except AccessError:
                 raise
-            except Exception:
+            except FAILURES:
                 _log.exception("authenticator=%s failed peer=%s", authenticator, request.peer)
                 raise _OutOfOrderError(
                     "authentication failed", principal=request.username
@@ -190,10 +209,7 @@ class _TakenInTurn:
         self._exchange = exchange
         self._request = request
         self.authenticator = authenticator
-        # Most say only within the exchange who they are.
-        self._attempt = Attempt(
-            address_of(request.peer), request.username or request.client_id, request.client_id
-        )
+        self._attempt = _attempt(request)
 
     @property
     def principal(self) -> Principal | None:
@@ -204,7 +220,10 @@ class _TakenInTurn:
         """See AuthenticationExchange."""
 
         async def check() -> tuple[bytes, bool]:
-            answer = await self._exchange.step(data)
+            try:
+                answer = await self._exchange.step(data)
+            except EXITS as error:
+                raise failure_of(error) from error
             return answer, self._exchange.principal is not None
 
         try:
@@ -214,13 +233,17 @@ class _TakenInTurn:
             raise
 
 
-def _of_certificate(name: str | None, exchange: AuthenticationExchange | None) -> Principal:
+def _of_certificate(owner: Principal, exchange: AuthenticationExchange | None) -> Principal:
     """Whom the certificate names. Raises: AccessError."""
-    if name is None:
+    if not owner.name:
         raise AccessError("the client's certificate names no user by the listener's tls_principal")
-    if exchange is not None and (exchange.principal is None or exchange.principal.name != name):
-        raise AccessError("the certificate and the authentication name two users", principal=name)
-    return Principal(name)
+    if exchange is not None:
+        other = exchange.principal
+        if other is None or other.name != owner.name:
+            raise AccessError(
+                "the certificate and the authentication name two users", principal=owner.name
+            )
+    return owner
 
 
 def vouched_of(exchange: AuthenticationExchange) -> Vouched:
@@ -232,7 +255,12 @@ def vouched_of(exchange: AuthenticationExchange) -> Vouched:
 
 
 def _vouched(principal: Principal, by: object) -> Vouched:
-    return Vouched(_checked(principal), by if isinstance(by, Directory) else None)
+    """Raises: AccessError when it is nobody any more: what it showed may have been checked long ago."""
+    vouched = Vouched(_checked(principal), by if isinstance(by, Directory) else None)
+    now = vouched.now()
+    if now is None:
+        raise AccessError("the authentication does not count any more", principal=principal.name)
+    return Vouched(now, vouched.by)
 
 
 def _checked(principal: Principal) -> Principal:
@@ -243,6 +271,12 @@ def _checked(principal: Principal) -> Principal:
             principal=principal.name,
         )
     return principal
+
+
+def _attempt(request: ConnectRequest) -> Attempt:
+    """Many say only in an exchange or a token who they are: until then the client id stands for it."""
+    name = request.username or request.client_id
+    return Attempt(address_of(request.peer), name, request.client_id)
 
 
 def _credentials(request: ConnectRequest) -> Credentials:

@@ -94,6 +94,9 @@ class Checks:
         running_max: checks at a time, 1 or more.
         waiting_bytes_max: what those that wait may take; beyond it, of the address that has most of
             it, the one that has waited longest is refused.
+
+    Attributes: delayed: those that had to wait; dropped: that were refused because too many did;
+        abandoned: whose client left before their turn. Since the start.
     """
 
     def __init__(
@@ -114,6 +117,7 @@ class Checks:
         self._numbers = itertools.count()
         self._turns = itertools.count(1)
         self._timer: asyncio.TimerHandle | None = None
+        self.delayed = self.dropped = self.abandoned = 0
 
     @property
     def waiting_count(self) -> int:
@@ -133,9 +137,11 @@ class Checks:
         Cancellation: safe; one that waits costs nothing.
         """
         waiter = self._join(attempt, WAITER_BYTES + size_bytes)
+        self.delayed += not waiter.future.done()
         try:
             await waiter.future
-        except BaseException:
+        except BaseException as error:
+            self.abandoned += isinstance(error, asyncio.CancelledError)
             future = waiter.future
             if future.done() and not future.cancelled() and future.exception() is None:
                 self._ended(waiter)  # its turn had just come
@@ -210,6 +216,7 @@ class Checks:
             waiter = next(iter(lane.waiting))
             self._leave(waiter)
             if not waiter.future.done():
+                self.dropped += 1
                 waiter.future.set_exception(
                     FlowControlError("too many logins wait to be checked; try again later")
                 )

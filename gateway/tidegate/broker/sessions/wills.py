@@ -19,6 +19,7 @@ from tidegate.broker.publish.access import Access, Rights
 from tidegate.broker.publish.publisher import Publisher
 from tidegate.broker.sessions.state import SessionState
 from tidegate.broker.turn.writer import TurnWriter
+from tidegate.plugin_exit import FAILURES, failure_of
 from tidegate.spi import (
     FlowControlError,
     GatewayError,
@@ -165,8 +166,8 @@ class Wills:
             self._add(will)
         except GatewayError as error:
             self.publish_failed(will, error)
-        except Exception as error:  # one client's will must not keep the others from going
-            self._lose(will, error)
+        except FAILURES as error:  # one client's will must not keep the others from going
+            self._lose(will, failure_of(error))
 
     def _add(self, will: Will) -> None:
         writer, publisher = self._writer, self._publisher

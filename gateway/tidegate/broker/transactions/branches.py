@@ -32,6 +32,7 @@ from tidegate.broker.transactions.transactions import Prepared, Transaction
 from tidegate.broker.turn.flow import Tasks
 from tidegate.broker.turn.turn import Waiting
 from tidegate.broker.turn.writer import TurnWriter
+from tidegate.plugin_exit import FAILURES, failure_of
 from tidegate.spi import (
     Acknowledge,
     AddMessage,
@@ -274,11 +275,11 @@ class Branches:
                     found = await self._read(pending_list, item.sequences)
                     back += [(message, pending_list, 0) for message in found]
             self._finish(branch, who, token, sent, back, commit=commit, heuristic=heuristic)
-        except Exception as error:
+        except FAILURES as error:
             branch.is_busy = False
             if not isinstance(error, GatewayError):
                 _log.exception("branch=%s cannot be completed", branch.stored.branch_id)
-                error = StoreIOError(f"the branch cannot be completed: {error}")
+                error = StoreIOError(f"the branch cannot be completed: {failure_of(error)}")
             who.failed(token, error)
 
     async def _sent(self, branch: Prepared) -> list[StoredMessage]:

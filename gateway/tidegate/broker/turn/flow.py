@@ -15,6 +15,7 @@ from tidegate.broker.lists.selecting import Selecting
 from tidegate.broker.route.router import Route
 from tidegate.broker.turn.walks import SLICE_S, STEP_LISTS, Walks
 from tidegate.broker.turn.writer import TurnWriter
+from tidegate.plugin_exit import FAILURES
 from tidegate.spi import MessageStore, PendingCursor, StoredMessage, Subscription
 
 _log = logging.getLogger("tidegate.broker")
@@ -173,7 +174,7 @@ class Flow:
         for count, pending_list in enumerate(ready, 1):
             try:
                 pending_list.dispatch()
-            except Exception:  # one cursor that fails must not stop the other lists
+            except FAILURES:  # one cursor that fails must not stop the other lists
                 _log.exception("destination=%s: dispatch failed", pending_list.destination)
             if not count % DISPATCHED_AT_ONCE and perf_counter() >= ends_at:
                 left = dict.fromkeys(islice(ready, count, None))

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from time import perf_counter
 from typing import Final
 
+from tidegate.plugin_exit import FAILURES
+
 _log = logging.getLogger("tidegate.broker")
 
 #: Lists that are looked at before the clock is: each takes from 50 nanoseconds to some microseconds.
@@ -48,7 +50,7 @@ class Walks:
             walk = waiting[0]  # it stays, so that nobody asks for another turn meanwhile
             try:
                 has_more = self._has_more(walk, ends_at)
-            except Exception:  # one that fails must not stop the others
+            except FAILURES:  # one that fails must not stop the others
                 _log.exception("a walk over many lists failed")
                 has_more = False
             waiting.popleft()

@@ -29,6 +29,7 @@ from typing import Final
 from tidegate.broker.lists.pending_list import Consumer, InFlight, PendingList
 from tidegate.broker.route.router import Route, hand_out
 from tidegate.broker.turn.turn import Turn, Unit, Waiting
+from tidegate.plugin_exit import FAILURES, failure_of
 from tidegate.spi import (
     AddMessage,
     Durability,
@@ -261,7 +262,7 @@ class TurnWriter:
         if self.scheduled:
             try:
                 self._end()
-            except Exception:  # a bug must not end the only task that confirms
+            except FAILURES:  # a bug must not end the only task that confirms
                 _log.exception("handing out messages at the end of a turn failed")
 
     async def _run(self) -> None:
@@ -279,7 +280,7 @@ class TurnWriter:
                 self.turns += 1
                 try:
                     await self._write(turn)
-                except Exception:  # as above
+                except FAILURES:  # as above
                     _log.exception("handing out a durable batch failed")
                 finally:
                     self._in_flight = None
@@ -300,7 +301,8 @@ class TurnWriter:
         if batch.operations or (is_synced and self._has_unsynced):
             try:
                 await self._make_durable(turn, batch)
-            except Exception as error:  # whatever a store raises: never confirm, never guess
+            except FAILURES as raised:  # whatever a store raises: never confirm, never guess
+                error = failure_of(raised)
                 failure = error if isinstance(error, StoreError) else StoreIOError(str(error))
                 if failure is not error:
                     failure.__cause__ = error
@@ -369,7 +371,7 @@ class TurnWriter:
         for who, tokens in waiting.items():
             try:
                 who.confirmed(tokens)
-            except Exception:  # the others are to be told all the same, and the messages handed out
+            except FAILURES:  # the others are to be told all the same, and the messages handed out
                 _log.exception("confirming a durable batch failed")
         hand_out(turn.added)
 
@@ -383,12 +385,12 @@ class TurnWriter:
             if unit.undo is not None:
                 try:
                     unit.undo()
-                except Exception:
+                except FAILURES:
                     _log.exception("taking back a dropped unit failed")
         for unit in units:
             try:
                 unit.who.failed(unit.token, error)
-            except Exception:
+            except FAILURES:
                 _log.exception("telling a failure failed")
 
 

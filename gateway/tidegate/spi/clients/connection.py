@@ -347,6 +347,15 @@ class Broker(Protocol):
         """A socket that was counted is gone."""
         ...
 
+    def newcomer_holds(self, peer: ClientPeer, size: int) -> None:
+        """From now on *size* bytes wait that came from a client which is not let in yet.
+
+        Call it with 0 when it is, and when it is gone. Where all of them together hold more than
+        ``broker.login_input_limit``, those that hold most end: ``closed()`` is called, perhaps of
+        this one and before this returns.
+        """
+        ...
+
     def begin_authentication(
         self, method: str, request: ConnectRequest
     ) -> AuthenticationExchange | None:

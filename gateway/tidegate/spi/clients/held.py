@@ -21,3 +21,4 @@ class Held(enum.IntEnum):
     SUBSCRIPTIONS = 6  # filters, selectors, names
     QUEUES = 7  # without the messages in them, which their cursors count
     DUPLICATE_IDS = 8
+    LOGIN = 9  # sent by clients that are not let in yet

@@ -6,7 +6,7 @@ import enum
 
 import msgspec
 
-from tidegate.spi.clients.security import AuthenticationExchange
+from tidegate.spi.clients.security import AuthenticationExchange, Principal
 from tidegate.spi.messages import Message
 
 
@@ -54,9 +54,9 @@ class ConnectRequest(msgspec.Struct, frozen=True, kw_only=True):
         prefetch_count: for subscriptions that are restored with the session; 0 takes the
             destination policy's default.
         tls_subject: subject of the client's verified certificate, "" when it showed none.
-        tls_principal: whom the client's verified certificate names by the listener's rule; "" when
-            there is no rule, no certificate, or the authenticators are to say; None when it names
-            nobody and the client is to be refused.
+        tls_principal: whom the client's verified certificate names by the listener's rule; None when
+            there is no rule, no certificate, or the authenticators are to say; one without a name
+            when it names nobody and the client is to be refused.
         exchange: a finished exchange of :meth:`Broker.begin_authentication`, which stands for the
             credentials; None when the client authenticates by user name and password or not at all.
         rules: of its protocol.
@@ -76,7 +76,7 @@ class ConnectRequest(msgspec.Struct, frozen=True, kw_only=True):
     prefetch_count: int = 0
     will_delay: int = 0
     tls_subject: str = ""
-    tls_principal: str | None = ""
+    tls_principal: Principal | None = None
     exchange: AuthenticationExchange | None = None
     rules: ClientRules = ClientRules()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from tidegate.spi.messages import Message
@@ -53,11 +53,14 @@ class Principal:
         name: not empty; ``anonymous`` is the gateway's own and refused.
         groups: that it is in.
         expires_at: microseconds since the Unix epoch, UTC; the connection ends then. 0: never.
+        proof: what it was let in by, in words of the authenticator's own: which key signed its
+            token, which of its passwords it showed. A :class:`Directory` finds it here again. No secret.
     """
 
     name: str
     groups: frozenset[str] = frozenset()
     expires_at: int = 0
+    proof: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +152,17 @@ class EnhancedAuthenticator(Protocol):
 class Directory(Protocol):
     """What an authenticator may be besides: it can tell later who those are whom it let in.
 
-    Asked for each of their connections after :class:`Service`'s ``changed()``.
+    Asked when one connects, after its credentials were checked, and for each connection after
+    :class:`Service`'s ``changed()``.
     """
 
-    def find_principal(self, name: str) -> Principal | None:
-        """Who *name* is now, groups and all; None: nobody, and its connections end. Must be quick."""
+    def principal_now(self, principal: Principal) -> Principal | None:
+        """Who *principal* is now, groups and all. Must be quick.
+
+        Args: principal: as this authenticator answered it, ``proof`` and all.
+        Returns: None when it is nobody any more, or what it was let in by does not count any more:
+            its connection ends.
+        """
         ...
 
 

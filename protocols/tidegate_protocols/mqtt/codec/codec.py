@@ -148,6 +148,11 @@ class Codec:
         return len(self._partial)
 
     @property
+    def waiting_bytes(self) -> int:
+        """Bytes that are here and not decoded yet, of that packet and of others."""
+        return len(self._partial) + len(self._buffer) - self._position
+
+    @property
     def has_more(self) -> bool:
         """Bytes were received that are not decoded yet."""
         return bool(self._partial) or self._position < len(self._buffer)
@@ -173,6 +178,12 @@ class Codec:
         else:
             self._buffer = data
             self._position = 0
+
+    def forget(self) -> None:
+        """Let go of what was received: nothing more is decoded."""
+        self._buffer = b""
+        self._position = 0
+        self._partial = bytearray()
 
     def next_event(self) -> Event | NeedData:
         """Return the next packet, or NEED_DATA. Raises: as :meth:`events`."""

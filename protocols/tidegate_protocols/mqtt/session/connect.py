@@ -15,6 +15,7 @@ from tidegate.spi import (
     ClientRules,
     ConnectRequest,
     Message,
+    Principal,
     RequestError,
     names,
 )
@@ -50,7 +51,7 @@ class Origin:
     listener: str
     tls_subject: str
     anonymous_allowed: bool
-    tls_principal: str | None = ""
+    tls_principal: Principal | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Protocol, final
 
 from tidegate.spi import GatewayError, LargeBodies, LargeBody
 from tidegate_protocols._large_in import LargeIn
+from tidegate_protocols._unfinished import Pace
 from tidegate_protocols.mqtt._reasons import RefusedError
 from tidegate_protocols.mqtt.codec.codec import Codec
 from tidegate_protocols.mqtt.codec.codes import ReasonCode
@@ -55,9 +56,17 @@ class LargePublishes(LargeIn[Event, LargePublish, Coming]):
         failed: Callable[[GatewayError, object], None],
         go_on: Callable[[], None],
         crashed: Callable[[Exception], None],
+        pace: Pace,
     ) -> None:
         super().__init__(
-            bodies, codec, spawn=spawn, adjust=adjust, failed=failed, go_on=go_on, crashed=crashed
+            bodies,
+            codec,
+            spawn=spawn,
+            adjust=adjust,
+            failed=failed,
+            go_on=go_on,
+            crashed=crashed,
+            pace=pace,
         )
         self._codec = codec
         self._publisher = publisher

@@ -13,6 +13,7 @@ from operator import length_hint
 from typing import Final, Protocol, final
 
 from tidegate.spi import Broker, GatewayError
+from tidegate_protocols._unfinished import Pace
 from tidegate_protocols.mqtt.codec.codec import Codec
 from tidegate_protocols.mqtt.codec.packets import Event, LargePublish
 from tidegate_protocols.mqtt.session.context import Runtime
@@ -51,7 +52,7 @@ class Session(Protocol):
 class Receiving:
     """Owned by one session, from CONNACK to the end.
 
-    Args: codec: has the bytes; bodies of the broker: where large ones go.
+    Args: codec: has the bytes; bodies of the broker: where large ones go; pace: theirs.
     """
 
     __slots__ = (
@@ -62,6 +63,7 @@ class Receiving:
         "_large_in",
         "_link",
         "_lost",
+        "_pace",
         "_packets",
         "_reading",
         "_rest",
@@ -80,7 +82,9 @@ class Receiving:
         link: Link,
         runtime: Runtime,
         broker: Broker,
+        pace: Pace,
     ) -> None:
+        self._pace = pace
         self._session = session
         self._conversation = conversation
         self._codec = codec
@@ -204,6 +208,7 @@ class Receiving:
                 failed=lambda error, _blamed: self._session.fail(error),
                 go_on=self._go_on_behind_large,
                 crashed=self._large_crashed,
+                pace=self._pace,
             )
         self._large_in.begin(packet)
 

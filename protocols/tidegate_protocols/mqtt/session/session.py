@@ -26,7 +26,7 @@ from tidegate.spi import (
     StoredMessage,
     Token,
 )
-from tidegate_protocols._unfinished import STEP_BYTES, UnfinishedInput
+from tidegate_protocols._unfinished import STEP_BYTES, Pace, UnfinishedInput
 from tidegate_protocols.mqtt._reasons import end_reason, told
 from tidegate_protocols.mqtt.codec.codec import Codec
 from tidegate_protocols.mqtt.codec.codes import (
@@ -151,7 +151,9 @@ class Session:
             self.end(Input.BAD_INPUT, problem, logging.INFO)
             return
         codec.receive_data(data)
-        if self._receiving is not None:
+        if self._receiving is None:
+            self._newcomer_received()
+        else:
             self._receiving.run()
             if self._meter is not None:
                 self._meter(len(data))
@@ -160,12 +162,16 @@ class Session:
                 waiting = codec.partial_bytes
                 if waiting >= STEP_BYTES or unfinished.size:
                     self._hold_unfinished(unfinished, waiting)
-        elif self.state is SessionState.CONNECTING:
+
+    def _newcomer_received(self) -> None:
+        if self.state is SessionState.CONNECTING:
             self._admission.read_connect()
         elif self.state is SessionState.CHALLENGED:
             self._admission.read_answer()
         elif self.state is SessionState.AUTHENTICATING:
             self._reading.pause(Pause.AUTHENTICATING)  # they stay undecoded [MQTT-3.1.4-5]
+        if self.state is not SessionState.CLOSED:
+            self._context.broker.newcomer_holds(self, self._codec.waiting_bytes)
 
     def _hold_unfinished(self, unfinished: UnfinishedInput, waiting: int) -> None:
         try:
@@ -271,7 +277,9 @@ class Session:
             self._link,
             self._runtime,
             self._context.broker,
+            Pace(options.body_timeout, self._runtime.call_later, lambda: self._reading.is_paused),
         )
+        self._context.broker.newcomer_holds(self, 0)
         self._codec.packet_bytes_max = options.packet_bytes_max
         bodies = self._context.broker.large_bodies
         if bodies is not None:
@@ -409,6 +417,9 @@ class Session:
         self._admission.cancel()
         if self._receiving is not None:
             self._receiving.stop()
+        else:
+            self._context.broker.newcomer_holds(self, 0)
+        self._codec.forget()  # the socket may linger
         if self._writing.is_streaming:
             self._writing.cancel_large()  # a PUBLISH ends in the middle: nothing can follow it
         elif event not in _UNTOLD:

@@ -103,6 +103,7 @@ TRANSITIONS: Final[Mapping[tuple[SessionState, Input], SessionState]] = {
     (_CONNECTING, Input.CONNECT): _AUTHENTICATING,
     (_CONNECTING, Input.BAD_INPUT): _CLOSED,  # no CONNACK [MQTT-3.1.4-1], except [MQTT-3.1.2-2]
     (_CONNECTING, Input.TIMED_OUT): _CLOSED,  # MQTT 3.1.1 section 3.1.4
+    (_CONNECTING, Input.ENDED): _CLOSED,
     (_CONNECTING, Input.LOST): _CLOSED,
     # What a client sends behind its CONNECT waits undecoded for the answer [MQTT-3.1.4-5].
     (_AUTHENTICATING, Input.ACCEPTED): _CONNECTED,  # [MQTT-3.1.4-4]

@@ -135,6 +135,11 @@ class Decoder:
         if self._awaits_nul and 0 in data:
             self._awaits_nul = 0
 
+    def forget(self) -> None:
+        """Let go of what was received: nothing more is decoded."""
+        self._pieces.clear()
+        self._pieces_bytes = self._position = 0
+
     def next_event(self) -> Frame | AckRun | LargeSend | Signal:
         """The next frame; HEART_BEAT for a run of line ends between frames; or NEED_DATA.
 

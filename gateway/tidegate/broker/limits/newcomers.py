@@ -1,0 +1,61 @@
+"""What clients sent that are not let in yet: half of a CONNECT, or what came behind a whole one.
+
+Each may have little, but there can be many of them, and nobody knows who they are: there is no
+principal to be charged.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, final
+
+from tidegate.broker.limits.accounts import Account
+from tidegate.spi import ClientPeer, FlowControlError, Held, format_size
+
+_log = logging.getLogger("tidegate.broker")
+
+#: Room is made for this part of the limit at once, so that looking for the largest is rare.
+_STEP: Final = 4
+
+
+@final
+class Newcomers:
+    """See :meth:`tidegate.spi.Broker.newcomer_holds`.
+
+    At the limit those go that hold most: whoever says who it is and waits for the answer holds next
+    to nothing, so that it gets in while others try to fill the memory.
+
+    Args: account: of the gateway; limit: bytes, 0 for none.
+    """
+
+    def __init__(self, account: Account, limit: int) -> None:
+        self._account = account
+        self._limit = limit
+        self._held: dict[ClientPeer, int] = {}
+        self._total = 0
+
+    def holds(self, peer: ClientPeer, size: int) -> None:
+        more = size - (self._held.pop(peer, 0) if not size else self._held.get(peer, 0))
+        if size:
+            self._held[peer] = size
+        if more:
+            self._total += more
+            self._account.add(Held.LOGIN, more)
+            if self._limit and self._total > self._limit:
+                self._make_room()
+
+    def _make_room(self) -> None:
+        wanted = self._limit - self._limit // _STEP
+        error = FlowControlError(
+            f"clients that are not let in yet hold more than {format_size(self._limit)}, and this"
+            " one is among those that hold most (broker.login_input_limit); try again later"
+        )
+        count = 0
+        for peer in sorted(self._held, key=lambda item: self._held[item], reverse=True):
+            if self._total <= wanted:
+                break
+            self.holds(peer, 0)
+            self._account.note_refusal()
+            peer.closed(error)
+            count += 1
+        _log.warning("newcomers_closed=%d: %s", count, error)
