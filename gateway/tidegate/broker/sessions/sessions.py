@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -13,6 +13,7 @@ from tidegate.broker.limits.accounts import Accounts, Counted
 from tidegate.broker.owner import key_of, origin_of
 from tidegate.broker.publish.access import Author
 from tidegate.broker.sessions import in_doubt
+from tidegate.broker.sessions.authentication import Vouched
 from tidegate.broker.sessions.state import (
     ONCE_OPTION,
     SESSION_BYTES,
@@ -28,6 +29,7 @@ from tidegate.spi import (
     Identity,
     InflightState,
     MessageStore,
+    Principal,
     PutSession,
     RecoveredState,
     RemoveSession,
@@ -38,6 +40,12 @@ from tidegate.spi import (
 
 #: The beginning of 2020: a clock that says less was not set yet.
 _CLOCK_SET_US: Final = 1_577_836_800_000_000
+
+
+class Client(Author, Protocol):
+    """Whose session it is, while it is connected."""
+
+    vouched: Vouched
 
 
 @dataclass(eq=False, repr=False)
@@ -144,7 +152,17 @@ class Sessions:
         self._writer.add_operation(PutSession(stored))
         return session
 
-    def end_connection(self, session: SessionState, connection: Author, *, has_will: bool) -> None:
+    def identify(self, session: SessionState, identity: Identity) -> None:
+        """Its client has other groups now: by those its will is asked about after a kill."""
+        before = session.stored
+        options = identity_options(identity)
+        if ONCE_OPTION in before.options:
+            options[ONCE_OPTION] = before.options[ONCE_OPTION]
+        if options != before.options:
+            session.stored = msgspec.structs.replace(before, options=options)
+            self._writer.add_operation(PutSession(session.stored))
+
+    def end_connection(self, session: SessionState, connection: Client, *, has_will: bool) -> None:
         """Its connection is gone; from now on its expiry interval runs.
 
         Args: has_will: the will is to be published.
@@ -161,7 +179,9 @@ class Sessions:
         session.charge()
         self._writer.add_operation(PutSession(session.stored))
         if has_will:
-            self._leave_will(session, connection.identity, connection.address)
+            self._leave_will(
+                session, connection.identity, connection.address, connection.vouched.now
+            )
         if session.stored.expiry_interval == 0:
             self.remove(session)
         elif session.stored.attached:
@@ -171,7 +191,13 @@ class Sessions:
         """Replace its expiry interval; stored with the end of the connection."""
         session.stored = msgspec.structs.replace(session.stored, expiry_interval=interval_s)
 
-    def _leave_will(self, session: SessionState, identity: Identity, address: str) -> None:
+    def _leave_will(
+        self,
+        session: SessionState,
+        identity: Identity,
+        address: str,
+        who_now: Callable[[], Principal | None] | None = None,
+    ) -> None:
         stored = session.stored
         assert stored.will is not None
         delay_s = min(stored.will_delay, stored.expiry_interval)
@@ -182,6 +208,7 @@ class Sessions:
             address=address,
             session=session,
             due=session.left_at + delay_s * 1_000_000,
+            who_now=who_now,
         )
         self._wills.take(will)
 

@@ -7,6 +7,7 @@ One that finds the store full waits for room.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
@@ -21,10 +22,12 @@ from tidegate.broker.sessions.state import SessionState
 from tidegate.broker.turn.writer import TurnWriter
 from tidegate.plugin_exit import FAILURES, failure_of
 from tidegate.spi import (
+    AccessError,
     FlowControlError,
     GatewayError,
     Identity,
     Message,
+    Principal,
     PutSession,
     Token,
 )
@@ -51,6 +54,7 @@ class Will:
         due: when to publish, by :meth:`TurnWriter.elapsed`.
         is_late: its time came, but there was no room: nothing takes it back any more.
         rights: see :class:`~tidegate.broker.publish.access.Author`.
+        who_now: tells who the client would be by now; None: of before a start, nobody can.
     """
 
     _wills: Wills
@@ -62,6 +66,7 @@ class Will:
     due: int
     is_late: bool = False
     rights: Rights = field(default_factory=Rights)
+    who_now: Callable[[], Principal | None] | None = None
 
     @property
     def principal(self) -> str:
@@ -78,6 +83,15 @@ class Will:
         """From the writer: the publish was dropped."""
         del token
         self._wills.publish_failed(self, error)
+
+
+def _identify(will: Will) -> None:
+    """Who its client is by now. Raises: AccessError when it is nobody any more."""
+    if will.who_now is not None:
+        principal = will.who_now()
+        if principal is None:
+            raise AccessError("there is no such user any more", principal=will.principal)
+        will.identity = dataclasses.replace(will.identity, groups=principal.groups)
 
 
 @dataclass(eq=False, repr=False)
@@ -178,6 +192,7 @@ class Wills:
         expires_at = now + life if message.expires_at else 0
         message = msgspec.structs.replace(message, received_at=now, expires_at=expires_at)
         writer.check_writable()
+        _identify(will)
         message = self._access.check_publish(will, message)
         publisher.resolve(
             message.destination, will.principal
