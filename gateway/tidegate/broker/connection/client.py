@@ -12,6 +12,7 @@ from tidegate.broker.parts import Parts
 from tidegate.broker.publish.access import Rights
 from tidegate.broker.sessions.authentication import Vouched
 from tidegate.broker.sessions.state import SessionState
+from tidegate.broker.turn.flow import INFLIGHT_WORK
 from tidegate.plugin_exit import FAILURES
 from tidegate.spi import (
     ClientPeer,
@@ -114,6 +115,8 @@ class Client(ABC):
             itself may be able to end.
         """
         if at_once:
+            if self._at_once is reason:
+                return
             self._at_once = reason
             self._peer.throttle(True, at_once=True)
         elif not self._throttled:
@@ -146,6 +149,7 @@ class Client(ABC):
         key = (record.direction, record.packet_id)
         session.inflight[key] = record
         self.parts.writer.add_operation(PutInflight(record))
+        self.parts.flow.add_work(self, INFLIGHT_WORK)
 
         def forget() -> None:
             if session.inflight.get(key) is record:

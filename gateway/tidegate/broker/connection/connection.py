@@ -19,6 +19,7 @@ from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.authentication import vouched_of
 from tidegate.broker.sessions.state import SessionState
 from tidegate.broker.sessions.wills import Will
+from tidegate.broker.turn.flow import INFLIGHT_WORK
 from tidegate.plugin_exit import FAILURES
 from tidegate.spi import (
     AccessError,
@@ -238,6 +239,7 @@ class Connection(Client):
                 if session.inflight.pop(key, None) is not None:
                     operations.append(RemoveInflight(session.key, *key))
             self._writer.schedule()
+            self.parts.flow.add_work(self, INFLIGHT_WORK * (len(put) + len(remove)))
         if token is not None:
             self._writer.confirm(self, token)
 

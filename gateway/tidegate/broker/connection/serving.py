@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,7 +18,8 @@ from tidegate.broker.parts import Parts
 from tidegate.broker.publish.access import taking_from
 from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.state import SessionState
-from tidegate.broker.turn.flow import SUBSCRIPTION_WORK
+from tidegate.broker.turn.flow import STATE_WORK
+from tidegate.broker.turn.walks import Walk
 from tidegate.spi import (
     AccessError,
     Action,
@@ -99,7 +99,7 @@ class Serving:
         ):
             parts.deliveries.begin(consumer.first_list)
         parts.flow.mark_lists(consumer)
-        parts.flow.add_work(self._client, SUBSCRIPTION_WORK)
+        parts.flow.add_work(self._client, STATE_WORK)
         return taken_up
 
     def _leave(self, consumer: Consumer) -> PendingList | None:
@@ -254,7 +254,7 @@ class Serving:
                 forget = True
                 self._parts.sessions.detach(self._client.session, key)
             self.drop(consumer, forget=forget)
-            self._parts.flow.add_work(self._client, SUBSCRIPTION_WORK)
+            self._parts.flow.add_work(self._client, STATE_WORK)
         elif self._client.session is not None:
             consumer = self._forget_refused(key)
         if token is not None:
@@ -278,13 +278,13 @@ class Serving:
             self.drop(consumer)
         self._parts.flow.walks.begin(self._remove_ended())
 
-    def _remove_ended(self) -> Iterator[None]:
-        ended = self._ended
+    def _remove_ended(self) -> Walk:
+        ended, flow = self._ended, self._parts.flow
         while ended:
             for pending_list in ended[:REMOVED_AT_ONCE]:
                 self._parts.destinations.remove_subscription(pending_list)
             del ended[:REMOVED_AT_ONCE]
-            yield
+            yield flow.add_own_work(STATE_WORK * REMOVED_AT_ONCE)
 
     def drop(self, consumer: Consumer, *, forget: bool = False) -> None:
         """Stop serving; what is in flight goes back, lists that end with it are removed."""
