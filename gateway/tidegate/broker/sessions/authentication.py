@@ -70,6 +70,7 @@ class Authentication:
         self._refused = refused
         self.refused_count = 0
         self._authenticators = [e for e in extensions if isinstance(e, Authenticator)]
+        self._directories = [e for e in self._authenticators if isinstance(e, Directory)]
         self._enhanced: dict[str, EnhancedAuthenticator] = {}
         for extension in extensions:
             if isinstance(extension, EnhancedAuthenticator):
@@ -100,6 +101,14 @@ class Authentication:
             "logins.abandoned": checks.abandoned,
             "logins.failures.bytes": self.failed_logins.size_bytes,
         }
+
+    def groups_now(self, name: str) -> frozenset[str] | None:
+        """The groups of one whose client is away; None: nobody knows it."""
+        for directory in self._directories:
+            found = Vouched(Principal(name), directory).now()
+            if found is not None:
+                return found.groups
+        return None
 
     def refused(self, request: ConnectRequest, error: AccessError) -> None:
         """Somebody was not let in."""

@@ -14,6 +14,7 @@ from tidegate.broker.owner import key_of, origin_of
 from tidegate.broker.publish.access import Author
 from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.state import (
+    FOLLOWED_OPTION,
     ONCE_OPTION,
     SESSION_BYTES,
     SessionState,
@@ -115,13 +116,20 @@ class Sessions:
         account.recount(Counted.SESSIONS, 1)
         session.charge()
 
-    def begin(self, request: ConnectRequest, identity: Identity) -> SessionState:
-        """Create the session, or take up the existing one, as *request* wants it to be."""
+    def begin(
+        self, request: ConnectRequest, identity: Identity, *, is_followed: bool = False
+    ) -> SessionState:
+        """Create the session, or take up the existing one, as *request* wants it to be.
+
+        Args: is_followed: see :class:`SessionState`.
+        """
         key = origin_of(identity).key
         session = self._by_key.get(key)
         options = identity_options(identity)
         if request.rules.delivers_once:
             options[ONCE_OPTION] = "1"
+        if is_followed:
+            options[FOLLOWED_OPTION] = "1"
         stored = Session(
             key,
             request.session_expiry,
@@ -181,6 +189,7 @@ class Sessions:
             identity=identity,
             address=address,
             session=session,
+            is_followed=session.is_followed,
             due=session.left_at + delay_s * 1_000_000,
         )
         self._wills.take(will)

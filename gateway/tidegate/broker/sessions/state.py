@@ -22,6 +22,7 @@ from tidegate.spi import (
 #: only the gateway's next run publishes is authorized by them.
 GROUPS_OPTION: Final = "groups"  # a JSON list
 ADDRESS_OPTION: Final = "address"
+FOLLOWED_OPTION: Final = "followed"  # a directory said who it is, and can say so again
 
 #: And this one, for a client that :attr:`tidegate.spi.ClientRules.delivers_once` is said of.
 ONCE_OPTION: Final = "delivers-once"
@@ -101,6 +102,11 @@ class SessionState:
             options.get(ADDRESS_OPTION, ""),
             self.stored.protocol,
         )
+
+    @property
+    def is_followed(self) -> bool:
+        """Its groups are those that a directory says."""
+        return FOLLOWED_OPTION in self.stored.options
 
     def records(self) -> list[InflightRecord]:
         """Every packet-id state that a resumed connection must know, in the order they began."""

@@ -7,6 +7,7 @@ One that finds the store full waits for room.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field
@@ -46,7 +47,8 @@ class Will:
     told of its failure.
 
     Attributes:
-        message: what to publish; identity, address: of the client.
+        message: what to publish; identity, address: of the client. Its groups are those of when it
+            was connected last, and, if *is_followed*, of when the will is published.
         session: the stored session that holds it; None when none does.
         due: when to publish, by :meth:`TurnWriter.elapsed`.
         is_late: its time came, but there was no room: nothing takes it back any more.
@@ -60,6 +62,7 @@ class Will:
     address: str
     session: SessionState | None
     due: int
+    is_followed: bool = False
     is_late: bool = False
     rights: Rights = field(default_factory=Rights)
 
@@ -82,11 +85,15 @@ class Will:
 
 @dataclass(eq=False, repr=False)
 class Wills:
-    """Wills that wait."""
+    """Wills that wait.
+
+    Attributes: groups_now: the groups that somebody is in, None when nobody knows it any more.
+    """
 
     _writer: TurnWriter
     _publisher: Publisher
     _access: Access
+    groups_now: Callable[[str], frozenset[str] | None] = lambda name: None
     _waiting: dict[Will, None] = field(default_factory=dict[Will, None])
     _by_session: dict[SessionState, Will] = field(default_factory=dict[SessionState, Will])
 
@@ -169,6 +176,12 @@ class Wills:
         except FAILURES as error:  # one client's will must not keep the others from going
             self._lose(will, failure_of(error))
 
+    def _follow(self, will: Will) -> None:
+        groups = self.groups_now(will.principal) if will.is_followed else None
+        if groups is not None and groups != will.identity.groups:
+            will.identity = dataclasses.replace(will.identity, groups=groups)
+            will.rights.forget()
+
     def _add(self, will: Will) -> None:
         writer, publisher = self._writer, self._publisher
         now = writer.now()
@@ -178,6 +191,7 @@ class Wills:
         expires_at = now + life if message.expires_at else 0
         message = msgspec.structs.replace(message, received_at=now, expires_at=expires_at)
         writer.check_writable()
+        self._follow(will)
         message = self._access.check_publish(will, message)
         publisher.resolve(
             message.destination, will.principal
