@@ -36,6 +36,13 @@ TOOL_ENV = ROOT / "build" / "audit-env"
 REQUIREMENT = "pip-audit>=2.7,<3"
 KNOWN, USAGE, UNKNOWN = 1, 2, 3
 _TIMEOUT_S = 900
+_WITHOUT_ANSWERS = (
+    "That proves nothing. Run it where the service answers, or ask another one:"
+    " make audit ARGS='-- --vulnerability-service osv'. A report that was made elsewhere"
+    " (pip-audit --format json) is judged with ARGS='--report FILE'. Without a network,"
+    " make test ARGS=tests/scripts/test_audit.py holds our ranges, and what is installed, against an"
+    " excerpt of what was known when it was written."
+)
 
 
 @dataclass(frozen=True)
@@ -59,9 +66,11 @@ def main(arguments: list[str]) -> int:
         exceptions = tomllib.loads(EXCEPTIONS.read_text()).get("exception", [])
         verdict = judge(json.loads(text), exceptions, datetime.datetime.now(datetime.UTC).date())
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        print(f"audit: nothing could be looked up: {error}", file=sys.stderr)
+        print(f"audit: nothing could be looked up: {error}\n{_WITHOUT_ANSWERS}", file=sys.stderr)
         return UNKNOWN
     print("\n".join(verdict.lines))
+    if verdict.code == UNKNOWN:
+        print(_WITHOUT_ANSWERS)
     return verdict.code
 
 

@@ -134,6 +134,7 @@ class Peer:
 
     def __init__(self) -> None:
         self.told: asyncio.Queue[Token | GatewayError] = asyncio.Queue()
+        self.has_unsent = False
 
     def confirmed(self, tokens: Sequence[Token]) -> None:
         for token in tokens:

@@ -2,7 +2,8 @@
 
 `pip_audit_nothing_looked_up.json` was recorded (and cut) where the service knows no distribution:
 pip-audit calls that "no known vulnerabilities". `advisories.json` holds advisories for what the rooms
-depend on, so that a range that lets a vulnerable version in is found without a network.
+depend on, so that a range that lets a vulnerable version in is found without a network: an excerpt
+made by hand, which says so itself.
 """
 
 import datetime
@@ -81,6 +82,7 @@ def test_the_recorded_report_of_a_place_without_advisories(capsys) -> None:
     assert code == audit.UNKNOWN
     out = capsys.readouterr().out
     assert "NOT LOOKED UP 4: transitions, typer, uvloop, websockets" in out
+    assert out.splitlines()[-1].startswith("That proves nothing. Run it where the service answers")
     assert "looked up: 0" in out
 
 
@@ -89,7 +91,9 @@ def test_no_report_is_no_proof_either(tmp_path: Path, text: str, capsys) -> None
     file = tmp_path / "report.json"
     file.write_text(text)
     assert audit.main(["--report", str(file)]) == audit.UNKNOWN
-    assert "nothing could be looked up" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "nothing could be looked up" in told
+    assert "Run it where the service answers" in told
 
 
 def test_what_is_accepted_has_a_reason_and_an_end() -> None:
@@ -103,7 +107,7 @@ def test_what_is_accepted_has_a_reason_and_an_end() -> None:
 
 
 def advisories() -> list[dict[str, str]]:
-    return json.loads((HERE / "advisories.json").read_text())
+    return json.loads((HERE / "advisories.json").read_text())["advisories"]
 
 
 def is_affected(advisory: dict[str, str], version: Version) -> bool:
@@ -117,10 +121,12 @@ def requirements() -> list[tuple[Path, Requirement]]:
         *ROOT.glob("*/pyproject.toml"),
         *ROOT.glob("*/*/pyproject.toml"),
     ]:
-        project = tomllib.loads(path.read_text()).get("project", {})
+        tables = tomllib.loads(path.read_text())
+        project = tables.get("project", {})
         texts = [*project.get("dependencies", ())]
         for extra in project.get("optional-dependencies", {}).values():
             texts += extra
+        texts += tables.get("dependency-groups", {}).get("dev", ())
         found += [(path, Requirement(text)) for text in texts]
     return found
 

@@ -40,7 +40,7 @@ _sizes: Final = st.lists(
 def message_of(sequence: int, body: bytes | None = None, delivery_count: int = 0) -> StoredMessage:
     """A message whose body says its sequence, unless another *body* is given."""
     content = b"message %d" % sequence if body is None else body
-    return StoredMessage(sequence, Message("queue://q", content), delivery_count)
+    return StoredMessage.of(sequence, Message("queue://q", content), delivery_count)
 
 
 class ListStore:
@@ -198,7 +198,7 @@ class CursorMachine(RuleBasedStateMachine):
         returned = self.taken[-count:] if count % 2 else self.taken[::2]
         self.taken = [stored for stored in self.taken if stored not in returned]
         counted = [
-            StoredMessage(stored.sequence, stored.message, stored.delivery_count + 1)
+            StoredMessage.of(stored.sequence, stored.message, stored.delivery_count + 1)
             for stored in reversed(returned)
         ]
         self.untaken = sorted([*self.untaken, *counted], key=lambda stored: stored.sequence)

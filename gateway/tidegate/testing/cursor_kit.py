@@ -170,7 +170,7 @@ class CursorConformance(Scenarios):
         cursor = box.make()
         box.offer(cursor, messages_of(1, 9))
         taken = list(cursor.take(6, ANY_SIZE))
-        again = StoredMessage(4, taken[3].message, delivery_count=1)
+        again = StoredMessage.of(4, taken[3].message, delivery_count=1)
         cursor.put_back([taken[5], again])
         cursor.put_back([taken[0]])
         assert cursor.size == 6
@@ -232,7 +232,7 @@ class CursorConformance(Scenarios):
         box.offer(cursor, messages_of(21, 60, size=400))
         wanted = [3, 19, 30, 45, 60]
         assert list(cursor.claim(wanted)) == wanted
-        again = [StoredMessage(n, box.store.messages[n].message, 1) for n in (45, 3, 60)]
+        again = [StoredMessage.of(n, box.store.messages[n].message, 1) for n in (45, 3, 60)]
         cursor.put_back(again)
         for sequence in (19, 30):
             del box.store.messages[sequence]

@@ -259,7 +259,7 @@ class Spool:
                 message = self._decode(data[offset + _HEADER.size : end])
                 if large is not None:
                     message = msgspec.structs.replace(message, large=large)
-                taken.append(StoredMessage(sequence, message, delivery_count))
+                taken.append(StoredMessage.of(sequence, message, delivery_count))
             offset = end
         self.count -= len(taken)
         self._position = sequence

@@ -17,11 +17,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import ipaddress
 import logging
 import os
 import subprocess
 import tempfile
 import urllib.error
+import urllib.parse
 import urllib.request
 import zipfile
 from collections.abc import Callable, Mapping
@@ -96,8 +98,10 @@ ARTIFACTS: Final = (
 )
 
 
-def check_choice(choice: str) -> None:
-    """Check the option ``jars``. Raises: ConfigError."""
+def check_choice(choice: str, repository: str = "") -> None:
+    """Check the options ``jars`` and ``maven_repository``. Raises: ConfigError."""
+    if repository and not is_safe(repository):
+        raise ConfigError(_unsafe(repository), key="maven_repository")
     if choice in ("auto", "packages", "download"):
         return
     for path in _listed(choice):
@@ -191,6 +195,7 @@ def resolve(cache: Path, repository: str, environment: Mapping[str, str]) -> Non
         ]
         configured = configured_repository(repository, environment)
         if configured:
+            _check_safe(configured)
             command += ["--repositories", configured]
         done = subprocess.run(
             [*command, str(program)],
@@ -229,8 +234,7 @@ def download(cache: Path, repository: str, environment: Mapping[str, str]) -> No
 
 
 def _download_one(url: str, path: Path, artifact: Artifact) -> None:
-    if not url.startswith(("https://", "http://", "file:")):
-        raise JarsError(f"{url} is neither http(s) nor file")
+    _check_safe(url)
     handle, name = tempfile.mkstemp(prefix=".jar-", dir=path.parent)
     temporary = Path(name)
     try:
@@ -250,11 +254,44 @@ def _download_one(url: str, path: Path, artifact: Artifact) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def is_safe(url: str) -> bool:
+    """Nobody between can change what comes: https, a file, or http of this machine."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme == "http":
+        host = parts.hostname or ""
+        with contextlib.suppress(ValueError):
+            return ipaddress.ip_address(host).is_loopback
+        return host == "localhost"
+    return parts.scheme in ("https", "file")
+
+
+def _unsafe(url: str) -> str:
+    return f"{url} is neither https nor file: anybody between could answer; take an https address"
+
+
+def _check_safe(url: str) -> None:
+    if not is_safe(url):
+        raise JarsError(_unsafe(url))
+
+
+class _SafeRedirects(urllib.request.HTTPRedirectHandler):
+    """Goes where it is sent, but not to where it could not have been asked to go."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str):
+        _check_safe(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _open(url: str) -> Any:
+    """As urlopen: proxies and certificates come from the environment. Raises: JarsError, OSError."""
+    return urllib.request.build_opener(_SafeRedirects).open(url, timeout=READ_TIMEOUT)
+
+
 def _copy(url: str, file: Any) -> str:
     """Copy *url* into *file*; its SHA-1 in hexadecimal."""
     digest = hashlib.sha1(usedforsecurity=False)  # what Maven repositories publish
     size_bytes = 0
-    with urllib.request.urlopen(url, timeout=READ_TIMEOUT) as answer:
+    with _open(url) as answer:
         while chunk := answer.read(1 << 16):
             size_bytes += len(chunk)
             if size_bytes > JAR_BYTES_MAX:
@@ -267,7 +304,7 @@ def _copy(url: str, file: Any) -> str:
 def _published_digest(url: str) -> str:
     """The digest at *url*, or "" where the repository publishes none."""
     try:
-        with urllib.request.urlopen(url, timeout=READ_TIMEOUT) as answer:
+        with _open(url) as answer:
             words = answer.read(200).decode("ascii", "replace").split()
     except urllib.error.URLError as exc:
         missing = exc.code == 404 if isinstance(exc, urllib.error.HTTPError) else False

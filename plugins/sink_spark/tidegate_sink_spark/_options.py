@@ -93,6 +93,6 @@ class SparkSinkOptions:
     )
     maven_repository: str = option(
         "",
-        help="Base URL of the Maven repository for the jars; empty: TIDEGATE_MAVEN_REPOSITORY, "
+        help="Base URL (https or file) of the Maven repository for the jars; empty: TIDEGATE_MAVEN_REPOSITORY, "
         "a mirror in ~/.m2/settings.xml, or the one that PySpark's own Ivy names.",
     )

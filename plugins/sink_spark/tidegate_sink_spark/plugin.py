@@ -27,7 +27,7 @@ class SparkSinkFactory:
         """Build the sink; nothing is started, nothing is written. Raises: ConfigError."""
         if not isinstance(options, SparkSinkOptions):
             raise TypeError(f"options must be SparkSinkOptions, not {type(options).__name__}")
-        _jars.check_choice(options.jars)
+        _jars.check_choice(options.jars, options.maven_repository)
         if options.segment_size > options.staging_max:
             raise ConfigError("is larger than staging_max", key="segment_size")
         for key in options.spark_conf:

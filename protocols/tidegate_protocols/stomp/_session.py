@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final, cast, final
 
 from tidegate.spi import (
+    AccessError,
     Broker,
     ConnectionEndedError,
     ConnectRequest,
@@ -239,6 +240,11 @@ class Session:
         receipt = token.receipt if isinstance(token, _Farewell) else cast("str | None", token)
         self.refuse(error, None, receipt)
 
+    @property
+    def has_unsent(self) -> bool:
+        """ClientPeer: the client has not taken all."""
+        return self._wire.is_streaming or self._wire.link.unsent_bytes > 0
+
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
         """ClientPeer: messages for subscription *key*, in one write."""
         if self._client is not None and self.state is not State.CLOSED and not self._is_lost:
@@ -260,6 +266,9 @@ class Session:
     def closed(self, error: GatewayError) -> None:
         """ClientPeer: the broker ended the connection: ERROR, then close."""
         self._client = None
+        if isinstance(error, AccessError) and self.has_unsent:
+            self._wire.cancel_large()
+            self._wire.link.abort()
         self.refuse(error, None)
 
     # ------------------------------------------------------------------------------------- frames

@@ -209,6 +209,7 @@ class Client:
         events: all of it as words, for tests about order.
         browsing: keys of the browsing subscriptions that are not over.
         is_paused: the broker asked to stop reading.
+        has_unsent: as ClientPeer says it.
         ended: the error given to ``closed``, if any.
         on_deliver, on_closed: called from within the callback, as a front-end may.
     """
@@ -220,6 +221,7 @@ class Client:
         self.events: list[object] = []
         self.browsing: list[str] = []
         self.is_paused = False
+        self.has_unsent = False
         self.ended: GatewayError | None = None
         self.on_deliver: Callable[[str, Sequence[StoredMessage]], None] | None = None
         self.on_closed: Callable[[], None] | None = None

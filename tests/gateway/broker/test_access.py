@@ -15,6 +15,7 @@ from tidegate.spi import (
     Action,
     AuditEvent,
     AuditKind,
+    BranchId,
     Credentials,
     Identity,
     Message,
@@ -335,6 +336,71 @@ async def test_a_will_of_before_the_start_is_its_client_s_with_groups_and_addres
         assert before.address == "127.0.0.1"
 
 
+class Staff(Wall):
+    """Who is in its list is in group ``staff``, which alone may publish wills; and it knows so later."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.names = {*names}
+        self.is_gone = False
+
+    async def authenticate(self, credentials: Credentials) -> Principal:
+        name = credentials.username or "reader"
+        return Principal(name, frozenset({"staff"} if name in self.names else ()))
+
+    def principal_now(self, principal: Principal) -> Principal | None:
+        if self.is_gone and principal.name != "reader":
+            return None
+        groups = frozenset({"staff"} if principal.name in self.names else ())
+        return Principal(principal.name, groups)
+
+    def authorize(self, identity: Identity, action: Action, destination: str) -> Verdict:
+        if destination == "topic://wills" and action is Action.PUBLISH:
+            return Verdict.ALLOW if "staff" in identity.groups else Verdict.DENY
+        return Verdict.ALLOW
+
+
+@pytest.mark.parametrize("what", ["nothing", "the group", "the user"])
+@pytest.mark.parametrize("more", [{}, {**STORED, "will_delay": 10}])
+async def test_a_will_is_of_whom_its_client_would_be_by_now(
+    what: str, more: dict[str, Any], logged_errors: list[str]
+) -> None:
+    logged_errors.append("will=lost")
+    staff = Staff("ann")
+    async with Broker(extensions=[staff]) as broker:
+        will = message("topic://wills", "w")
+        client = await broker.client("mqtt", "c", username="ann", will=will, **more)
+        reader = await broker.client()
+        reader.subscribe("topic://wills")
+        if more:
+            client.connection.disconnect(graceful=False)
+        if what == "the group":
+            staff.names.clear()
+        staff.is_gone = what == "the user"
+        broker.core.rights_changed()
+        if not more and client.ended is None:
+            client.connection.disconnect(graceful=False)
+        broker.core.wills.publish_due(1 << 60)
+        await broker.settle()
+        assert reader.bodies() == ([b"w"] if what == "nothing" else [])
+
+
+async def test_a_will_of_before_the_start_is_of_the_groups_that_its_client_had_at_last() -> None:
+    staff = Staff("ann")
+    async with Broker(extensions=[staff]) as broker:
+        will = message("topic://wills", "w")
+        await stored(broker, username="ann", will=will, will_delay=10)
+        staff.names.clear()
+        broker.core.rights_changed()
+        await broker.settle()
+        await broker.kill()
+        reader = await broker.client()
+        reader.subscribe("topic://wills")
+        broker.core.wills.publish_due(1 << 60)
+        await broker.settle()
+        assert reader.bodies() == []
+
+
 class Redirect:
     """Sends what is for ``topic://a`` to ``topic://b``, and retains it on demand."""
 
@@ -373,6 +439,84 @@ async def test_a_transaction_that_is_committed_after_the_right_is_gone_is_refuse
         with pytest.raises(AccessError):
             client.connection.commit("t")
         client.connection.abort("t")
+
+
+@pytest.mark.parametrize("wanted", ["topic://secret.*", "topic://*.plan", "topic://>"])
+async def test_a_client_that_has_not_taken_what_it_may_not_have_any_more_ends(wanted: str) -> None:
+    wall = Wall((Action.SUBSCRIBE, "topic://other.plan"))
+    async with Broker(extensions=[wall]) as broker:
+        slow, quick = await broker.client(), await broker.client()
+        for client in (slow, quick):
+            client.subscribe(wanted, qos=0, acknowledge=False)
+        quick.send("topic://secret.plan", "m")
+        await broker.settle()
+        slow.has_unsent = True
+        broker.core.rights_changed()  # it may still have all that it was given
+        assert slow.ended is None
+        wall.refused.add(SECRET)
+        broker.core.rights_changed()
+        assert isinstance(slow.ended, AccessError)
+        assert quick.ended is None
+
+
+async def test_what_was_given_to_a_slow_client_is_not_known_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidegate.broker.publish.access.AUTHORIZATIONS_MAX", 3)
+    wall = Wall((Action.SUBSCRIBE, "topic://other.plan"))
+    async with Broker(extensions=[wall]) as broker:
+        slow, sender = await broker.client(), await broker.client()
+        slow.subscribe("topic://>", qos=0, acknowledge=False)
+        for number in range(9):
+            sender.send(f"topic://{number}", "m")
+        await broker.settle()
+        broker.core.rights_changed()
+        assert slow.ended is None
+        for number in range(9):
+            sender.send(f"topic://{number}", "m")
+        await broker.settle()
+        slow.has_unsent = True
+        wall.refused.add((Action.SUBSCRIBE, "topic://0"))
+        broker.core.rights_changed()
+        assert isinstance(slow.ended, AccessError)
+
+
+@pytest.mark.parametrize("action", [Action.PUBLISH, Action.RETAIN])
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_a_branch_is_asked_about_again_when_it_commits(
+    action: Action, is_killed: bool
+) -> None:
+    wall, branch_id = Wall(), BranchId(1, b"b")
+    async with Broker(extensions=[wall]) as broker:
+        client = await broker.client()
+        client.connection.begin("t")
+        client.send("topic://open", "m", transaction="t")
+        client.send("topic://t", "m", transaction="t", retain=True)
+        client.connection.prepare("t", branch_id, "prepared")
+        await broker.settle()
+        wall.refused.add((action, "topic://t"))
+        if is_killed:
+            await broker.kill()
+            client = await broker.client()
+        else:
+            broker.core.rights_changed()
+        reader = await broker.client()
+        reader.subscribe("topic://>")
+        client.connection.commit_branch(branch_id, "refused")
+        await broker.settle()
+        assert "refused" not in client.confirmations
+        ((token, error),) = client.failures
+        assert token == "refused"
+        assert isinstance(error, AccessError)
+        assert reader.bodies() == []
+        # It is as it was: there when the right is back.
+        assert len(client.connection.branches()) == 1
+        wall.refused.clear()
+        broker.core.rights_changed()
+        client.connection.commit_branch(branch_id, "committed")
+        await broker.settle()
+        assert client.confirmations[-1] == "committed"
+        assert reader.bodies() == [b"m", b"m"]
 
 
 async def test_temporary_destinations_need_no_rule_and_are_their_owner_s() -> None:

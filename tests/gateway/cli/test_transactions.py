@@ -62,6 +62,7 @@ class Client:
     def __init__(self) -> None:
         self.received: list[StoredMessage] = []
         self.tokens: list[object] = []
+        self.has_unsent = False
         self.connection: Any = None
 
     def confirmed(self, tokens) -> None:

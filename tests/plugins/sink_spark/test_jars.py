@@ -2,6 +2,8 @@
 
 import dataclasses
 import hashlib
+import http.server
+import threading
 import zipfile
 from pathlib import Path
 
@@ -114,6 +116,53 @@ def test_a_jar_that_never_ends_is_refused(
 def test_a_repository_of_another_scheme_is_refused(cache: Path) -> None:
     with pytest.raises(JarsError, match="neither http"):
         download(cache, "ftp://x", {})
+
+
+PLAIN = ("http://repo.example/m2", "http://127.0.0.1.example/m2", "http://user@10.0.0.1:8081/m2")
+
+
+@pytest.mark.parametrize("url", [*PLAIN, "HTTP://repo.example"])
+def test_a_repository_that_anybody_between_could_be_is_refused(
+    tmp_path: Path, cache: Path, url: str
+) -> None:
+    with pytest.raises(ConfigError, match="take an https address") as caught:
+        check_choice("auto", url)
+    assert caught.value.key == "maven_repository"
+    environment = make_spark(tmp_path, "touch asked")
+    environment["TIDEGATE_MAVEN_REPOSITORY"] = url  # which no check of the options sees
+    with pytest.raises(JarsError, match=r"packages: .* https address.*download: .* https address"):
+        ensure_jars("auto", cache, repository="", environment=environment)
+    assert list(cache.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "url", ["http://localhost:1/m2", "http://127.0.0.1:1", "http://[::1]:1/m2"]
+)
+def test_a_repository_of_this_machine_may_be_plain(cache: Path, url: str) -> None:
+    check_choice("auto", url)
+    with pytest.raises(OSError, match="refused"):
+        download(cache, url, {})
+
+
+def test_a_repository_that_sends_elsewhere_cannot_send_there_either(cache: Path) -> None:
+    class Away(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", "http://repo.example/other.jar")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Away) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            with pytest.raises(JarsError, match=r"repo\.example/other\.jar is neither"):
+                download(cache, f"http://127.0.0.1:{server.server_port}", {})
+        finally:
+            server.shutdown()
+            serving.join()
+    assert list(cache.iterdir()) == []
 
 
 def test_jars_in_the_cache_are_not_fetched_again(cache: Path) -> None:

@@ -823,6 +823,16 @@ def test_an_end_by_the_broker_closes_the_link(client):
     assert client.gets() == []
 
 
+def test_what_waits_unsent_is_dropped_when_a_right_is_gone(client):
+    assert not client.session.has_unsent
+    client.link.unsent_bytes = 1
+    assert client.session.has_unsent
+    client.session.closed(AccessError("subscribe is not allowed", destination="topic://t"))
+    assert client.link.is_aborted
+    assert client.session.state is SessionState.CLOSED
+    assert client.gets() == []
+
+
 def test_an_end_in_the_middle_of_a_read_stops_the_read_quietly(client):
     def end(name: str) -> None:
         if name == "publish":

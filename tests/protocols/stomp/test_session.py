@@ -191,6 +191,15 @@ class TestEveryFrameInEveryState:
             harness.feed(late)
         assert harness.error().headers["message"].endswith("is not allowed after DISCONNECT")
 
+    def test_what_waits_unsent_is_dropped_when_a_right_is_gone(self, harness):
+        harness.connect()
+        assert not harness.session.has_unsent
+        harness.link.unsent_bytes = 1
+        assert harness.session.has_unsent
+        harness.session.closed(AccessError("subscribe is not allowed", destination="topic://t"))
+        assert harness.link.is_aborted
+        assert harness.frames() == []
+
     @pytest.mark.parametrize("name", [*WORK, *DISCONNECT, *CONNECTS])
     def test_on_a_closed_session_is_ignored(self, harness, name):
         harness.connect()

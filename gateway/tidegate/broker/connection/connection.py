@@ -32,6 +32,7 @@ from tidegate.spi import (
     Held,
     InflightDirection,
     InflightRecord,
+    Message,
     Principal,
     PutInflight,
     RemoveInflight,
@@ -192,7 +193,9 @@ class Connection(Client):
 
     def commit_branch(self, branch_id: BranchId, token: Token = None) -> None:
         self.check_open()
-        self.parts.branches.complete(self._own(branch_id), self, token, commit=True)
+        self.parts.branches.complete(
+            self._own(branch_id), self, token, commit=True, check=self._check_held
+        )
 
     def roll_back_branch(self, branch_id: BranchId, token: Token = None) -> None:
         self.check_open()
@@ -201,6 +204,12 @@ class Connection(Client):
     def forget_branch(self, branch_id: BranchId, token: Token = None) -> None:
         self.check_open()
         self.parts.branches.forget(self._own(branch_id), self, token)
+
+    def _check_held(self, message: Message) -> None:
+        """Whoever commits must have the right. Raises: AccessError."""
+        if self.is_closed:  # since it asked: nobody keeps what is remembered up to date
+            self.rights.forget()
+        self.parts.access.check_held(self, message)
 
     def _own(self, branch_id: BranchId) -> BranchId:
         """Of another's branch of the same id nobody is told."""
@@ -273,6 +282,7 @@ class Connection(Client):
                     address=self.address,
                     session=None,
                     due=self._writer.elapsed(),
+                    who_now=self.vouched.left_behind,
                 )
             )
         parts.flow.forget_client(self)
@@ -287,10 +297,18 @@ class Connection(Client):
 
     def rights_changed(self) -> None:
         """What it may do is decided anew; it ends when it has something that it may not have."""
-        self.rights.forget()
+        access, rights = self.parts.access, self.rights
+        # Of what nobody acknowledges only the answers of before tell what it was.
+        before = dict(rights.verdicts) if access.authorizers and self._peer.has_unsent else None
+        is_complete = rights.is_complete
+        rights.forget()
+        if self.session is not None:
+            self.parts.sessions.identify(self.session, self.identity)
         try:
-            self.parts.access.authorize(self, Action.CONNECT, "")
+            access.authorize(self, Action.CONNECT, "")
             self._serving.decide_again()
+            if before is not None:
+                access.check_unsent(self, before, is_complete=is_complete)
         except AccessError as error:
             _log.warning("peer=%s client=%r ended: %s", self.address, self.client_id, error)
             self.end(error)

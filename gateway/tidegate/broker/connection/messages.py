@@ -14,7 +14,6 @@ from tidegate.broker.route.router import Route
 from tidegate.broker.transactions.transactions import Published, Settled, Transaction
 from tidegate.broker.turn.turn import Unit
 from tidegate.spi import (
-    Action,
     AddMessage,
     BranchId,
     GatewayError,
@@ -24,6 +23,7 @@ from tidegate.spi import (
     RequestError,
     StoredMessage,
     Token,
+    content_bytes,
     names,
 )
 
@@ -85,13 +85,14 @@ class Messages:
         ids = route.ids
         if ids and message.qos == 0:
             message = at_least_once(message)
-        stored = StoredMessage(sequence, message)
+        size = content_bytes(message)
+        stored = StoredMessage(sequence, message, size)
         if ids:
             operations = turn.operations
             turn.units.append(Unit(len(operations), 1, self._client, token))
             operations.append(AddMessage(sequence, message, ids))
             turn.synced = True
-            turn.body_bytes += stored.size
+            turn.body_bytes += size
             if turn.body_bytes > self._flow.turn_bytes_max:
                 self._flow.throttle_unwritten(self._client)
         elif token is not None:
@@ -361,10 +362,7 @@ class Messages:
             destination = step.message.destination
             if names.is_temporary(destination):  # it may be gone
                 parts.temporary.check_exists(destination)
-            # The right may be gone since it was sent.
-            parts.access.authorize(self._client, Action.PUBLISH, destination)
-            if step.message.retain:
-                parts.access.authorize(self._client, Action.RETAIN, destination)
+            parts.access.check_held(self._client, step.message)
         if self._publisher.has_detours:
             messages = [step.message for step in published]
             self._publisher.check_together(self._client.key, messages)

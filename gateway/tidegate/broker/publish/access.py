@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
@@ -76,19 +76,23 @@ def check_own(write: OwnWrite, destination: str) -> None:
 class Rights:
     """What is remembered of what an author may do, until rights change.
 
-    Attributes: publishable: destinations of publishes about which nothing more is to be asked.
+    Attributes:
+        publishable: destinations of publishes about which nothing more is to be asked.
+        is_complete: *verdicts* has all that was answered since rights changed.
     """
 
-    __slots__ = ("publishable", "verdicts")
+    __slots__ = ("is_complete", "publishable", "verdicts")
 
     def __init__(self) -> None:
         self.publishable: dict[str, None] = {}
         self.verdicts: dict[tuple[Action, str], Verdict] = {}
+        self.is_complete = True
 
     def forget(self) -> None:
         """Rights are other ones now."""
         self.publishable.clear()
         self.verdicts.clear()
+        self.is_complete = True
 
 
 class Author(Protocol):
@@ -148,7 +152,10 @@ class Access:
         if len(destination) <= _REMEMBERED_CHARACTERS:
             if len(verdicts) >= AUTHORIZATIONS_MAX:
                 verdicts.clear()
+                author.rights.is_complete = False
             verdicts[action, destination] = verdict
+        else:
+            author.rights.is_complete = False
         return verdict
 
     @staticmethod
@@ -260,6 +267,13 @@ class Access:
             self.authorize(author, Action.RETAIN, destination)
         return message
 
+    def check_held(self, author: Author, message: Message) -> None:
+        """What was held back since it was checked, by a transaction or a prepared branch, is asked
+        about again: the right may be gone. Raises: AccessError."""
+        self.authorize(author, Action.PUBLISH, message.destination)
+        if message.retain:
+            self.authorize(author, Action.RETAIN, message.destination)
+
     def check_will(self, author: Author, will: Message) -> None:
         """Refuse now what would be refused when nobody is there to be told. Raises: AccessError."""
         if not self.authorizers:
@@ -288,6 +302,27 @@ class Access:
             raise self.refusal(author, action, destination)
         if action is Action.CONSUME and not names.is_filter(names.name_of(destination)):
             self._check_create(author, destination)
+
+    def check_unsent(
+        self, author: Author, before: Mapping[tuple[Action, str], Verdict], *, is_complete: bool
+    ) -> None:
+        """Call after rights changed for a client that has not taken all that it was given.
+
+        Args: before, is_complete: what :class:`Rights` remembered until then.
+        Raises: AccessError when something that it was given may be of what it may not have by now.
+        """
+        for (action, destination), verdict in before.items():
+            if (
+                action in _OF_FILTERS
+                and verdict is Verdict.ALLOW
+                and not self.permits(author, action, destination)
+            ):
+                raise self.refusal(author, action, destination)
+        if not is_complete:
+            raise AccessError(
+                "rights have changed, and what was on its way may not be allowed any more",
+                principal=author.principal,
+            )
 
     def allows(self, author: Author, destination: str) -> Allows | None:
         """What of a subscription may be delivered; None: everything.

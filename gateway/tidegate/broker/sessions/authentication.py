@@ -6,6 +6,7 @@ Passwords are checked, and answers in an exchange, when :class:`~.checks.Checks`
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,10 +46,26 @@ class Vouched:
 
     def now(self) -> Principal | None:
         """Who it is now; None: nobody any more."""
+        return self._ask(self.principal)
+
+    def by_name(self) -> Principal | None:
+        """The same, whatever it was let in by; None also when its directory knows nobody by name."""
+        return self._ask(dataclasses.replace(self.principal, proof=""))
+
+    @property
+    def is_followed(self) -> bool:
+        """Its directory knows it by name, also after a start."""
+        return self.by is not None and self.by_name() is not None
+
+    def left_behind(self) -> Principal | None:
+        """Who what it left behind is of: a new password takes back connections, but no wills."""
+        return self.now() or self.by_name()
+
+    def _ask(self, principal: Principal) -> Principal | None:
         if self.by is None:
-            return self.principal
+            return principal
         try:
-            return self.by.principal_now(self.principal)
+            return self.by.principal_now(principal)
         except FAILURES:  # whoever cannot say throws nobody out
             _log.exception("directory=%s failed", self.by)
             return self.principal
@@ -102,12 +119,14 @@ class Authentication:
             "logins.failures.bytes": self.failed_logins.size_bytes,
         }
 
-    def groups_now(self, name: str) -> frozenset[str] | None:
-        """The groups of one whose client is away; None: nobody knows it."""
+    def known_by_name(self, principal: Principal) -> Principal | None:
+        """Who one that was known by its name is by now; None: nobody any more."""
+        if not self._directories:
+            return principal  # who could say is not asked any more
         for directory in self._directories:
-            found = Vouched(Principal(name), directory).now()
+            found = Vouched(principal, directory).by_name()
             if found is not None:
-                return found.groups
+                return found
         return None
 
     def refused(self, request: ConnectRequest, error: AccessError) -> None:

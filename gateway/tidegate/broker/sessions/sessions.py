@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from functools import partial
+from typing import Final, Protocol
 
 import msgspec
 
@@ -13,8 +14,10 @@ from tidegate.broker.limits.accounts import Accounts, Counted
 from tidegate.broker.owner import key_of, origin_of
 from tidegate.broker.publish.access import Author
 from tidegate.broker.sessions import in_doubt
+from tidegate.broker.sessions.authentication import Vouched
 from tidegate.broker.sessions.state import (
     FOLLOWED_OPTION,
+    KEPT_OPTIONS,
     ONCE_OPTION,
     SESSION_BYTES,
     SessionState,
@@ -29,6 +32,7 @@ from tidegate.spi import (
     Identity,
     InflightState,
     MessageStore,
+    Principal,
     PutSession,
     RecoveredState,
     RemoveSession,
@@ -41,14 +45,24 @@ from tidegate.spi import (
 _CLOCK_SET_US: Final = 1_577_836_800_000_000
 
 
+class Client(Author, Protocol):
+    """Whose session it is, while it is connected."""
+
+    vouched: Vouched
+
+
 @dataclass(eq=False, repr=False)
 class Sessions:
-    """All sessions of the gateway."""
+    """All sessions of the gateway.
+
+    Attributes: who_now: who the client of a session is by now, None: nobody any more.
+    """
 
     _writer: TurnWriter
     _destinations: Destinations
     _wills: Wills
     _accounts: Accounts
+    who_now: Callable[[Principal], Principal | None] = lambda principal: principal
     expired: int = 0
     _by_key: dict[str, SessionState] = field(default_factory=dict[str, SessionState])
 
@@ -86,7 +100,10 @@ class Sessions:
         for session in list(self._by_key.values()):
             stored = session.stored
             if stored.will is not None:
-                self._leave_will(session, session.identity, "before the start")
+                identity = session.identity
+                known = Principal(identity.principal, identity.groups)
+                who_now = partial(self.who_now, known) if session.is_followed else None
+                self._leave_will(session, identity, "before the start", who_now)
         self.expire(self._writer.elapsed())
 
     # --- life ----------------------------------------------------------------------------------
@@ -152,7 +169,16 @@ class Sessions:
         self._writer.add_operation(PutSession(stored))
         return session
 
-    def end_connection(self, session: SessionState, connection: Author, *, has_will: bool) -> None:
+    def identify(self, session: SessionState, identity: Identity) -> None:
+        """Its client has other groups now: by those its will is asked about after a kill."""
+        before = session.stored
+        kept = {name: before.options[name] for name in KEPT_OPTIONS if name in before.options}
+        options = identity_options(identity) | kept
+        if options != before.options:
+            session.stored = msgspec.structs.replace(before, options=options)
+            self._writer.add_operation(PutSession(session.stored))
+
+    def end_connection(self, session: SessionState, connection: Client, *, has_will: bool) -> None:
         """Its connection is gone; from now on its expiry interval runs.
 
         Args: has_will: the will is to be published.
@@ -169,7 +195,9 @@ class Sessions:
         session.charge()
         self._writer.add_operation(PutSession(session.stored))
         if has_will:
-            self._leave_will(session, connection.identity, connection.address)
+            self._leave_will(
+                session, connection.identity, connection.address, connection.vouched.left_behind
+            )
         if session.stored.expiry_interval == 0:
             self.remove(session)
         elif session.stored.attached:
@@ -179,7 +207,13 @@ class Sessions:
         """Replace its expiry interval; stored with the end of the connection."""
         session.stored = msgspec.structs.replace(session.stored, expiry_interval=interval_s)
 
-    def _leave_will(self, session: SessionState, identity: Identity, address: str) -> None:
+    def _leave_will(
+        self,
+        session: SessionState,
+        identity: Identity,
+        address: str,
+        who_now: Callable[[], Principal | None] | None = None,
+    ) -> None:
         stored = session.stored
         assert stored.will is not None
         delay_s = min(stored.will_delay, stored.expiry_interval)
@@ -189,8 +223,8 @@ class Sessions:
             identity=identity,
             address=address,
             session=session,
-            is_followed=session.is_followed,
             due=session.left_at + delay_s * 1_000_000,
+            who_now=who_now,
         )
         self._wills.take(will)
 

@@ -22,10 +22,14 @@ from tidegate.spi import (
 #: only the gateway's next run publishes is authorized by them.
 GROUPS_OPTION: Final = "groups"  # a JSON list
 ADDRESS_OPTION: Final = "address"
-FOLLOWED_OPTION: Final = "followed"  # a directory said who it is, and can say so again
 
 #: And this one, for a client that :attr:`tidegate.spi.ClientRules.delivers_once` is said of.
 ONCE_OPTION: Final = "delivers-once"
+
+#: And this one, where a directory knows the owner by name, and can say after a start who it is then.
+FOLLOWED_OPTION: Final = "followed"
+#: Those that stay as they are while the client is connected.
+KEPT_OPTIONS: Final = (ONCE_OPTION, FOLLOWED_OPTION)
 
 #: What a session takes without its names, and one more subscription that it has attached: measured
 #: over 10,000 sessions and rounded up.
@@ -105,7 +109,7 @@ class SessionState:
 
     @property
     def is_followed(self) -> bool:
-        """Its groups are those that a directory says."""
+        """A directory can say who its owner is by now."""
         return FOLLOWED_OPTION in self.stored.options
 
     def records(self) -> list[InflightRecord]:

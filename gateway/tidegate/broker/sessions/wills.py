@@ -22,10 +22,12 @@ from tidegate.broker.sessions.state import SessionState
 from tidegate.broker.turn.writer import TurnWriter
 from tidegate.plugin_exit import FAILURES, failure_of
 from tidegate.spi import (
+    AccessError,
     FlowControlError,
     GatewayError,
     Identity,
     Message,
+    Principal,
     PutSession,
     Token,
 )
@@ -47,12 +49,13 @@ class Will:
     told of its failure.
 
     Attributes:
-        message: what to publish; identity, address: of the client. Its groups are those of when it
-            was connected last, and, if *is_followed*, of when the will is published.
+        message: what to publish; identity, address: of the client, as it was when it was connected
+            last.
         session: the stored session that holds it; None when none does.
         due: when to publish, by :meth:`TurnWriter.elapsed`.
         is_late: its time came, but there was no room: nothing takes it back any more.
         rights: see :class:`~tidegate.broker.publish.access.Author`.
+        who_now: tells who the client would be by now; None: nobody can.
     """
 
     _wills: Wills
@@ -62,9 +65,9 @@ class Will:
     address: str
     session: SessionState | None
     due: int
-    is_followed: bool = False
     is_late: bool = False
     rights: Rights = field(default_factory=Rights)
+    who_now: Callable[[], Principal | None] | None = None
 
     @property
     def principal(self) -> str:
@@ -83,17 +86,24 @@ class Will:
         self._wills.publish_failed(self, error)
 
 
+def _identify(will: Will) -> None:
+    """Who its client is by now. Raises: AccessError when it is nobody any more."""
+    if will.who_now is not None:
+        principal = will.who_now()
+        if principal is None:
+            raise AccessError("there is no such user any more", principal=will.principal)
+        if principal.groups != will.identity.groups:
+            will.identity = dataclasses.replace(will.identity, groups=principal.groups)
+            will.rights.forget()
+
+
 @dataclass(eq=False, repr=False)
 class Wills:
-    """Wills that wait.
-
-    Attributes: groups_now: the groups that somebody is in, None when nobody knows it any more.
-    """
+    """Wills that wait."""
 
     _writer: TurnWriter
     _publisher: Publisher
     _access: Access
-    groups_now: Callable[[str], frozenset[str] | None] = lambda name: None
     _waiting: dict[Will, None] = field(default_factory=dict[Will, None])
     _by_session: dict[SessionState, Will] = field(default_factory=dict[SessionState, Will])
 
@@ -176,12 +186,6 @@ class Wills:
         except FAILURES as error:  # one client's will must not keep the others from going
             self._lose(will, failure_of(error))
 
-    def _follow(self, will: Will) -> None:
-        groups = self.groups_now(will.principal) if will.is_followed else None
-        if groups is not None and groups != will.identity.groups:
-            will.identity = dataclasses.replace(will.identity, groups=groups)
-            will.rights.forget()
-
     def _add(self, will: Will) -> None:
         writer, publisher = self._writer, self._publisher
         now = writer.now()
@@ -191,7 +195,7 @@ class Wills:
         expires_at = now + life if message.expires_at else 0
         message = msgspec.structs.replace(message, received_at=now, expires_at=expires_at)
         writer.check_writable()
-        self._follow(will)
+        _identify(will)
         message = self._access.check_publish(will, message)
         publisher.resolve(
             message.destination, will.principal

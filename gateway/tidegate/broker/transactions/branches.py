@@ -42,6 +42,7 @@ from tidegate.spi import (
     FlowControlError,
     GatewayError,
     LockedMessages,
+    Message,
     MessageStore,
     PutBranch,
     RecoveredState,
@@ -60,6 +61,11 @@ _log = logging.getLogger("tidegate.broker.branches")
 #: Messages and bytes of bodies read at a time when a branch is completed.
 _PAGE_COUNT: Final = 1000
 _PAGE_BYTES: Final = 16 << 20
+
+
+def _anything(message: Message) -> None:
+    """Whoever completes the branch may publish it."""
+
 
 _DECIDED: Final = {BranchState.COMMITTED: "committed", BranchState.ROLLED_BACK: "rolled back"}
 
@@ -222,10 +228,12 @@ class Branches:
         *,
         commit: bool,
         heuristic: bool = False,
+        check: Callable[[Message], None] = _anything,
     ) -> None:
         """Commit or roll back; *who* is told when it is durable, or why it failed.
 
-        Args: heuristic: an operator does it: keep a record.
+        Args: heuristic: an operator does it: keep a record; check: called with each message that
+            is about to be published, and may raise AccessError: the branch is as it was then.
         Raises: RequestError for a branch that is not in doubt; StoreError.
         """
         branch = self._find(branch_id)
@@ -237,7 +245,7 @@ class Branches:
         self._writer.check_writable()
         branch.is_busy = True
         self._tasks.spawn(
-            self._complete(branch, who, token, commit=commit, heuristic=heuristic),
+            self._complete(branch, who, token, check, commit=commit, heuristic=heuristic),
             f"page-in branch {branch_id}",
         )
 
@@ -265,7 +273,14 @@ class Branches:
         return branch
 
     async def _complete(
-        self, branch: Prepared, who: Waiting, token: Token, *, commit: bool, heuristic: bool
+        self,
+        branch: Prepared,
+        who: Waiting,
+        token: Token,
+        check: Callable[[Message], None],
+        *,
+        commit: bool,
+        heuristic: bool,
     ) -> None:
         try:
             sent = await self._sent(branch) if commit else []
@@ -274,6 +289,8 @@ class Branches:
                 if item.rejected or not commit:
                     found = await self._read(pending_list, item.sequences)
                     back += [(message, pending_list, 0) for message in found]
+            for item in sent:
+                check(item.message)
             self._finish(branch, who, token, sent, back, commit=commit, heuristic=heuristic)
         except FAILURES as error:
             branch.is_busy = False

@@ -35,6 +35,11 @@ class ClientPeer(Protocol):
     it says so.
     """
 
+    @property
+    def has_unsent(self) -> bool:
+        """Something that was delivered still waits here, or in the link, for the client to take it."""
+        ...
+
     def confirmed(self, tokens: Sequence[Token]) -> None:
         """The operations with these tokens are durable, in this order."""
         ...
@@ -65,6 +70,8 @@ class ClientPeer(Protocol):
     def closed(self, error: GatewayError) -> None:
         """The broker ended the connection: tell the client if the protocol can, then close.
 
+        With an AccessError what waits here must not go out any more, because the client may not
+        have it by now: rather it is told nothing.
         From within, the front-end may still call ``acknowledge``, ``record_inflight`` and
         ``disconnect``; the BrokerConnection is dead when this returns.
         """

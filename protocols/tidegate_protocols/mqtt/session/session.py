@@ -18,6 +18,7 @@ from functools import partial
 from typing import Final, cast, final
 
 from tidegate.spi import (
+    AccessError,
     AuthenticationExchange,
     ConnectResult,
     GatewayError,
@@ -233,6 +234,11 @@ class Session:
         self.fail(error, disconnect=False)
         self._runtime.call_later(0.0, self._disconnect)
 
+    @property
+    def has_unsent(self) -> bool:
+        """The client has not taken all."""
+        return self._writing.is_streaming or self._link.unsent_bytes > 0
+
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
         """Send messages of one subscription."""
         if self.state is _CONNECTED and self._conversation is not None:
@@ -248,7 +254,10 @@ class Session:
             self._reading.resume(Pause.BY_BROKER)
 
     def closed(self, error: GatewayError) -> None:
-        """The broker ended the connection: take-over [MQTT-3.1.4-2], shutdown."""
+        """The broker ended the connection: take-over [MQTT-3.1.4-2], shutdown, a right is gone."""
+        if isinstance(error, AccessError) and self.has_unsent:
+            self._writing.cancel_large()
+            self._link.abort()
         self.end(Input.ENDED, error.for_client, logging.INFO, code=end_reason(error))
 
     # ------------------------------------------------------------------------------ connecting
