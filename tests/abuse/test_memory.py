@@ -111,7 +111,7 @@ def unacknowledged(victim: Victim, wanted: int) -> int:
     """Take from eight queues of 8 MB each and acknowledge nothing. Returns: bytes that came."""
     queues = [f"/queue/taken{number}" for number in range(8)]
     with connected(victim) as producer:
-        body = bytes(60_000)
+        body = b"n" * 60_000
         producer.flood(
             (frame("SEND", body, destination=queue) for queue in queues for _ in range(140)),
             patience_s=20,
