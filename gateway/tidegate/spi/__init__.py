@@ -107,6 +107,7 @@ from tidegate.spi.storage.branches import (
 from tidegate.spi.storage.cursor import (
     CursorContext,
     CursorFactory,
+    CursorMemory,
     PageReader,
     PendingCursor,
     TemporarySpace,
@@ -211,6 +212,7 @@ __all__ = [
     "Credentials",
     "CursorContext",
     "CursorFactory",
+    "CursorMemory",
     "Directory",
     "Discard",
     "DiscardReason",

@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from tidegate.spi.private_files import make_private_directory, warn_of_others
+
 _log = logging.getLogger("tidegate.acl")
 
 #: Longer texts (names, client ids) are cut: a line has 2 KB at most.
@@ -55,6 +57,15 @@ class AuditLog:
         self._filled_at = clock()
         self._suppressed = 0
         self._is_failing = False
+
+    def open(self) -> None:
+        """Make the file and its directory where they are missing, for this user alone.
+
+        Raises: OSError.
+        """
+        make_private_directory(self._path.parent)
+        self._open()
+        warn_of_others(self._path, "audit log")
 
     def write(self, event: str, fields: Mapping[str, str]) -> None:
         """Add a line; fields that are empty are left out. Never raises."""

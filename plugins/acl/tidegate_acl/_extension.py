@@ -20,6 +20,7 @@ from tidegate.spi import (
     Verdict,
     option,
 )
+from tidegate.spi.private_files import WRITABLE, warn_of_others
 from tidegate_acl._audit import AuditLog
 from tidegate_acl._rules import Rules, read_rules
 
@@ -45,7 +46,8 @@ class AclOptions:
     audit_log: Path | None = option(
         None,
         help="A file for the audit log, JSON lines: logins, refusals and changes of the rules. Left "
-        "out: none. It is made with mode 0600.",
+        "out: none. It is made with mode 0600, at start, and so is its directory (0700); when that "
+        "cannot be done, the gateway does not start.",
     )
     audit_log_size: int = option(
         10 << 20,
@@ -130,7 +132,16 @@ class Acl:
         )
 
     async def start(self, changed: Callable[[], None]) -> None:
-        """See Service."""
+        """See Service. Raises: ConfigError when the audit log cannot be written."""
+        warn_of_others(self._options.rules, "file of rules", among=WRITABLE)
+        if self._log is not None:
+            try:
+                self._log.open()
+            except OSError as error:
+                raise ConfigError(
+                    f"{self._options.audit_log} cannot be written: {error.strerror}",
+                    key="audit_log",
+                ) from error
         self._watcher = asyncio.create_task(self._watch(changed), name="acl rules")
 
     async def stop(self) -> None:

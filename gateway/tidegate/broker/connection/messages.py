@@ -98,7 +98,7 @@ class Messages:
         elif token is not None:
             turn.units.append(Unit(0, 0, self._client, token))
         if route.width:
-            self._flow.fan_out(self._client, route.width)
+            self._flow.add_work(self._client, route.width)
         added = turn.added
         if route in added:
             added[route].append(stored)
@@ -160,7 +160,7 @@ class Messages:
         turn.unit(first, self._client, token, undo)
         turn.synced = True
         if route.width:
-            self._flow.fan_out(self._client, route.width)
+            self._flow.add_work(self._client, route.width)
         if turn.body_bytes > self._flow.turn_bytes_max:
             self._flow.throttle_unwritten(self._client)
         writer.schedule()
