@@ -16,7 +16,8 @@ import pytest
 
 from tidegate.broker.route.router import Route
 from tidegate.broker.turn import flow, writer
-from tidegate.spi import StoredMessage
+from tidegate.broker.turn.turn import Turn
+from tidegate.spi import StoredMessage, WriteBatch
 from tidegate.testing.embedded import EmbeddedGateway
 from tidegate_protocols.transport import _slices, _tcp
 
@@ -187,7 +188,7 @@ async def test_a_stomp_client_that_sends_much_at_once(is_sliced: bool) -> None:
 async def test_what_is_handed_to_many_counts_as_work_of_who_publishes_it(
     protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flow, "TURN_DELIVERIES_MAX", 1000)
+    monkeypatch.setattr(flow, "TURN_WORK_MAX", 1000)
     most = 0
     complete = writer.hand_out
 
@@ -213,6 +214,48 @@ async def test_what_is_handed_to_many_counts_as_work_of_who_publishes_it(
         async with asyncio.timeout(LIMIT_S):
             assert (await got).count(b"MESSAGE\n") > 500 * 45
     assert 500 <= most <= 1500
+
+
+@pytest.mark.parametrize("protocol", ["mqtt", "stomp"])
+@pytest.mark.parametrize("is_limited", [True, False])
+@pytest.mark.usefixtures("sliced")
+async def test_subscriptions_do_not_gather_without_limit_while_the_store_writes(
+    protocol: str, is_limited: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large turn takes long to write, and the next one would be larger still: everybody else's
+    publish is in one of them."""
+    at_most = 20
+    limit = at_most * flow.SUBSCRIPTION_WORK if is_limited else 1 << 30
+    monkeypatch.setattr(flow, "TURN_WORK_MAX", limit)
+    most = 0
+    make_durable = writer.TurnWriter._make_durable  # pyright: ignore[reportPrivateUsage]
+
+    async def slowly(self: writer.TurnWriter, turn: Turn, batch: WriteBatch) -> None:
+        nonlocal most
+        most = max(most, len(batch.operations))
+        for _ in range(200):
+            await asyncio.sleep(0)
+        await make_durable(self, turn, batch)
+
+    monkeypatch.setattr(writer.TurnWriter, "_make_durable", slowly)
+    async with EmbeddedGateway() as gateway:
+        if protocol == "mqtt":
+            async with mqtt(gateway, "attacker") as attacker:
+                flood = subscribe(FILTERS, qos=1) + unsubscribe(FILTERS)
+                await attacker.ask(flood + subscribe(["last"], 0x7A7A), b"\x90\x03zz\0")
+        else:
+            async with stomp(gateway) as attacker:
+                flood = [
+                    frame("SUBSCRIBE", id=n, destination=f"/topic/s.{n}", ack="client")
+                    for n in range(300)
+                ]
+                flood += [frame("UNSUBSCRIBE", id=n) for n in range(300)]
+                last = frame("SEND", destination="/topic/nobody", receipt="last")
+                await attacker.ask(b"".join(flood) + last, b"receipt-id:last\n\n\0")
+    if is_limited:
+        assert 0 < most <= at_most + 10  # and what its step had begun
+    else:
+        assert most >= 200
 
 
 # ------------------------------------------------------------------- ends in the middle of a slice

@@ -41,7 +41,7 @@ def frames(data, version, *commands):
 
 def shown(message, version=V12):
     """The MESSAGE frame, as a consumer decodes it."""
-    data = MessageEncoder(version, "1", "id-", "1-").encode([StoredMessage(7, message)])
+    data = MessageEncoder(version, "1", "id-", "1-").encode([StoredMessage.of(7, message)])
     (frame,) = frames(data, version, *SERVER_COMMANDS)
     assert isinstance(frame, Frame)
     return frame

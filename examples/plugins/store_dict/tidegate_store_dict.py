@@ -81,7 +81,7 @@ class DictStore:
                 case RecordDelivery(pending_list, sequences, counts):
                     held = self._lists[pending_list]
                     for sequence, count in zip(sequences, counts, strict=True):
-                        held[sequence] = StoredMessage(sequence, held[sequence].message, count)
+                        held[sequence] = StoredMessage.of(sequence, held[sequence].message, count)
                 case RemoveDestination(_, pending_list) | RemoveSubscription(pending_list):
                     for sequence in list(self._lists[pending_list]):
                         self._take(pending_list, sequence)
@@ -90,7 +90,7 @@ class DictStore:
                     pass  # about what would be told by the next open()
 
     def _put(self, pending_list: int, sequence: int, message: Message) -> None:
-        self._lists[pending_list][sequence] = StoredMessage(sequence, message)
+        self._lists[pending_list][sequence] = StoredMessage.of(sequence, message)
         self._holders[sequence] += 1
 
     def _take(self, pending_list: int, sequence: int) -> None:

@@ -106,7 +106,6 @@ class Destinations:
         self._charged: dict[PendingList, tuple[Account, Counted, int]] = {}
         self._levels_max = config.levels_max
         self._members: dict[Group, set[object]] = {}
-        self._shared_limit = config.cursor_memory_limit
         self._store = flow.store
         self._writer = flow.writer
         self._flow = flow
@@ -295,7 +294,11 @@ class Destinations:
                 page_count=policy.page_count,
                 temporary_directory=self._temporary_directory,
                 temporary_limit_bytes=policy.temporary_limit,
-                shared_limit_bytes=self._shared_limit,
+                shared_memory=(
+                    self._accounts.stored_memory
+                    if factory.needs_store
+                    else self._accounts.unstored_memory
+                ),
                 temporary_space=self._accounts.temporary,
             )
         )

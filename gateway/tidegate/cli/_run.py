@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import logging
 import resource
@@ -65,6 +66,9 @@ def run_gateway(config: Path | None, log_level: LogLevel) -> None:
 
     def started(gateway: Gateway) -> None:
         progress.close()
+        # What is there now stays: each full collection would stop all clients to look through it.
+        gc.collect()
+        gc.freeze()
         write_lines(start_lines(resolved, gateway.addresses, plugins), sys.stdout.write)
         sys.stdout.flush()
 

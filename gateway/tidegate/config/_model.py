@@ -173,6 +173,19 @@ class BrokerConfig(HeldLimits):
         "consumers have taken nothing for longest go back to where they are anyway, the store. "
         "Guards the process against many backlogs that are each below `memory_limit`.",
         act="messages go back to the store, which has them",
+        metric="waiting.stored.bytes",
+    )
+    unstored_memory_limit: int = option(
+        512 << 20,
+        kind=Kind.SIZE,
+        minimum=1 << 20,
+        zero="unlimited",
+        help="The same of all `file` and `vm` cursors, which hold what no store has. Above it those "
+        "with more than 64 KiB spool, or have their producers wait. A message counts in each "
+        "subscription in which it waits. Guards the process against many subscriptions that are not "
+        "served.",
+        act="messages are spooled, or producers wait",
+        metric="waiting.unstored.bytes",
     )
     retained_limit: int = option(
         256 << 20,

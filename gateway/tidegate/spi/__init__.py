@@ -108,6 +108,7 @@ from tidegate.spi.storage.branches import (
 from tidegate.spi.storage.cursor import (
     CursorContext,
     CursorFactory,
+    CursorMemory,
     PageReader,
     PendingCursor,
     TemporarySpace,
@@ -213,6 +214,7 @@ __all__ = [
     "Credentials",
     "CursorContext",
     "CursorFactory",
+    "CursorMemory",
     "Directory",
     "Discard",
     "DiscardReason",

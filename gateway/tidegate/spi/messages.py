@@ -14,8 +14,6 @@ import msgspec
 
 from tidegate.spi.storage.large import LargeBody
 
-_set: Final = msgspec.structs.force_setattr
-
 #: Priority of a message that states none (JMS and STOMP convention, 0 lowest to 9 highest).
 PRIORITY_DEFAULT: Final = 4
 
@@ -81,17 +79,19 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
         message: the message itself.
         delivery_count: how often a delivery *from this pending list* was started and not
             acknowledged; above 0 the next delivery carries the protocol's redelivered mark.
-        size: :func:`content_bytes` of the message; left out when one is made.
+        size: :func:`content_bytes` of the message. Whoever makes one of another passes it along,
+            and whoever does not know it makes one with :meth:`of`.
     """
 
     sequence: int
     message: Message
+    size: int
     delivery_count: int = 0
-    size: int = 0
 
-    def __post_init__(self) -> None:
-        if not self.size:
-            _set(self, "size", content_bytes(self.message))
+    @classmethod
+    def of(cls, sequence: int, message: Message, delivery_count: int = 0) -> StoredMessage:
+        """One of a message whose size nobody has counted yet."""
+        return cls(sequence, message, content_bytes(message), delivery_count)
 
 
 #: What a message costs in memory besides its body and what is counted by itself: the objects

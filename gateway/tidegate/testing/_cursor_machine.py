@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tidegate.spi import (
     CursorContext,
     CursorFactory,
+    CursorMemory,
     Message,
     PendingCursor,
     StoredMessage,
@@ -40,7 +41,7 @@ _sizes: Final = st.lists(
 def message_of(sequence: int, body: bytes | None = None, delivery_count: int = 0) -> StoredMessage:
     """A message whose body says its sequence, unless another *body* is given."""
     content = b"message %d" % sequence if body is None else body
-    return StoredMessage(sequence, Message("queue://q", content), delivery_count)
+    return StoredMessage.of(sequence, Message("queue://q", content), delivery_count)
 
 
 class ListStore:
@@ -106,6 +107,7 @@ class CursorMachine(RuleBasedStateMachine):
         self.directory = directory
         self.runner = asyncio.Runner()
         self.store = ListStore()
+        self.shared = CursorMemory()
         self.untaken: list[StoredMessage] = []
         self.taken: list[StoredMessage] = []
         self.claimed: set[int] = set()  # of those taken, the ones that were claimed
@@ -155,6 +157,7 @@ class CursorMachine(RuleBasedStateMachine):
                 page_count=page_count,
                 temporary_directory=self.directory,
                 temporary_limit_bytes=spool_limit,
+                shared_memory=self.shared,
             )
         )
 
@@ -198,7 +201,7 @@ class CursorMachine(RuleBasedStateMachine):
         returned = self.taken[-count:] if count % 2 else self.taken[::2]
         self.taken = [stored for stored in self.taken if stored not in returned]
         counted = [
-            StoredMessage(stored.sequence, stored.message, stored.delivery_count + 1)
+            StoredMessage.of(stored.sequence, stored.message, stored.delivery_count + 1)
             for stored in reversed(returned)
         ]
         self.untaken = sorted([*self.untaken, *counted], key=lambda stored: stored.sequence)
@@ -346,6 +349,7 @@ class CursorMachine(RuleBasedStateMachine):
         cursor = self.cursor
         assert cursor.size == len(self.untaken)
         assert cursor.memory_bytes >= 0
+        assert self.shared.used == cursor.memory_bytes
         if cursor.needs_page:
             assert cursor.take(1, 1) == ()
         if cursor.is_full:
@@ -365,6 +369,6 @@ class CursorMachine(RuleBasedStateMachine):
         if hasattr(self, "cursor"):
             self._run(self.cursor.close())
             self._run(self.cursor.close())
-            assert self.cursor.memory_bytes == 0
+            assert self.cursor.memory_bytes == self.shared.used == 0
         self.runner.close()
         assert list(self.directory.iterdir()) == [], "left behind in the temporary directory"

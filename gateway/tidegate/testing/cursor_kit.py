@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import hypothesis
+import msgspec
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
 from tidegate.spi import (
     CursorContext,
     CursorFactory,
+    CursorMemory,
     PendingCursor,
     StoredMessage,
     StoreIOError,
@@ -44,6 +46,7 @@ class CursorBox:
         self.factory = factory
         self.directory = directory
         self.store = ListStore()
+        self.shared = CursorMemory()
 
     def make(
         self,
@@ -65,6 +68,7 @@ class CursorBox:
                 page_count=page_count,
                 temporary_directory=self.directory,
                 temporary_limit_bytes=temporary_limit_bytes,
+                shared_memory=self.shared,
             )
         )
 
@@ -157,6 +161,36 @@ class CursorConformance(Scenarios):
         await cursor.close()
         assert cursor.memory_bytes == 0
 
+    async def test_headers_are_memory_too(self, box: CursorBox) -> None:
+        """A client decides about them as it does about the body."""
+        cursor = box.make(memory_limit_bytes=50_000)
+        headers = tuple((f"note{number}", "n" * 1_000) for number in range(10))
+        plain = messages_of(1, 20, size=1)
+        messages = [
+            StoredMessage.of(item.sequence, msgspec.structs.replace(item.message, headers=headers))
+            for item in plain
+        ]
+        box.offer(cursor, messages)
+        assert cursor.is_full or cursor.memory_bytes <= 75_000
+        assert cursor.memory_bytes >= 10_000
+        assert await box.drain(cursor, 3) == [item.sequence for item in messages]
+        assert cursor.memory_bytes == 0
+        await cursor.close()
+
+    async def test_what_is_held_is_told(self, box: CursorBox) -> None:
+        """All cursors of one kind together have a limit, so each says what it has."""
+        first, second = box.make(memory_limit_bytes=5_000), box.make(memory_limit_bytes=5_000)
+        for number in range(1, 40, 4):
+            box.offer(first, messages_of(number, number + 1, size=400))
+            box.offer(second, messages_of(number + 2, number + 3, size=400))
+            second.take(1, ANY_SIZE)
+            assert box.shared.used == first.memory_bytes + second.memory_bytes
+        await first.close()
+        assert box.shared.used == second.memory_bytes
+        await second.close()
+        await second.close()
+        assert box.shared.used == 0
+
     async def test_take_stops_at_the_limits_but_gives_one(self, box: CursorBox) -> None:
         cursor = box.make()
         box.offer(cursor, messages_of(1, 6, size=100))
@@ -170,7 +204,7 @@ class CursorConformance(Scenarios):
         cursor = box.make()
         box.offer(cursor, messages_of(1, 9))
         taken = list(cursor.take(6, ANY_SIZE))
-        again = StoredMessage(4, taken[3].message, delivery_count=1)
+        again = StoredMessage.of(4, taken[3].message, delivery_count=1)
         cursor.put_back([taken[5], again])
         cursor.put_back([taken[0]])
         assert cursor.size == 6
@@ -232,7 +266,7 @@ class CursorConformance(Scenarios):
         box.offer(cursor, messages_of(21, 60, size=400))
         wanted = [3, 19, 30, 45, 60]
         assert list(cursor.claim(wanted)) == wanted
-        again = [StoredMessage(n, box.store.messages[n].message, 1) for n in (45, 3, 60)]
+        again = [StoredMessage.of(n, box.store.messages[n].message, 1) for n in (45, 3, 60)]
         cursor.put_back(again)
         for sequence in (19, 30):
             del box.store.messages[sequence]

@@ -216,7 +216,7 @@ class MemoryStore:
         match operation:
             case AddMessage(sequence, message, pending_lists):
                 for number in pending_lists:
-                    self._append(number, StoredMessage(sequence, message))
+                    self._append(number, StoredMessage.of(sequence, message))
             case Acknowledge():
                 self._acknowledge(operation)
             case Discard(pending_list, sequences):
@@ -224,12 +224,12 @@ class MemoryStore:
                     contents.lists[pending_list].pop(sequence)
             case Move(pending_list, sequence, target_list, target_sequence, message):
                 contents.lists[pending_list].pop(sequence)
-                self._append(target_list, StoredMessage(target_sequence, message))
+                self._append(target_list, StoredMessage.of(target_sequence, message))
             case RecordDelivery(pending_list, sequences, counts):
                 messages = contents.lists[pending_list]
                 for sequence, count in zip(sequences, counts, strict=True):
                     message = messages[sequence].message
-                    messages[sequence] = StoredMessage(sequence, message, count)
+                    messages[sequence] = StoredMessage.of(sequence, message, count)
             case AddDestination(destination, pending_list):
                 contents.destinations[destination] = pending_list
                 self._add_list(pending_list)

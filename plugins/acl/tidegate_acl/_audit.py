@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from tidegate.spi.private_files import make_private_directory, warn_of_others
+
 _log = logging.getLogger("tidegate.acl")
 
 #: Longer texts (names, client ids) are cut: a line has 2 KB at most.
@@ -89,6 +91,15 @@ class AuditLog:
         self._is_failing = False
         self._is_torn = False  # the file ends in the middle of a line
 
+    def open(self) -> None:
+        """Make the file and its directory where they are missing, for this user alone.
+
+        Raises: OSError.
+        """
+        make_private_directory(self._path.parent)
+        self._open()
+        warn_of_others(self._path, "audit log")
+
     def write(self, event: str, fields: Mapping[str, str], source: str = "") -> None:
         """Add a line; fields that are empty are left out. Never raises.
 
@@ -120,7 +131,7 @@ class AuditLog:
 
     def _add(self, line: Mapping[str, object]) -> None:
         """Raises: OSError."""
-        self.open()
+        self._open()
         # ASCII only, so that nothing in a name can look like the end of a line. DEL is ASCII, too.
         data = json.dumps(line).replace("\x7f", "\\u007f").encode() + b"\n"
         if self._is_torn:
@@ -145,7 +156,7 @@ class AuditLog:
         self._rate.take()
         return True
 
-    def open(self) -> None:
+    def _open(self) -> None:
         """Make sure that the file is open, is the one of that name, and has room. Raises: OSError."""
         if self._descriptor >= 0:
             mine = os.fstat(self._descriptor)

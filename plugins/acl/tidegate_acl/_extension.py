@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast, final
+from typing import Final, final
 
 from tidegate.spi import (
     Action,
@@ -50,7 +50,8 @@ class AclOptions:
     audit_log: Path | None = option(
         None,
         help="A file for the audit log, JSON lines: logins, refusals and changes of the rules. Left "
-        "out: none. It is made with mode 0600.",
+        "out: none. It is made with mode 0600, at start, and so is its directory (0700); when that "
+        "cannot be done, the gateway does not start.",
     )
     audit_log_size: int = option(
         10 << 20,
@@ -143,6 +144,7 @@ class Acl:
     async def start(self, changed: Callable[[], None]) -> None:
         """See Service. Raises: ConfigError when the audit log cannot be written."""
         self._changed = changed
+        warn_of_others(self._options.rules, "file of rules", among=WRITABLE)
         if self._log is not None:
             try:
                 self._log.open()
@@ -150,9 +152,7 @@ class Acl:
                 raise ConfigError(
                     f"{self._options.audit_log} cannot be written: {error.strerror}",
                     key="audit_log",
-                ) from None
-            with suppress(OSError):
-                warn_of_others(cast("Path", self._options.audit_log), "audit log")
+                ) from error
         self._watcher = asyncio.create_task(self._watch(changed), name="acl rules")
 
     async def stop(self) -> None:
@@ -185,8 +185,6 @@ class Acl:
         rules = read_rules(path)
         for warning in rules.warnings:
             _log.warning("rules=%s: %s", path, warning)
-        with suppress(OSError):
-            warn_of_others(path, "access rules", among=WRITABLE)
         return rules
 
     async def _watch(self, changed: Callable[[], None]) -> None:

@@ -1,13 +1,16 @@
-"""What all store cursors of a gateway may hold in memory together, and who lets go of it first.
+"""What all cursors of one kind may hold in memory together, and who lets go of it first.
 
-A message that a store cursor holds is in the store as well, so letting go of it costs no more than
+Above the limit a small part is left to everyone: a file cursor spools the rest, a vm cursor's
+producers wait. A message that a store cursor holds is in the store as well, so letting go of it costs no more than
 reading it again. Whose consumers have taken nothing for the longest time lets go first; a small part
-is left to everyone, so that a consumer that keeps up is fed from memory however many others do not.
+stays with everyone, so that a consumer that keeps up is fed from memory however many others do not.
 """
 
 from __future__ import annotations
 
 from typing import Final, Protocol
+
+from tidegate.spi import CursorMemory
 
 #: What each cursor may hold in any case: some hundred small messages; less where there are so many
 #: cursors that this would take more than half of the limit.
@@ -30,45 +33,51 @@ class MemoryBudget:
     """Memory held and its limit. All calls on the event loop.
 
     Attributes:
-        used: bytes held now. Cursors change it themselves.
+        memory: with the bytes that are held now. Cursors change them themselves.
         clock: counts up with whatever is taken. Cursors count themselves.
     """
 
-    __slots__ = ("_holders", "_look_at", "clock", "limit_bytes", "used")
+    __slots__ = ("_count", "_holders", "_look_at", "clock", "limit_bytes", "memory")
 
-    def __init__(self, limit_bytes: int) -> None:
-        """*limit_bytes*: 0 for no limit."""
-        self.limit_bytes = limit_bytes or 1 << 62
-        self.used = 0
+    def __init__(self, memory: CursorMemory) -> None:
+        self.limit_bytes = memory.limit_bytes or 1 << 62
+        self.memory = memory
         self.clock = 0
+        self._count = 0
         self._look_at = self.limit_bytes
         self._holders: set[Holder] = set()
 
-    def join(self, holder: Holder) -> None:
-        """A new cursor."""
-        self._holders.add(holder)
+    def join(self, holder: Holder | None = None) -> None:
+        """A new cursor. Args: holder: itself, if it can let go."""
+        self._count += 1
+        if holder is not None:
+            self._holders.add(holder)
 
-    def leave(self, holder: Holder) -> None:
-        """A cursor was closed; it holds nothing any more."""
-        self._holders.discard(holder)
+    def leave(self, holder: Holder | None = None) -> None:
+        """A cursor was closed, which is said once; it holds nothing any more."""
+        self._count -= 1
+        if holder is not None:
+            self._holders.discard(holder)
 
     def allowed(self, limit_bytes: int) -> int:
         """What a cursor with this limit of its own may hold now."""
-        return limit_bytes if self.used < self.limit_bytes else min(limit_bytes, self._floor())
+        return (
+            limit_bytes if self.memory.used < self.limit_bytes else min(limit_bytes, self._floor())
+        )
 
     def _floor(self) -> int:
-        return min(FLOOR_BYTES, self.limit_bytes // (2 * max(1, len(self._holders))))
+        return min(FLOOR_BYTES, self.limit_bytes // (2 * max(1, self._count)))
 
     def make_room(self, asking: Holder) -> None:
         """Below the limit again, if the cursors can; cheap while they need not."""
-        if self.used <= self._look_at:
+        if self.memory.used <= self._look_at:
             return
         wanted = self.limit_bytes - self.limit_bytes // _STEP
         floor = self._floor()
         order = sorted(self._holders, key=lambda holder: (holder.taken_at, holder is asking))
         for holder in order:
-            if self.used <= wanted:
+            if self.memory.used <= wanted:
                 break
             holder.let_go(floor)
         # When nobody can let go, looking again with each message would cost more than it brings.
-        self._look_at = max(self.limit_bytes, self.used + self.limit_bytes // _STEP)
+        self._look_at = max(self.limit_bytes, self.memory.used + self.limit_bytes // _STEP)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Final, final
 
 from tidegate.spi import CursorContext, PendingCursor, StoredMessage, StoreIOError
+from tidegate_cursors._budget import MemoryBudget
 from tidegate_cursors._ordered_memory import OrderedMemory
 from tidegate_cursors._spool import READ_BYTES, Spool
 from tidegate_cursors._stored_tail import StoredTail, page_bounds
@@ -22,13 +23,19 @@ _log = logging.getLogger("tidegate.cursor.file")
 
 _NOTHING: Final[Sequence[StoredMessage]] = ()
 
+#: Of what it may hold in memory, so much may wait to be written to the spool.
+_BUFFER_PART: Final = 4
+
 
 @final
 class FileCursor:
     """A :class:`tidegate.spi.PendingCursor`; all calls on the event loop."""
 
     __slots__ = (
+        "_accounted",
+        "_budget",
         "_destination",
+        "_is_closed",
         "_limit_bytes",
         "_memory",
         "_memory_position",
@@ -37,7 +44,11 @@ class FileCursor:
         "_tail",
     )
 
-    def __init__(self, context: CursorContext) -> None:
+    def __init__(self, context: CursorContext, budget: MemoryBudget | None = None) -> None:
+        self._budget = budget or MemoryBudget(context.shared_memory)
+        self._budget.join()
+        self._accounted = 0  # what the budget was told
+        self._is_closed = False
         self._destination = context.destination
         self._limit_bytes = context.memory_limit_bytes
         self._page_count = max(1, context.page_count)
@@ -47,7 +58,7 @@ class FileCursor:
             context.temporary_directory,
             context.temporary_limit_bytes,
             context.destination,
-            buffer_bytes=context.memory_limit_bytes // 4,
+            buffer_bytes=context.memory_limit_bytes // _BUFFER_PART,
             space=context.temporary_space,
         )
         self._tail = StoredTail(context.read_page, context.recovered_count, context.page_count)
@@ -77,13 +88,21 @@ class FileCursor:
         tail = self._tail
         # What memory gets while a page of the store is read is the page's.
         if not tail.count and not tail.is_reading and not self._spool.count:
-            kept = self._memory.append_within(messages, self._limit_bytes)
+            kept = self._memory.append_within(messages, self._allowed)
             if kept:
                 tail.position = self._memory_position = messages[kept - 1].sequence
                 if kept == len(messages):
+                    self._account()
                     return _NOTHING
                 messages = messages[kept:]
-        return self._offer_behind(messages)
+        dropped = self._offer_behind(messages)
+        self._account()
+        return dropped
+
+    @property
+    def _allowed(self) -> int:
+        """What it may hold in memory now."""
+        return self._budget.allowed(self._limit_bytes)
 
     def _offer_behind(self, messages: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
         tail = self._tail
@@ -92,7 +111,7 @@ class FileCursor:
             # that is being read may hold these messages.
             tail.add(len(messages))
             return _NOTHING
-        kept = self._spool.append(messages)
+        kept = self._spool.append(messages, self._allowed // _BUFFER_PART)
         if kept:
             tail.position = self._spool.last
         if kept == len(messages):
@@ -117,18 +136,21 @@ class FileCursor:
                     memory.append(self._tail.counted(spool.read_now(self._page_count, READ_BYTES)))
                 except StoreIOError as error:
                     self._abandon_spool(error)
-            kept = spool.append(messages)
+            kept = spool.append(messages, self._allowed // _BUFFER_PART)
             if not kept and not spool.count:  # above the spool's limit, or nothing can be written
                 kept = 1
                 memory.append(messages[:1])
             messages = messages[kept:]
-            while memory.memory_bytes > self._limit_bytes and len(memory) > 1:
+            while memory.memory_bytes > self._allowed and len(memory) > 1:
                 dropped += memory.take(1, 0)
         return dropped
 
     def take(self, limit: int, bytes_max: int) -> Sequence[StoredMessage]:
         """Take the first messages in memory."""
-        return self._memory.take(limit, bytes_max)
+        taken = self._memory.take(limit, bytes_max)
+        if taken:
+            self._account()
+        return taken
 
     async def page_in(self) -> None:
         """Read from the spool, or from the store when the spool is empty; a page at a time.
@@ -136,10 +158,16 @@ class FileCursor:
         Raises: StoreError; StoreIOError when the spool cannot be read and the list is not stored
             (what was spooled is lost then). Cancellation: safe.
         """
+        try:
+            await self._page_in()
+        finally:
+            self._account()
+
+    async def _page_in(self) -> None:
         memory = self._memory
         spool = self._spool
         while True:
-            room_bytes = self._limit_bytes - memory.memory_bytes
+            room_bytes = self._allowed - memory.memory_bytes
             if room_bytes <= 0 and memory.messages:
                 return
             if not spool.count:
@@ -184,6 +212,7 @@ class FileCursor:
         found = self._memory.claim(wanted)
         spooled = self._spool.claim(wanted - found)
         self._tail.remember_claimed(spooled)  # the store has them, too, should the spool fail
+        self._account()
         return sorted(found | spooled | self._tail.claim(wanted - found - spooled))
 
     def put_back(self, messages: Sequence[StoredMessage]) -> None:
@@ -202,22 +231,37 @@ class FileCursor:
             for message in messages:
                 self._memory_position = max(self._memory_position, message.sequence)
         self._memory.put_back(messages)
+        self._account()
 
     def remove(self, sequences: Sequence[int]) -> int:
         """Forget untaken messages. Returns how many were known."""
         gone = set(sequences)
-        return self._memory.remove(gone) + self._spool.remove(gone) + self._tail.remove(gone)
+        known = self._memory.remove(gone) + self._spool.remove(gone) + self._tail.remove(gone)
+        self._account()
+        return known
+
+    def _account(self) -> None:
+        now = self.memory_bytes
+        self._budget.memory.used += now - self._accounted
+        self._accounted = now
 
     async def close(self) -> None:
         """Free memory and spool. Idempotent."""
         self._memory.clear()
         self._tail.forget()
         self._spool.close()
+        self._account()
+        if not self._is_closed:
+            self._is_closed = True
+            self._budget.leave()
 
 
 @final
 class FileCursorFactory:
-    """Makes file cursors, for stored and unstored lists."""
+    """Makes file cursors, for stored and unstored lists; see :class:`CursorMemory`."""
+
+    def __init__(self) -> None:
+        self._budget: MemoryBudget | None = None
 
     @property
     def needs_store(self) -> bool:
@@ -226,4 +270,6 @@ class FileCursorFactory:
 
     def create(self, context: CursorContext) -> PendingCursor:
         """Build the cursor of one list; the file is made when the first message is spooled."""
-        return FileCursor(context)
+        if self._budget is None or self._budget.memory is not context.shared_memory:
+            self._budget = MemoryBudget(context.shared_memory)
+        return FileCursor(context, self._budget)

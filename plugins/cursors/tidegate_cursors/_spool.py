@@ -117,8 +117,12 @@ class Spool:
         """Bytes of all frames in it, at most the limit."""
         return self._written + len(self._buffer) - self._head
 
-    def append(self, messages: Sequence[StoredMessage]) -> int:
+    def append(
+        self, messages: Sequence[StoredMessage], buffer_bytes: int = BUFFER_BYTES_MAX
+    ) -> int:
         """Append as many of the first *messages* as there is room for.
+
+        Args: buffer_bytes: to collect before they are written, this time, if that is fewer.
 
         Returns: how many were appended; fewer than all when the limit is reached or the file
             system refuses (full disk). Never raises.
@@ -128,6 +132,7 @@ class Spool:
         if not self.count and messages:
             self._position = messages[0].sequence - 1
         buffer = self._buffer
+        buffer_bytes = min(buffer_bytes, self._buffer_bytes)
         room = self._limit_bytes - self.spooled_bytes
         appended = 0
         for message in messages:
@@ -140,7 +145,7 @@ class Spool:
             appended += 1
             if message.message.large is not None:
                 self._large[message.sequence] = message.message.large
-            if len(buffer) >= self._buffer_bytes and not self._flush():
+            if len(buffer) >= buffer_bytes and not self._flush():
                 break
         if appended:
             self.count += appended
@@ -259,7 +264,7 @@ class Spool:
                 message = self._decode(data[offset + _HEADER.size : end])
                 if large is not None:
                     message = msgspec.structs.replace(message, large=large)
-                taken.append(StoredMessage(sequence, message, delivery_count))
+                taken.append(StoredMessage.of(sequence, message, delivery_count))
             offset = end
         self.count -= len(taken)
         self._position = sequence

@@ -27,6 +27,7 @@ class StoreCursor:
     __slots__ = (
         "_accounted",
         "_budget",
+        "_is_closed",
         "_limit_bytes",
         "_memory",
         "_out_to",
@@ -35,7 +36,8 @@ class StoreCursor:
     )
 
     def __init__(self, context: CursorContext, budget: MemoryBudget | None = None) -> None:
-        self._budget = budget or MemoryBudget(0)
+        self._budget = budget or MemoryBudget(context.shared_memory)
+        self._is_closed = False
         self._budget.join(self)
         self._accounted = 0  # what the budget was told
         self._out_to = 0  # nothing behind this sequence was ever taken out of memory
@@ -148,7 +150,7 @@ class StoreCursor:
 
     def _account(self) -> None:
         now = self._memory.memory_bytes
-        self._budget.used += now - self._accounted
+        self._budget.memory.used += now - self._accounted
         self._accounted = now
 
     async def close(self) -> None:
@@ -156,7 +158,9 @@ class StoreCursor:
         self._memory.clear()
         self._tail.forget()
         self._account()
-        self._budget.leave(self)
+        if not self._is_closed:
+            self._is_closed = True
+            self._budget.leave(self)
 
 
 @final
@@ -181,6 +185,6 @@ class StoreCursorFactory:
         """
         if context.read_page is None:
             raise ValueError(f"{context.destination}: a store cursor needs a stored list")
-        if self._budget is None:
-            self._budget = MemoryBudget(context.shared_limit_bytes)
+        if self._budget is None or self._budget.memory is not context.shared_memory:
+            self._budget = MemoryBudget(context.shared_memory)
         return StoreCursor(context, self._budget)

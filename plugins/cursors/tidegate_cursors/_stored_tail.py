@@ -128,7 +128,9 @@ class StoredTail:
         if not returned:
             return messages
         return [
-            StoredMessage(message.sequence, message.message, returned.pop(message.sequence))
+            StoredMessage(
+                message.sequence, message.message, message.size, returned.pop(message.sequence)
+            )
             if message.sequence in returned
             else message
             for message in messages

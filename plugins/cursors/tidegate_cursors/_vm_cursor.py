@@ -1,7 +1,7 @@
 """The vm cursor: every pending message is in memory, and producers are slowed at the limit.
 
-The fastest cursor when consumers keep up; when they do not, ``is_full`` makes the broker throttle
-producers (AMQ message store, "VM cursors"). What was pending before the start is loaded from the
+The fastest cursor when consumers keep up; when they do not, ``is_full`` (its own limit, or that of
+all of them together) makes the broker throttle producers (AMQ message store, "VM cursors"). What was pending before the start is loaded from the
 store before new messages are handed out. A backlog above the memory limit is loaded in parts, as
 memory drains: a gateway must be able to start with a backlog that is larger than its memory.
 """
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Final, final
 
 from tidegate.spi import CursorContext, PendingCursor, StoredMessage
+from tidegate_cursors._budget import MemoryBudget
 from tidegate_cursors._ordered_memory import OrderedMemory
 from tidegate_cursors._stored_tail import StoredTail
 
@@ -25,9 +26,22 @@ class VmCursor:
     Until the recovered messages are loaded, new ones wait in a second memory behind them.
     """
 
-    __slots__ = ("_limit_bytes", "_memory", "_offered_from", "_recovered", "_waiting")
+    __slots__ = (
+        "_accounted",
+        "_budget",
+        "_is_closed",
+        "_limit_bytes",
+        "_memory",
+        "_offered_from",
+        "_recovered",
+        "_waiting",
+    )
 
-    def __init__(self, context: CursorContext) -> None:
+    def __init__(self, context: CursorContext, budget: MemoryBudget | None = None) -> None:
+        self._budget = budget or MemoryBudget(context.shared_memory)
+        self._budget.join()
+        self._accounted = 0  # what the budget was told
+        self._is_closed = False
         self._limit_bytes = context.memory_limit_bytes
         self._memory = OrderedMemory()
         self._waiting = OrderedMemory()
@@ -47,7 +61,7 @@ class VmCursor:
     @property
     def is_full(self) -> bool:
         """True at the memory limit: producers must wait for consumers."""
-        return self.memory_bytes >= self._limit_bytes
+        return self.memory_bytes >= self._budget.allowed(self._limit_bytes)
 
     @property
     def needs_page(self) -> bool:
@@ -62,11 +76,15 @@ class VmCursor:
             self._waiting.append(messages)
         else:
             self._memory.append(messages)
+        self._account()
         return _NOTHING
 
     def take(self, limit: int, bytes_max: int) -> Sequence[StoredMessage]:
         """Take the first messages in memory."""
-        return self._memory.take(limit, bytes_max)
+        taken = self._memory.take(limit, bytes_max)
+        if taken:
+            self._account()
+        return taken
 
     async def page_in(self) -> None:
         """Load recovered messages, page by page, all of them or up to the memory limit.
@@ -76,13 +94,14 @@ class VmCursor:
         recovered = self._recovered
         memory = self._memory
         while recovered.count:
-            room_bytes = self._limit_bytes - self.memory_bytes
+            room_bytes = self._budget.allowed(self._limit_bytes) - self.memory_bytes
             if room_bytes <= 0 and memory.messages:
                 break
             page = await recovered.read(room_bytes)
             if not page:
                 break
             memory.append(page)
+            self._account()
         self._release_waiting()
 
     def claim(self, sequences: Sequence[int]) -> Sequence[int]:
@@ -97,6 +116,7 @@ class VmCursor:
                 wanted = {item for item in wanted if item < first}
             found |= self._recovered.claim(wanted)
             self._release_waiting()
+        self._account()
         return sorted(found)
 
     def put_back(self, messages: Sequence[StoredMessage]) -> None:
@@ -107,6 +127,7 @@ class VmCursor:
             self._waiting.put_back([m for m in messages if m.sequence >= first])
             messages = [m for m in messages if m.sequence < first]
         self._memory.put_back(recovered.put_back(messages))
+        self._account()
 
     def remove(self, sequences: Sequence[int]) -> int:
         """Forget untaken messages. Returns how many were known."""
@@ -119,6 +140,7 @@ class VmCursor:
                 gone = {sequence for sequence in gone if sequence < first}
             known += self._recovered.remove(gone)
             self._release_waiting()
+        self._account()
         return known
 
     def _release_waiting(self) -> None:
@@ -126,16 +148,28 @@ class VmCursor:
             self._memory.append(self._waiting.messages)
             self._waiting.clear()
 
+    def _account(self) -> None:
+        now = self.memory_bytes
+        self._budget.memory.used += now - self._accounted
+        self._accounted = now
+
     async def close(self) -> None:
         """Free the memory. Idempotent."""
         self._memory.clear()
         self._waiting.clear()
         self._recovered.forget()
+        self._account()
+        if not self._is_closed:
+            self._is_closed = True
+            self._budget.leave()
 
 
 @final
 class VmCursorFactory:
-    """Makes vm cursors, for stored and unstored lists."""
+    """Makes vm cursors, for stored and unstored lists; see :class:`CursorMemory`."""
+
+    def __init__(self) -> None:
+        self._budget: MemoryBudget | None = None
 
     @property
     def needs_store(self) -> bool:
@@ -144,4 +178,6 @@ class VmCursorFactory:
 
     def create(self, context: CursorContext) -> PendingCursor:
         """Build the cursor of one list."""
-        return VmCursor(context)
+        if self._budget is None or self._budget.memory is not context.shared_memory:
+            self._budget = MemoryBudget(context.shared_memory)
+        return VmCursor(context, self._budget)

@@ -116,7 +116,7 @@ class JournalStore(Engine):
                 counts = [count_of(sequence, 0) for sequence, _ in page]
         self._hold_large(messages)
         return [
-            StoredMessage(sequence, message, count)
+            StoredMessage.of(sequence, message, count)
             for (sequence, _), message, count in zip(page, messages, counts, strict=True)
         ]
 

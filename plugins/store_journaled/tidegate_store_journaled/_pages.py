@@ -62,7 +62,7 @@ class Pages:
         for overlay in seen:
             hiding = [other for other in (*seen, *overlays()) if other is not overlay]
             for sequence, message, count in overlay.page(number, after):
-                shown = _shown(number, StoredMessage(sequence, message, count), hiding)
+                shown = _shown(number, StoredMessage.of(sequence, message, count), hiding)
                 if shown is None:
                     continue
                 if page and size + len(message.body) > bytes_max:
@@ -89,7 +89,7 @@ class Pages:
         for stored in rows:
             found = _with_body(stored.message, bodies)
             if found is not None:
-                filled.append(StoredMessage(stored.sequence, found, stored.delivery_count))
+                filled.append(StoredMessage.of(stored.sequence, found, stored.delivery_count))
                 continue
             # Acknowledged while it was read, or lost?
             again = await self._database.page_in(number, stored.sequence - 1, 1, 1)
@@ -177,7 +177,7 @@ def _shown(number: int, stored: StoredMessage, overlays: Sequence[Overlay]) -> S
         count = plan.deliveries.get(place, count)
     if count == stored.delivery_count:
         return stored
-    return StoredMessage(stored.sequence, stored.message, count)
+    return StoredMessage(stored.sequence, stored.message, stored.size, count)
 
 
 def _with_body(message: Message, bodies: dict[int, bytes]) -> Message | None:

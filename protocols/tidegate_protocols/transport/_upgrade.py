@@ -101,7 +101,9 @@ class Upgrade:
             reason: BaseException | None = server.handshake_exc
             while reason is not None and reason.__cause__ is not None:
                 reason = reason.__cause__
-            return refuse(HTTPStatus.BAD_REQUEST, f"not a valid HTTP request: {reason}")
+            # What follows the colon is the line, and may be a credential that was written wrong.
+            what = str(reason).partition(":")[0]
+            return refuse(HTTPStatus.BAD_REQUEST, f"not a valid HTTP request: {what}")
         response = server.accept(cast(Request, events[0]))
         server.send_response(response)
         data = b"".join(server.data_to_send())

@@ -24,7 +24,7 @@ def test_a_message_is_immutable_and_invisible_to_the_garbage_collector() -> None
     with pytest.raises(AttributeError):
         TYPICAL.body = b"changed"  # type: ignore[misc]
     assert not gc.is_tracked(TYPICAL)
-    assert not gc.is_tracked(StoredMessage(1, TYPICAL))
+    assert not gc.is_tracked(StoredMessage.of(1, TYPICAL))
 
 
 def test_what_was_stored_before_a_field_was_added_can_be_read() -> None:
@@ -61,7 +61,7 @@ def taken(message: Message) -> int:
     values = [getattr(message, name) for name in message.__struct_fields__]
     strings = [value for value in values if isinstance(value, str | bytes) and value]
     strings += [text for pair in message.headers for text in pair]
-    size = sys.getsizeof(StoredMessage(1, message)) + sys.getsizeof(message)
+    size = sys.getsizeof(StoredMessage.of(1, message)) + sys.getsizeof(message)
     size += sum(map(sys.getsizeof, strings))
     return size + sys.getsizeof(message.headers) + sum(map(sys.getsizeof, message.headers))
 

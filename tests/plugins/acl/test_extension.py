@@ -21,6 +21,7 @@ from tidegate.spi import (
     ExtensionFactory,
     Service,
     Verdict,
+    private_files,
 )
 from tidegate_acl._audit import TEXT_LENGTH_MAX, AuditLog
 from tidegate_acl._extension import Acl, AclOptions
@@ -281,3 +282,40 @@ def test_a_disk_that_refuses_ends_nothing_and_is_told_once(tmp_path, caplog) -> 
     path.unlink()
     log.write("three", {})
     assert json.loads(path.read_text())["suppressed_before"] == 2
+
+
+async def test_the_audit_log_is_made_at_the_start_with_its_directory(
+    rules_file, tmp_path, monkeypatch, caplog
+) -> None:
+    monkeypatch.setattr(private_files, "_within_reach", lambda _path: 0o077)
+    log = tmp_path / "log" / "audit" / "audit.log"
+    before = os.umask(0)
+    try:
+        acl = Acl(AclOptions(rules_file(OPEN), audit_log=log))
+        await acl.start(lambda: None)
+    finally:
+        os.umask(before)
+    await acl.stop()
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (log, *log.parents[:2])]
+    assert modes == [0o600, 0o700, 0o700]
+    log.chmod(0o644)
+    rules_file(OPEN).chmod(0o666)
+    caplog.clear()
+    await acl.start(lambda: None)
+    await acl.stop()
+    assert f"audit log {log}: everybody on this machine can read it" in caplog.text
+    assert "file of rules" in caplog.text
+    assert f"go-w {rules_file(OPEN)}" in caplog.text
+
+
+@pytest.mark.parametrize("place", ["file/audit.log", "link", ""])
+async def test_an_audit_log_that_cannot_be_written_ends_the_start(
+    rules_file, tmp_path, place: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    acl = Acl(AclOptions(rules_file(OPEN), audit_log=tmp_path / place))
+    with pytest.raises(ConfigError, match="cannot be written: ") as caught:
+        await acl.start(lambda: None)
+    assert caught.value.key == "audit_log"
+    await acl.stop()

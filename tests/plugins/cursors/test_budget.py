@@ -10,10 +10,16 @@ from typing import Any
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from tidegate.spi import MESSAGE_OVERHEAD_BYTES, CursorContext, CursorFactory, PendingCursor
+from tidegate.spi import (
+    MESSAGE_OVERHEAD_BYTES,
+    CursorContext,
+    CursorFactory,
+    CursorMemory,
+    PendingCursor,
+)
 from tidegate.testing._cursor_machine import CURSOR_MACHINE_SETTINGS, CursorMachine
 from tidegate.testing.cursor_kit import ANY_SIZE, CursorBox, CursorConformance, messages_of
-from tidegate_cursors import StoreCursorFactory, _budget
+from tidegate_cursors import FileCursorFactory, StoreCursorFactory, VmCursorFactory, _budget
 from tidegate_cursors._budget import MemoryBudget
 
 
@@ -27,7 +33,22 @@ class Sharing:
         self._shared_bytes = shared_bytes
 
     def create(self, context: CursorContext) -> PendingCursor:
-        return self._factory.create(replace(context, shared_limit_bytes=self._shared_bytes))
+        context.shared_memory.limit_bytes = self._shared_bytes
+        return self._factory.create(context)
+
+
+class Crowded:
+    """Makes cursors while others hold far more than is allowed."""
+
+    needs_store = False
+
+    def __init__(self, factory: CursorFactory) -> None:
+        self._factory = factory
+        self._memory = CursorMemory(100_000)
+        self._memory.used = 1 << 30
+
+    def create(self, context: CursorContext) -> PendingCursor:
+        return self._factory.create(replace(context, shared_memory=self._memory))
 
 
 @pytest.fixture(autouse=True)
@@ -53,12 +74,38 @@ class TestStoreCursorThatHasToLetGo(CursorConformance):
         run(lambda: LettingGoMachine(Sharing(3000), tmp_path), settings=CURSOR_MACHINE_SETTINGS)
 
 
+class TestFileCursorAmongOthers:
+    async def test_it_spools_what_is_more_than_its_part_and_keeps_all(self, tmp_path: Path) -> None:
+        box = CursorBox(Crowded(FileCursorFactory()), tmp_path)
+        for stored in (True, False):
+            cursor = box.make(memory_limit_bytes=1 << 30, stored=stored)
+            box.offer(cursor, messages_of(1, 200, size=1000))
+            assert cursor.memory_bytes < 5_000
+            assert await box.drain(cursor, 7) == list(range(1, 201))
+            await cursor.close()
+
+
+class TestVmCursorAmongOthers:
+    async def test_its_producers_wait_when_it_has_more_than_its_part(self, tmp_path: Path) -> None:
+        box = CursorBox(Crowded(VmCursorFactory()), tmp_path)
+        cursor = box.make(memory_limit_bytes=1 << 30)
+        box.offer(cursor, messages_of(1, 1, size=500))
+        assert not cursor.is_full
+        box.offer(cursor, messages_of(2, 4, size=500))
+        assert cursor.is_full
+        assert await box.drain(cursor) == [1, 2, 3, 4]
+        assert not cursor.is_full
+        await cursor.close()
+
+
 class Lists:
     """Lists of one gateway, each with its cursor."""
 
     def __init__(self, directory: Path, count: int, shared_bytes: int) -> None:
         factory = Sharing(shared_bytes)
         self.boxes = [CursorBox(factory, directory) for _ in range(count)]
+        for box in self.boxes:
+            box.shared = self.boxes[0].shared
         self.cursors = [box.make(memory_limit_bytes=1 << 20) for box in self.boxes]
 
     def offer(self, number: int, first: int, last: int) -> None:
@@ -136,10 +183,10 @@ def test_when_nobody_can_let_go_it_is_not_tried_with_each_message() -> None:
         def let_go(self, floor_bytes: int) -> None:
             self.asked += 1
 
-    budget, holder = MemoryBudget(16_000), Stubborn()
+    budget, holder = MemoryBudget(CursorMemory(16_000)), Stubborn()
     budget.join(holder)
     for used in range(15_000, 20_001):
-        budget.used = used
+        budget.memory.used = used
         budget.make_room(holder)
     assert holder.asked == 4
-    assert (budget.allowed(9000), MemoryBudget(0).allowed(9000)) == (2000, 9000)
+    assert (budget.allowed(9000), MemoryBudget(CursorMemory()).allowed(9000)) == (2000, 9000)

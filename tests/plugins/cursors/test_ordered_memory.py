@@ -8,7 +8,7 @@ from tidegate_cursors._ordered_memory import OrderedMemory
 
 
 def stored(sequence: int, size: int = 10) -> StoredMessage:
-    return StoredMessage(sequence, Message("queue://q", bytes(size)))
+    return StoredMessage.of(sequence, Message("queue://q", bytes(size)))
 
 
 def sequences(memory: OrderedMemory) -> list[int]:
@@ -98,7 +98,7 @@ def test_only_the_end_that_was_never_out_is_dropped() -> None:
 
 def test_what_was_delivered_before_is_not_dropped() -> None:
     memory = OrderedMemory()
-    delivered = StoredMessage(2, stored(2, 100).message, 1)
+    delivered = StoredMessage.of(2, stored(2, 100).message, 1)
     memory.append([stored(1, 100), delivered, stored(3, 100)])
     assert memory.drop_behind(0, 0) == 1
     assert sequences(memory) == [1, 2]

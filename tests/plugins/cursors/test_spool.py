@@ -16,7 +16,7 @@ ALL = 1 << 30
 
 def messages_of(first: int, last: int, size: int = 100) -> list[StoredMessage]:
     return [
-        StoredMessage(
+        StoredMessage.of(
             sequence,
             Message("queue://q", bytes([sequence % 256]) * size, (("n", str(sequence)),)),
             sequence % 3,
@@ -53,7 +53,7 @@ async def test_a_large_body_comes_back_with_the_very_handle_that_keeps_it(tmp_pa
     spool = make(tmp_path)
     bodies = [LargeBody(f"b{sequence}", 1000, 7) for sequence in range(1, 5)]
     messages = [
-        StoredMessage(sequence, Message("topic://t", b"", large=body))
+        StoredMessage.of(sequence, Message("topic://t", b"", large=body))
         for sequence, body in enumerate(bodies, 1)
     ]
     spool.append(messages)

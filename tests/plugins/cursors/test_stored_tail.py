@@ -9,7 +9,7 @@ ROOM = 1 << 30
 
 
 def stored(sequence: int) -> StoredMessage:
-    return StoredMessage(sequence, Message("queue://q", b"body"))
+    return StoredMessage.of(sequence, Message("queue://q", b"body"))
 
 
 class Pages:

@@ -465,7 +465,7 @@ def stored() -> Callable[..., StoredMessage]:
     ) -> StoredMessage:
         fields.setdefault("protocol", "mqtt")
         message = Message(destination, body, qos=qos, **fields)
-        return StoredMessage(sequence, message, delivery_count)
+        return StoredMessage.of(sequence, message, delivery_count)
 
     return make
 

@@ -101,6 +101,18 @@ def test_events_returns_no_more_than_asked_for_and_the_rest_later():
     assert codec.events() == [Pingreq(), Puback(1)]
 
 
+def test_a_long_packet_is_the_last_one_of_a_call() -> None:
+    requests = tuple(TopicRequest(f"some/filter/{n}", 0) for n in range(100))
+    codec = Codec(LIMIT)
+    codec.receive_data(b"\xc0\0" + encode(Subscribe(1, requests)) * 2 + b"\xc0\0\xc0")
+    found = [codec.events(64)]
+    while codec.left_behind:
+        found.append(codec.events(64))
+    assert found == [[Pingreq(), Subscribe(1, requests)], [Subscribe(1, requests)], [Pingreq()]]
+    codec.receive_data(b"\0")
+    assert codec.events() == [Pingreq()]
+
+
 def test_a_connect_sets_the_level_for_the_packets_behind_it():
     codec = Codec(LIMIT)
     codec.receive_data(encode(Connect(client_id="a", level=3)) + b"\x6a\x02\x00\x01")

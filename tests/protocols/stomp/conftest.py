@@ -255,7 +255,7 @@ class Harness:
     def deliver(self, key, *sequences, delivery_count=0):
         """Messages from the broker; returns the MESSAGE frames."""
         message = Message("queue://a", b"hi", (), 1_000_000)
-        self.session.deliver(key, [StoredMessage(s, message, delivery_count) for s in sequences])
+        self.session.deliver(key, [StoredMessage.of(s, message, delivery_count) for s in sequences])
         return self.frames()
 
 

@@ -194,7 +194,7 @@ class TestTemporaryDestinations:
         harness.connect()
         harness.subscribe()
         message = Message("queue://a", b"", reply_to="topic://$temporary.T.x")
-        harness.session.deliver("1", [StoredMessage(1, message)])
+        harness.session.deliver("1", [StoredMessage.of(1, message)])
         reply_to = harness.frames()[0].headers["reply-to"]
         assert reply_to == "/topic/$temporary.T.x"
         harness.feed(f"SEND\ndestination:{reply_to}\n\n\0")

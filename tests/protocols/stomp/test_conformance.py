@@ -38,7 +38,7 @@ def wire(harness):
 
 def deliver(harness, message):
     """One MESSAGE frame, as bytes."""
-    harness.session.deliver("1", [StoredMessage(7, message, 0)])
+    harness.session.deliver("1", [StoredMessage.of(7, message, 0)])
     return wire(harness)
 
 
@@ -942,7 +942,7 @@ def test_every_frame_may_ask_for_a_receipt(harness, version, head):
 def test_the_server_sends_message_receipt_and_error(harness, version):
     harness.connect(version)
     harness.subscribe()
-    harness.session.deliver("1", [StoredMessage(7, Message("queue://a", b"x"), 0)])
+    harness.session.deliver("1", [StoredMessage.of(7, Message("queue://a", b"x"), 0)])
     harness.session.confirmed(["r"])
     harness.feed("SEND\n\n\0")
     assert [frame.command for frame in harness.frames()] == ["MESSAGE", "RECEIPT", "ERROR"]

@@ -41,7 +41,7 @@ def message(**fields):
 class TestMessage:
     def test_of_1_2_has_exactly_these_bytes(self):
         encoder = MessageEncoder(V12, "s:1", "id-", "3-")
-        stored = StoredMessage(42, message(headers=(("x", "y"), ("b", "c"))))
+        stored = StoredMessage.of(42, message(headers=(("x", "y"), ("b", "c"))))
         assert encoder.encode([stored]) == (
             b"MESSAGE\nsubscription:s\\c1\nmessage-id:id-42\nack:3-42\ndestination:/queue/a\n"
             b"content-length:2\ntimestamp:1700000000123\nx:y\nb:c\n\nhi\0"
@@ -49,7 +49,7 @@ class TestMessage:
 
     def test_without_subscription_id_or_ack_has_no_such_headers(self):
         encoder = MessageEncoder(V10, None, "id-", "")
-        assert encoder.encode([StoredMessage(42, message())]) == (
+        assert encoder.encode([StoredMessage.of(42, message())]) == (
             b"MESSAGE\nmessage-id:id-42\ndestination:/queue/a\n"
             b"content-length:2\ntimestamp:1700000000123\n\nhi\0"
         )
@@ -58,7 +58,7 @@ class TestMessage:
         encoder = MessageEncoder(V12, "1", "id-", "1-")
         data = encoder.encode(
             [
-                StoredMessage(n, message(destination=f"topic://t.{n % 2}", body=b"\0" * n))
+                StoredMessage.of(n, message(destination=f"topic://t.{n % 2}", body=b"\0" * n))
                 for n in range(1, 5)
             ]
         )
@@ -69,7 +69,7 @@ class TestMessage:
 
     def test_mapped_fields_come_as_headers_before_the_users(self):
         encoder = MessageEncoder(V12, "1", "id-", "1-")
-        stored = StoredMessage(
+        stored = StoredMessage.of(
             7,
             message(
                 content_type="text/plain; charset=utf-8",
@@ -108,7 +108,7 @@ class TestMessage:
         ],
     )
     def test_correlation_data_that_a_header_cannot_carry_is_base64(self, version, data, text):
-        stored = StoredMessage(1, message(correlation_data=data))
+        stored = StoredMessage.of(1, message(correlation_data=data))
         (frame,) = decoded(MessageEncoder(version, "1", "id-", "").encode([stored]), version)
         assert frame.headers["correlation-id"] == (data.decode() if text is None else text)
         encoding = None if text is None else "base64"
@@ -125,7 +125,7 @@ class TestMessage:
     def test_what_only_some_messages_have_comes_as_a_header(self, fields, pair):
         encoder = MessageEncoder(V12, "1", "id-", "")
         for protocol in ("stomp", "mqtt"):
-            stored = StoredMessage(1, message(protocol=protocol, **fields))
+            stored = StoredMessage.of(1, message(protocol=protocol, **fields))
             (frame,) = decoded(encoder.encode([stored]))
             assert pair in frame.headers.items()
 
@@ -133,7 +133,7 @@ class TestMessage:
         encoder = MessageEncoder(V12, "1", "id-", "")
         headers = (("destination", "x"), ("a", "1"), ("a", "2"), ("timestamp", "6"))
         fields = {"protocol": "mqtt", "qos": 1, "original_name": "o", "headers": headers}
-        (frame,) = decoded(encoder.encode([StoredMessage(1, message(**fields))]))
+        (frame,) = decoded(encoder.encode([StoredMessage.of(1, message(**fields))]))
         assert frame.pairs[4:] == (
             ("origin-protocol", "mqtt"),
             ("origin-qos", "1"),
@@ -154,33 +154,33 @@ class TestMessage:
     ):
         encoder = MessageEncoder(V12, "1", "id-", "")
         fields = {"protocol": "mqtt", "qos": qos, "persistent": persistent}
-        (frame,) = decoded(encoder.encode([StoredMessage(1, message(**fields))]))
+        (frame,) = decoded(encoder.encode([StoredMessage.of(1, message(**fields))]))
         assert frame.headers["origin-qos"] == shown
 
     def test_a_stomp_message_keeps_its_headers_as_they_are(self):
         encoder = MessageEncoder(V12, "1", "id-", "")
         headers = (("user-destination", "x"), ("browser", "b"))
-        stored = StoredMessage(1, message(protocol="stomp", headers=headers))
+        stored = StoredMessage.of(1, message(protocol="stomp", headers=headers))
         (frame,) = decoded(encoder.encode([stored]))
         assert tuple(frame.headers.items())[5:] == headers
 
     def test_a_timestamp_of_the_producer_stands(self):
         encoder = MessageEncoder(V12, "1", "id-", "")
         headers = (("my-timestamp", "5"), ("timestamp", "6"))
-        data = encoder.encode([StoredMessage(1, message(headers=headers))])
+        data = encoder.encode([StoredMessage.of(1, message(headers=headers))])
         assert data.count(b"\ntimestamp:") == 1
         assert decoded(data)[0].headers["timestamp"] == "6"
 
     def test_a_header_that_only_ends_in_timestamp_does_not_hide_ours(self):
         encoder = MessageEncoder(V12, "1", "id-", "")
-        data = encoder.encode([StoredMessage(1, message(headers=(("my-timestamp", "5"),)))])
+        data = encoder.encode([StoredMessage.of(1, message(headers=(("my-timestamp", "5"),)))])
         assert decoded(data)[0].headers["timestamp"] == "1700000000123"
 
     def test_the_destination_is_written_as_the_stomp_producer_wrote_it(self):
         encoder = MessageEncoder(V12, "1", "id-", "")
         stomp = message(original_name="queue://a", protocol="stomp")
         mqtt = message(destination="topic://a.b", original_name="a/b", protocol="mqtt")
-        frames = decoded(encoder.encode([StoredMessage(1, stomp), StoredMessage(2, mqtt)]))
+        frames = decoded(encoder.encode([StoredMessage.of(1, stomp), StoredMessage.of(2, mqtt)]))
         assert [f.headers["destination"] for f in frames] == ["queue://a", "/topic/a.b"]
 
     @pytest.mark.parametrize(
@@ -193,18 +193,18 @@ class TestMessage:
     )
     def test_user_headers_are_escaped_by_version(self, version, wire):
         encoder = MessageEncoder(version, "1", "id-", "")
-        data = encoder.encode([StoredMessage(1, message(headers=(("a:b", "x\ny:\\\rz\0"),)))])
+        data = encoder.encode([StoredMessage.of(1, message(headers=(("a:b", "x\ny:\\\rz\0"),)))])
         assert wire in data
 
     @pytest.mark.parametrize("value", ["a:b", "a\nb", "a\\b", "a\rb"])
     def test_each_special_character_alone_is_escaped(self, value):
         encoder = MessageEncoder(V12, "1", "id-", "")
-        data = encoder.encode([StoredMessage(1, message(headers=(("h", value), ("i", "j"))))])
+        data = encoder.encode([StoredMessage.of(1, message(headers=(("h", value), ("i", "j"))))])
         assert decoded(data)[0].headers["h"] == value
 
     def test_any_number_of_destinations_is_written_right(self):
         encoder = MessageEncoder(V12, "1", "id-", "")
-        stored = [StoredMessage(n, message(destination=f"topic://t.{n}")) for n in range(1, 700)]
+        stored = [StoredMessage.of(n, message(destination=f"topic://t.{n}")) for n in range(1, 700)]
         frames = decoded(encoder.encode(stored))
         assert [f.headers["destination"] for f in frames] == [
             f"/topic/t.{n}" for n in range(1, 700)

@@ -52,6 +52,8 @@ def test_however_a_client_writes_it(name):
         b"STOMP\naccept-version:1.2\npasscode:hunter2\xff\n\n\0",  # not UTF-8
         b"CONNECT\n:hunter2\n\n\0",
         b"CONNECT\npasscode:hun\0hunter2\n\n\0",
+        b"CONNECT passcode:hunter2\n\n\0",  # no line end before it
+        b"CONNECTpasscode:hunter2\n\n\0",
     ],
 )
 def test_a_malformed_passcode_is_in_no_error(head):

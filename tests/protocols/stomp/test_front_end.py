@@ -36,7 +36,9 @@ class Connection:
 
     def publish(self, message, token=None, transaction=None, inflight=None):
         self.broker.sequence += 1
-        self.broker.queues[message.destination].append(StoredMessage(self.broker.sequence, message))
+        self.broker.queues[message.destination].append(
+            StoredMessage.of(self.broker.sequence, message)
+        )
         self.later(token)
 
     def subscribe(self, request, token=None):
@@ -210,7 +212,7 @@ async def test_a_slow_reader_is_told_to_the_broker():
         await frame(reader)
         while not broker.connections or not broker.connections[0].subscriptions:
             await asyncio.sleep(0)
-        message = StoredMessage(1, Message("queue://a", b"x" * 1_000_000))
+        message = StoredMessage.of(1, Message("queue://a", b"x" * 1_000_000))
         while False not in broker.writable:
             broker.connections[0].peer.deliver("1", [message])
             await asyncio.sleep(0)

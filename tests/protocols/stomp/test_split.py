@@ -16,7 +16,7 @@ from tidegate_protocols.stomp._split import PROFILE, SUBPROTOCOLS, split
 
 
 def message(body: bytes, version: Version, headers: tuple[tuple[str, str], ...] = ()) -> bytes:
-    stored = StoredMessage(
+    stored = StoredMessage.of(
         7, Message(destination="queue://q", body=body, received_at=1, headers=headers)
     )
     return MessageEncoder(version, "1", "id-", "ack-").encode([stored])

@@ -15,7 +15,7 @@ MESSAGE = Message("queue://a", b"")
 def make(mode, *sequences, tracked=False):
     encoder = MessageEncoder(Version.V1_2, "1", "id-", "1-")
     subscription = Subscription("key", 1, mode, encoder, tracked=tracked)
-    subscription.delivered([StoredMessage(s, MESSAGE) for s in sequences])
+    subscription.delivered([StoredMessage.of(s, MESSAGE) for s in sequences])
     return subscription
 
 

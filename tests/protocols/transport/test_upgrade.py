@@ -185,3 +185,14 @@ def test_a_refusal_states_its_length():
     assert head.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
     assert f"Content-Length: {len(body)}".encode() in head
     assert body == b"full\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["Authorization hunter2", "Authorization : Basic hunter2", "Authorization: hunter2\x00"],
+)
+def test_a_malformed_credential_is_in_no_answer_and_no_log(line: str):
+    got = answer(request().replace(b"\r\n\r\n", f"\r\n{line}\r\n\r\n".encode()))
+    assert got.response.startswith(b"HTTP/1.1 400 ")
+    assert "not a valid HTTP request: invalid HTTP header" in got.refusal
+    assert "hunter2" not in got.refusal + got.response.decode()

@@ -282,7 +282,7 @@ class Connection(Client):
                     address=self.address,
                     session=None,
                     due=self._writer.elapsed(),
-                    who_now=self.vouched.now,
+                    who_now=self.vouched.left_behind,
                 )
             )
         parts.flow.forget_client(self)

@@ -23,6 +23,7 @@ from tidegate.spi import (
     RequestError,
     StoredMessage,
     Token,
+    content_bytes,
     names,
 )
 
@@ -84,19 +85,20 @@ class Messages:
         ids = route.ids
         if ids and message.qos == 0:
             message = at_least_once(message)
-        stored = StoredMessage(sequence, message)
+        size = content_bytes(message)
+        stored = StoredMessage(sequence, message, size)
         if ids:
             operations = turn.operations
             turn.units.append(Unit(len(operations), 1, self._client, token))
             operations.append(AddMessage(sequence, message, ids))
             turn.synced = True
-            turn.body_bytes += stored.size
+            turn.body_bytes += size
             if turn.body_bytes > self._flow.turn_bytes_max:
                 self._flow.throttle_unwritten(self._client)
         elif token is not None:
             turn.units.append(Unit(0, 0, self._client, token))
         if route.width:
-            self._flow.fan_out(self._client, route.width)
+            self._flow.add_work(self._client, route.width)
         added = turn.added
         if route in added:
             added[route].append(stored)
@@ -158,7 +160,7 @@ class Messages:
         turn.unit(first, self._client, token, undo)
         turn.synced = True
         if route.width:
-            self._flow.fan_out(self._client, route.width)
+            self._flow.add_work(self._client, route.width)
         if turn.body_bytes > self._flow.turn_bytes_max:
             self._flow.throttle_unwritten(self._client)
         writer.schedule()

@@ -19,6 +19,7 @@ from tidegate.broker.parts import Parts
 from tidegate.broker.publish.access import taking_from
 from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.state import SessionState
+from tidegate.broker.turn.flow import SUBSCRIPTION_WORK
 from tidegate.spi import (
     AccessError,
     Action,
@@ -98,6 +99,7 @@ class Serving:
         ):
             parts.deliveries.begin(consumer.first_list)
         parts.flow.mark_lists(consumer)
+        parts.flow.add_work(self._client, SUBSCRIPTION_WORK)
         return taken_up
 
     def _leave(self, consumer: Consumer) -> PendingList | None:
@@ -252,6 +254,7 @@ class Serving:
                 forget = True
                 self._parts.sessions.detach(self._client.session, key)
             self.drop(consumer, forget=forget)
+            self._parts.flow.add_work(self._client, SUBSCRIPTION_WORK)
         elif self._client.session is not None:
             consumer = self._forget_refused(key)
         if token is not None:

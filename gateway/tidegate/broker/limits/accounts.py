@@ -28,7 +28,14 @@ from weakref import WeakValueDictionary
 
 from tidegate.broker.limits.meter import Meter
 from tidegate.config import BrokerConfig, Quota, quota_for
-from tidegate.spi import FlowControlError, Held, QuotaError, TemporarySpace, format_size
+from tidegate.spi import (
+    CursorMemory,
+    FlowControlError,
+    Held,
+    QuotaError,
+    TemporarySpace,
+    format_size,
+)
 
 _KINDS: Final = len(Held)
 
@@ -184,7 +191,13 @@ class Account:
 
 
 class Accounts:
-    """The tree. Attributes: gateway: its root; temporary: what temporary files take."""
+    """The tree.
+
+    Attributes:
+        gateway: its root.
+        temporary: what temporary files take.
+        stored_memory, unstored_memory: what cursors hold that need the store, and others.
+    """
 
     def __init__(self, config: BrokerConfig, quotas: Sequence[Quota] = ()) -> None:
         """*quotas*: in file order."""
@@ -192,6 +205,8 @@ class Accounts:
         self._quotas = quotas
         self.gateway = Account("the gateway", None, config.held_limit, "broker.held_limit")
         self.temporary = TemporarySpace(config.temporary_space)
+        self.stored_memory = CursorMemory(config.cursor_memory_limit)
+        self.unstored_memory = CursorMemory(config.unstored_memory_limit)
         self._meters: dict[str, Meter] = {}
         self._principals: WeakValueDictionary[str, Account] = WeakValueDictionary()
 
@@ -248,6 +263,8 @@ class Accounts:
         }
         for kind in Held:
             found[f"held.{kind.name.lower()}.bytes"] = gateway.kinds[kind]
+        found["waiting.stored.bytes"] = self.stored_memory.used
+        found["waiting.unstored.bytes"] = self.unstored_memory.used
         found["spooled.bytes"] = self.temporary.used
         for what in Counted:
             found[f"counted.{what.name.lower()}"] = gateway.counts[what]

@@ -458,7 +458,7 @@ class PendingList:
         if self.succession is not None and self.succession.old is self:
             messages = [  # at most once, whatever is granted now
                 StoredMessage(
-                    m.sequence, msgspec.structs.replace(m.message, qos=0), m.delivery_count
+                    m.sequence, msgspec.structs.replace(m.message, qos=0), m.size, m.delivery_count
                 )
                 for m in messages
             ]

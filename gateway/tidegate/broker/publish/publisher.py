@@ -199,7 +199,7 @@ class Publisher:
         if pending_list.selecting is not None:
             pending_list.selecting.leaving([stored.sequence])
         turn.added.setdefault(self.resolve(target.destination), []).append(
-            StoredMessage(sequence, moved)
+            StoredMessage.of(sequence, moved)
         )
         turn.synced = True
 

@@ -317,7 +317,7 @@ class RetainedDelivery:
         writer.own_sequences += 1
         copy = msgspec.structs.replace(message, retained=True)
         if lends or self._is_direct(message):
-            chunk.direct.append((number, StoredMessage(writer.take_sequence(), copy)))
+            chunk.direct.append((number, StoredMessage.of(writer.take_sequence(), copy)))
         else:
             chunk.added.append(number)
             writer.add_message(copy, self._route)

@@ -23,12 +23,21 @@ _log = logging.getLogger("tidegate.broker")
 #: Lists that hand out their messages before the clock is looked at.
 DISPATCHED_AT_ONCE: Final = 16
 
-#: Messages that one turn may give to subscriptions, each counted, by routes that fan out: whoever
-#: publishes more goes on in the next turn. They are handed out in one go, 1 to 3 microseconds each.
-TURN_DELIVERIES_MAX: Final = 10_000
+#: What one turn may be asked to do in one go, when it is written or when it is durable; whoever asks
+#: for more goes on in the next turn. The unit is a message given to one of the subscriptions of a
+#: route that fans out: 1 to 3 microseconds.
+TURN_WORK_MAX: Final = 10_000
+
+#: What a subscription that begins or ends is in that unit: the store encodes it and keeps it on the
+#: loop, and a turn grows for as long as the one before it is being written.
+SUBSCRIPTION_WORK: Final = 50
 
 #: Throttle reason: bodies accepted but not yet durable are over the limit.
 UNWRITTEN: Final = "unwritten"
+
+
+def _go_on() -> None:
+    """What waits for a turn is told by :meth:`Flow._written`."""
 
 
 class Tasks:
@@ -208,12 +217,14 @@ class Flow:
         self._throttled.add(client)
         client.throttle(UNWRITTEN, at_once=at_once)
 
-    def fan_out(self, client: Client, width: int) -> None:
-        """*client* published a message for so many lists: handing it out is work, too."""
+    def add_work(self, client: Client, work: int) -> None:
+        """*client* asked for so much that is done with the whole turn: see `TURN_WORK_MAX`."""
         turn = self.writer.turn
-        turn.deliveries += width
-        if turn.deliveries > TURN_DELIVERIES_MAX:
+        turn.work += work
+        if turn.work > TURN_WORK_MAX:
             self.throttle_unwritten(client, at_once=True)
+            # Even if there is nothing to write: the next turn is what it waits for.
+            self.writer.when_durable(_go_on, synced=False)
 
     def _written(self, unwritten_bytes: int) -> None:
         self._on_write()

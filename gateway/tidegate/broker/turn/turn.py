@@ -98,7 +98,7 @@ class Turn:
         synced: somebody waits, or a message is added: the batch must be synced.
         commits: the same for the end of a transaction, which leaves ``synced`` as it is.
         body_bytes: bodies of the added messages.
-        deliveries: of added messages whose routes fan out, to each of their lists.
+        work: what else is to be done in one go, see :data:`tidegate.broker.turn.flow.TURN_WORK_MAX`.
     """
 
     __slots__ = (
@@ -107,11 +107,11 @@ class Turn:
         "added",
         "body_bytes",
         "commits",
-        "deliveries",
         "operations",
         "returned",
         "synced",
         "units",
+        "work",
     )
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class Turn:
         self.synced = False
         self.commits = False
         self.body_bytes = 0
-        self.deliveries = 0
+        self.work = 0
         self._front = 0  # operations that sealing put in front of those that units point to
 
     def unit(

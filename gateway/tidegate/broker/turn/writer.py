@@ -154,7 +154,7 @@ class TurnWriter:
         """Number *message* and put it into the filling turn; the caller makes the unit."""
         sequence = self.take_sequence()
         turn = self.turn
-        stored = StoredMessage(sequence, message)
+        stored = StoredMessage.of(sequence, message)
         if route.ids:
             turn.operations.append(AddMessage(sequence, message, route.ids))
             turn.synced = True
@@ -396,4 +396,6 @@ class TurnWriter:
 
 def returned(message: StoredMessage) -> StoredMessage:
     """*message* as it is when it comes back: delivered once more."""
-    return StoredMessage(message.sequence, message.message, message.delivery_count + 1)
+    return StoredMessage(
+        message.sequence, message.message, message.size, message.delivery_count + 1
+    )

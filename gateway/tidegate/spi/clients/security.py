@@ -164,7 +164,8 @@ class Directory(Protocol):
     def principal_now(self, principal: Principal) -> Principal | None:
         """Who *principal* is now, groups and all. Must be quick.
 
-        Args: principal: as this authenticator answered it, ``proof`` and all.
+        Args: principal: as this authenticator answered it, ``proof`` and all; without a proof when
+            only the name is known, of one that has been away since a start before this one.
         Returns: None when it is nobody any more, or what it was let in by does not count any more:
             its connection ends.
         """

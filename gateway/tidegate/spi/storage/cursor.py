@@ -43,6 +43,20 @@ class TemporarySpace:
         self.used -= size
 
 
+class CursorMemory:
+    """What cursors of one kind hold in memory together, and may hold.
+
+    Args: limit_bytes: 0 for no limit. Attributes: used: bytes; the cursors themselves change it, as
+        their ``memory_bytes`` changes.
+    """
+
+    __slots__ = ("limit_bytes", "used")
+
+    def __init__(self, limit_bytes: int = 0) -> None:
+        self.limit_bytes = limit_bytes
+        self.used = 0
+
+
 @dataclass(frozen=True, slots=True)
 class CursorContext:
     """What the broker gives a cursor factory.
@@ -56,8 +70,10 @@ class CursorContext:
         page_count: messages to read from store or file at once.
         temporary_directory: for spooled messages; emptied by the host at start.
         temporary_limit_bytes: what one cursor may spool there.
-        shared_limit_bytes: what all cursors of one kind may hold in memory together, if they can let
-            go of messages that the store has; the same for all of them, 0 for no limit.
+        shared_memory: what all cursors of one kind hold in memory together; the same for all of them.
+            Each tells it what it holds. Above its limit a cursor takes no more into memory than it
+            needs to work, if it can do without: those that need the store let go of what the store
+            has, others spool or are full.
         temporary_space: what all cursors together have in temporary files; each asks it before its
             files grow and tells it when they shrink.
     """
@@ -69,7 +85,7 @@ class CursorContext:
     page_count: int
     temporary_directory: Path
     temporary_limit_bytes: int
-    shared_limit_bytes: int = 0
+    shared_memory: CursorMemory = field(default_factory=CursorMemory)
     temporary_space: TemporarySpace = field(default_factory=TemporarySpace)
 
 

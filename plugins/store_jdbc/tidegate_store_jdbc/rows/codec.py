@@ -188,7 +188,7 @@ def stored_message(row: Row) -> StoredMessage:
     """One row of ``find_next_message_statement``. Raises: CorruptRecordError."""
     sequence, count, body, rest = row
     try:  # a column may be of a decimal type
-        return StoredMessage(int(sequence), message(body, rest, sequence), int(count))
+        return StoredMessage.of(int(sequence), message(body, rest, sequence), int(count))
     except _BROKEN as error:
         raise CorruptRecordError(str(error), location=f"message {sequence}") from error
 

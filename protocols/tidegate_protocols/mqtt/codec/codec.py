@@ -38,6 +38,11 @@ class NeedData:
         return "NEED_DATA"
 
 
+#: A packet other than a PUBLISH with more than this behind its remaining length is the last one that
+#: one call returns: a SUBSCRIBE can hold thousands of filters, a microsecond or two each.
+LONG_BYTES: Final = 1024
+
+
 #: What :meth:`Codec.next_event` returns when no packet is complete.
 NEED_DATA: Final = NeedData()
 
@@ -188,6 +193,8 @@ class Codec:
     def events(self, limit: int = sys.maxsize) -> list[Event]:
         """Return the packets that are complete, in order, at most *limit*; [] when there is none.
 
+        Also fewer: see `LONG_BYTES`, and :attr:`left_behind`.
+
         Raises: MalformedPacketError, PacketViolationError, FrameTooLargeError,
             UnsupportedVersionError. All that came before the error has been returned by then, and
             every further call raises it again.
@@ -257,6 +264,9 @@ class Codec:
                     elif level == LEVEL_5_0 and self._from_client is not None:
                         validate_sender(packet, from_client=self._from_client)
                     append(packet)
+                    if length > LONG_BYTES:
+                        self._position = stop
+                        break
                 position = stop
             else:
                 self._position = position

@@ -6,6 +6,7 @@ other is read by :meth:`Heads.parse`.
 
 from __future__ import annotations
 
+import re
 from typing import Final, final
 
 from tidegate.spi import FrameTooLargeError, PeerProtocolError
@@ -16,6 +17,7 @@ from tidegate_protocols.stomp.codec.frames import Limits, Version
 _COMMAND_BYTES_MAX: Final = 12
 #: Bytes of the peer's input that a message shows.
 SHOWN_MAX: Final = 40
+_WORD: Final = re.compile(rb"\A[A-Za-z]+")
 _HTTP_METHODS: Final = (b"GET ", b"POST ", b"HEAD ", b"PUT ", b"OPTIONS ", b"DELETE ", b"PRI * ")
 #: Frames with a passcode in them: whatever is wrong with their lines goes into no error, no log.
 _WITH_SECRETS: Final = frozenset({"CONNECT", "STOMP"})
@@ -211,5 +213,6 @@ def _unknown(data: bytes) -> str:
         return "this is a plain TCP listener and the peer speaks TLS"
     if data[:1] == b"\x10" and b"MQ" in data[:SHOWN_MAX]:
         return "this is a STOMP listener and the peer speaks MQTT"
-    line = data.partition(b"\n")[0].removesuffix(b"\r")
-    return f"unknown command {_shown(line)}"
+    # Not the line: where CONNECT lacks its line end, the passcode may be in it.
+    word = next(iter(_WORD.findall(data[: _COMMAND_BYTES_MAX + 1])), b"")
+    return f"unknown command {_shown(word)}"
