@@ -256,6 +256,7 @@ async def test_it_is_begun_anew_on_reload_and_the_rules_are_read(
     with pytest.raises(ConfigError, match="cannot be written"):
         await acl.reload()
     await acl.stop()
+    rules_file(OPEN)
     with pytest.raises(ConfigError, match="cannot be written"):
         await acl.start(lambda: None)
 
