@@ -25,9 +25,11 @@ from benchkit.brokers import (
     BENCHMARKS,
     BROKERS,
     JOURNAL_TYPES,
+    OURS,
     PEERS,
     PEERS_SCRIPT,
     TIDEGATE,
+    WITH_ACL,
     Address,
     PeerScriptError,
     Protocol,
@@ -42,7 +44,6 @@ from rich.markup import escape
 
 ROOT: Final = BENCHMARKS.parent
 LOADGEN: Final = BENCHMARKS / "bin" / "loadgen"
-OURS: Final = (TIDEGATE, *JOURNAL_TYPES)
 FETCHED: Final = frozenset({"artemis", "classic"})
 # Before the first load of each protocol on a broker that has just started, and before each further
 # one. A JVM compiles what it runs often: cold, Artemis does less than half of what it does warm.
@@ -76,6 +77,11 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         "--journal-types",
         action="store_true",
         help="measure Tidegate also with journal_type ASYNCIO and MAPPED",
+    )
+    parser.add_argument(
+        "--acl",
+        action="store_true",
+        help="measure Tidegate also with tidegate-acl, whose last rule of 100 is the one that fits",
     )
     parser.add_argument("--no-tidegate", action="store_true", help="measure the peers only")
     parser.add_argument("--only", default="", help="scenarios, with commas (--list names them)")
@@ -219,6 +225,8 @@ def choose_targets(options: argparse.Namespace) -> list[Target]:
         targets.append(target)
         if options.journal_types and target.ours:
             targets += [Target(BROKERS[name], target.version) for name in JOURNAL_TYPES]
+        if options.acl and target.ours:
+            targets.append(Target(BROKERS[WITH_ACL], target.version))
     automatic = options.peers == "auto"
     asked = [] if options.peers in ("auto", "none") else options.peers.split(",")
     if unknown := [name for name in asked if name not in PEERS]:
@@ -297,12 +305,17 @@ def serving(
     ports: dict[Protocol, int] = {"stomp": stomp, "mqtt": mqtt}
     ports = {protocol: port for protocol, port in ports.items() if target.speaks(protocol)}
     work: Path = options.work
-    if name == TIDEGATE or name in JOURNAL_TYPES:
+    if name in OURS:
         state = work / "tidegate-state"
         shutil.rmtree(state, ignore_errors=True)
         state.mkdir()
         config = state / "bench.toml"
-        config.write_text(tidegate_config(state / "data", ports, target.spec.store_options))
+        rules: Path | None = None
+        if target.spec.rules:
+            rules = state / "rules.toml"
+            rules.write_text(target.spec.rules)
+        text = tidegate_config(state / "data", ports, target.spec.store_options, rules)
+        config.write_text(text)
         command = [str(options.tidegate_command), "run", "--config", str(config)]
     else:
         command = [str(PEERS_SCRIPT), "run", name, str(work)]

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
+from benchkit import access
+
 BENCHMARKS: Final = Path(__file__).resolve().parent.parent
 PEERS_SCRIPT: Final = BENCHMARKS / "peers" / "peers.sh"
 
@@ -13,6 +15,10 @@ Protocol = Literal["stomp", "mqtt"]
 TIDEGATE: Final = "tidegate"
 #: Tidegate again, with the other journal types (`--journal-types`).
 JOURNAL_TYPES: Final = ("tidegate-asyncio", "tidegate-mapped")
+#: Tidegate again, with access control (`--acl`).
+WITH_ACL: Final = "tidegate-acl"
+#: All that is Tidegate.
+OURS: Final = (TIDEGATE, *JOURNAL_TYPES, WITH_ACL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +30,7 @@ class BrokerSpec:
     Headers are `key:value`, as the load generator's options take them; `queue_*` are for a
     queue's messages, `topic_*` for a topic's. `mqtt5` says whether it speaks MQTT 5.0 beside 3.1.1,
     `retained_wildcards` whether a filter with wildcards is given the retained messages that it matches.
-    `store_options` are lines of Tidegate's `[store]` table.
+    `store_options` are lines of Tidegate's `[store]` table; `rules` go to a file for `tidegate-acl`.
     """
 
     name: str
@@ -40,6 +46,7 @@ class BrokerSpec:
     mqtt5: bool = False
     retained_wildcards: bool = True
     store_options: tuple[str, ...] = ()
+    rules: str = ""
 
 
 _BOTH: Final[frozenset[Protocol]] = frozenset({"stomp", "mqtt"})
@@ -68,6 +75,13 @@ BROKERS: Final[dict[str, BrokerSpec]] = {
             "synced (journal_type = MAPPED)",
             mqtt5=True,
             store_options=('journal_type = "MAPPED"',),
+        ),
+        BrokerSpec(
+            WITH_ACL,
+            _BOTH,
+            f"synced (access by {access.RULES} rules)",
+            mqtt5=True,
+            rules=access.rules(),
         ),
         BrokerSpec(
             "artemis",
@@ -110,7 +124,7 @@ BROKERS: Final[dict[str, BrokerSpec]] = {
     )
 }
 
-PEERS: Final = tuple(name for name in BROKERS if name not in (TIDEGATE, *JOURNAL_TYPES))
+PEERS: Final = tuple(name for name in BROKERS if name not in OURS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,15 +188,23 @@ def peers_script(*arguments: str) -> str:
 
 
 def tidegate_config(
-    data_directory: Path, ports: dict[Protocol, int], store_options: Sequence[str] = ()
+    data_directory: Path,
+    ports: dict[Protocol, int],
+    store_options: Sequence[str] = (),
+    rules: Path | None = None,
 ) -> str:
     """Return the TOML file of the measured gateway: the default store and its default sync.
 
-    Args: ports: the loopback port of each protocol; store_options: see `BrokerSpec`.
+    Args:
+        ports: the loopback port of each protocol.
+        store_options: see `BrokerSpec`.
+        rules: the file of rules for `tidegate-acl`; None: there is no access control.
     """
     lines = ["[broker]", 'name = "bench"', f"data_directory = {toml_string(str(data_directory))}"]
     if store_options:
         lines += ["", "[store]", 'plugin = "journal"', *store_options]
+    if rules is not None:
+        lines += ["", "[[extensions]]", 'plugin = "acl"', f"rules = {toml_string(str(rules))}"]
     for protocol, port in ports.items():
         lines += ["", "[[listeners]]", f'protocol = "{protocol}"', f'bind = "127.0.0.1:{port}"']
     return "\n".join(lines) + "\n"

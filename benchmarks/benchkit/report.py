@@ -10,8 +10,8 @@ from typing import Any, Final
 from rich.markup import escape
 from rich.table import Table
 
-from benchkit.brokers import BROKERS, TIDEGATE
-from benchkit.scenarios import FloorGoal, RateGoal, Scenario, WriteGoal
+from benchkit.brokers import BROKERS, TIDEGATE, WITH_ACL
+from benchkit.scenarios import AclGoal, Goal, RateGoal, Scenario, WriteGoal
 
 _FAULTS: Final = (
     ("lost", "lost"),
@@ -255,7 +255,7 @@ class Verdict:
     reached: bool
 
 
-def judge(results: Results, goals: Iterable[RateGoal | FloorGoal | WriteGoal]) -> list[Verdict]:
+def judge(results: Results, goals: Iterable[Goal]) -> list[Verdict]:
     """Return a verdict for each goal that the runs can decide."""
     verdicts: list[Verdict] = []
     for goal in goals:
@@ -266,6 +266,11 @@ def judge(results: Results, goals: Iterable[RateGoal | FloorGoal | WriteGoal]) -
         elif isinstance(goal, WriteGoal):
             value = results.write_ratio(goal.scenario, TIDEGATE)
             text = f"{goal.scenario}: at least {goal.factor:g} times dd oflag=dsync bs=1M"
+            reached = value is not None and value >= goal.factor
+        elif isinstance(goal, AclGoal):
+            slower = results.ratio(goal.scenario, WITH_ACL)
+            value = 1 / slower if slower else None
+            text = f"{goal.scenario}: with access control at least {goal.factor:g} times without"
             reached = value is not None and value >= goal.factor
         else:
             value = results.floor_ratio(goal.scenario, TIDEGATE)

@@ -1,7 +1,7 @@
 """The loads that every broker is put under, and the figures that Tidegate has to reach in them."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from benchkit.brokers import BrokerSpec, Protocol
 
@@ -195,11 +195,24 @@ class WriteGoal:
     factor: float
 
 
-GOALS: Final[tuple[RateGoal | FloorGoal | WriteGoal, ...]] = (
+@dataclass(frozen=True, slots=True)
+class AclGoal:
+    """With access control Tidegate's messages a second are at least `factor` of those without."""
+
+    scenario: str
+    factor: float
+
+
+Goal: TypeAlias = RateGoal | FloorGoal | WriteGoal | AclGoal
+
+GOALS: Final[tuple[Goal, ...]] = (
     RateGoal("stomp-1x1", "artemis", 1.3),
     RateGoal("stomp-1x1", "classic", 8.0),
     FloorGoal("stomp-window1", 3.0),
     WriteGoal("stomp-1x1-1m", 0.5),
     RateGoal("mqtt-qos1-4x1", "artemis", 1.5),
     RateGoal("mqtt-qos1-4x1", "mosquitto", 0.6),  # which does not sync; the next one is to pass it
+    AclGoal("stomp-1x1", 0.95),
+    AclGoal("mqtt-qos1-4x1", 0.95),
+    AclGoal("mqtt-qos0-1x100", 0.95),
 )

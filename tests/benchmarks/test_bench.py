@@ -15,10 +15,14 @@ import pytest
 from free_ports import free_port
 from rich.console import Console
 
+from tidegate.spi import Action, Identity
+from tidegate_acl._extension import Acl, AclOptions
+
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))  # the scripts there are no distribution
 
+access = importlib.import_module("benchkit.access")
 brokers = importlib.import_module("benchkit.brokers")
 machine = importlib.import_module("benchkit.machine")
 process = importlib.import_module("benchkit.process")
@@ -127,6 +131,42 @@ def test_the_journal_types_are_the_same_gateway_with_another_store_table() -> No
     assert [target.spec.name for target in bench.choose_targets(options)] == ["tidegate"]
 
 
+def test_access_control_is_the_same_gateway_with_a_hundred_rules(tmp_path: Path) -> None:
+    options = bench.parse_arguments(["--peers", "none", "--acl"])
+    options.tidegate_command = Path(sys.executable)
+    targets = bench.choose_targets(options)
+    assert [target.spec.name for target in targets] == ["tidegate", brokers.WITH_ACL]
+    spec = targets[1].spec
+    file = tmp_path / "rules.toml"
+    file.write_text(spec.rules)
+    config = brokers.tidegate_config(Path("/x"), {"stomp": 1}, spec.store_options, file)
+    (extension,) = tomllib.loads(config)["extensions"]
+    assert extension == {"plugin": "acl", "rules": str(file)}
+    acl = Acl(AclOptions(rules=file))
+    assert len(acl.rules.rules) == access.RULES
+    client = Identity("anonymous", frozenset(), "bench-1", "127.0.0.1", "mqtt")
+    for action, name in (
+        (Action.PUBLISH, "topic://bench.mqtt-qos1-4x1.0"),
+        (Action.SUBSCRIBE, "topic://bench.mqtt-qos1-4x1.0"),
+        (Action.CONSUME, "queue://bench.stomp-1x1.0"),
+        (Action.CREATE, "queue://bench.stomp-1x1.0"),
+    ):
+        (rule,) = acl.rules.decide(client, action, name).rules
+        assert rule is not None
+        assert rule.number == access.RULES, "the last one"
+        assert rule.allows
+
+
+@pytest.mark.parametrize(("rate", "reached"), [(95.0, True), (94.0, False)])
+def test_the_goal_of_access_control_is_a_share_of_the_rate_without(
+    rate: float, reached: bool
+) -> None:
+    made = results(run("tidegate", 1, 100.0), run(brokers.WITH_ACL, 1, rate))
+    (verdict,) = report.judge(made, [scenarios.AclGoal("stomp-1x1", 0.95)])
+    assert verdict.reached is reached
+    assert verdict.text.endswith(f": {rate / 100:.2f} times")
+
+
 def test_a_goal_without_runs_has_no_verdict() -> None:
     assert report.judge(results(), scenarios.GOALS) == []
 
@@ -220,7 +260,7 @@ def test_mqtt_5_loads_are_for_brokers_that_speak_it() -> None:
     load = scenarios.SCENARIOS["mqtt5-qos1-4x1"]
     assert "-protocol=mqtt5" in load.arguments(brokers.BROKERS["tidegate"])
     able = {name for name, spec in brokers.BROKERS.items() if load.suits(spec)}
-    assert able == {"tidegate", *brokers.JOURNAL_TYPES, "artemis", "mosquitto"}
+    assert able == {*brokers.OURS, "artemis", "mosquitto"}
     assert all(
         scenarios.SCENARIOS["mqtt-qos1-4x1"].suits(spec) for spec in brokers.BROKERS.values()
     )

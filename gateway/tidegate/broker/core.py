@@ -60,6 +60,7 @@ class BrokerCore(Parts):
         self.newcomer_holds = newcomers.holds
         self._authentication = Authentication(self.extensions, self.config, self._login_refused)
         self.begin_authentication = self._authentication.begin
+        self.sessions.who_now = self._authentication.known_by_name
         self._by_client: dict[str, Connection] = {}
         self._expiring: set[Connection] = set()
         self._closing = False
@@ -125,7 +126,9 @@ class BrokerCore(Parts):
         # with a session so that it outlives the gateway.
         wants = request.session_expiry > 0 or request.will is not None or session is not None
         if key and wants:
-            session = self.sessions.begin(request, connection.identity)
+            session = self.sessions.begin(
+                request, connection.identity, is_followed=vouched.is_followed
+            )
             subscriptions, refused = connection.restore(session)
             is_stored = True
         self.connections.add(connection)

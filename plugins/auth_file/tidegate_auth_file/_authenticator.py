@@ -24,9 +24,9 @@ from tidegate.spi import (
 )
 from tidegate_auth_file._directory import UserDirectory
 from tidegate_auth_file._edit import replace_hash
-from tidegate_auth_file._exchange import MESSAGE_BYTES_MAX, ScramExchange
+from tidegate_auth_file._exchange import ScramExchange
 from tidegate_auth_file._hashes import PasswordHash, make_hash
-from tidegate_auth_file._verifier import METHODS, prepared_name
+from tidegate_auth_file._verifier import METHODS, PASSWORD_BYTES_MAX, prepared_name
 
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ class FileAuthenticator:
             return None
         name = credentials.username
         refused = AccessError("wrong user name or password", principal=name)
-        if len(credentials.password) > MESSAGE_BYTES_MAX or len(name) > MESSAGE_BYTES_MAX:
+        if len(credentials.password) > PASSWORD_BYTES_MAX:
             raise refused
         try:
             password = credentials.password.decode()

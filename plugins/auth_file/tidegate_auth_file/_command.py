@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import getpass
+import stat
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -20,10 +21,18 @@ from tidegate.spi import CommandHost, ConfigError
 from tidegate_auth_file import _edit
 from tidegate_auth_file._authenticator import AuthFileOptions
 from tidegate_auth_file._users import FILE_BYTES_MAX, read_users
-from tidegate_auth_file._verifier import ITERATIONS_DEFAULT, ITERATIONS_MAX, ITERATIONS_MIN
+from tidegate_auth_file._verifier import (
+    ITERATIONS_DEFAULT,
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    PASSWORD_BYTES_MAX,
+)
 
 #: The name of the extension in the configuration.
 PLUGIN: Final = "auth-file"
+
+#: Longer than any password may be, so that one that is too long is told so.
+_LINE_MAX: Final = 4 * PASSWORD_BYTES_MAX
 
 app: Final = typer.Typer(
     rich_markup_mode=None,
@@ -89,6 +98,7 @@ def add(
     path = _file(context, config, file)
     wanted = _wanted(method or [Method.ARGON2ID], iterations)
     with _told():
+        _edit.check(path, name, exists=False)
         _edit.add(path, name, _password(), wanted, group or [])
 
 
@@ -108,6 +118,7 @@ def passwd(
     path = _file(context, config, file)
     wanted = _wanted(method, iterations) if method else None
     with _told():
+        _edit.check(path, name, exists=True)
         _edit.set_password(path, name, _password(), wanted)
 
 
@@ -196,9 +207,7 @@ def import_command(
     """
     path = _file(context, config, file)
     with _told():
-        if source.stat().st_size > FILE_BYTES_MAX:
-            raise ValueError(f"{source} is larger than {FILE_BYTES_MAX} bytes")
-        users, problems = _edit.read_foreign(source.read_text(encoding="utf-8"))
+        users, problems = _edit.read_foreign(_foreign_text(source))
         for problem in problems:
             typer.echo(f"{source}: {problem}", err=True)
         if problems and not skip:
@@ -237,9 +246,21 @@ def _wanted(methods: list[Method], iterations: int) -> _edit.Wanted:
     return _edit.Wanted(Method.ARGON2ID in methods, tuple(scram), iterations)
 
 
+def _foreign_text(source: Path) -> str:
+    status = source.stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{source} is not a file")
+    if status.st_size > FILE_BYTES_MAX:
+        raise ValueError(f"{source} is larger than {FILE_BYTES_MAX} bytes")
+    try:
+        return source.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{source} is not UTF-8 text") from None
+
+
 def _password() -> str:
     if not sys.stdin.isatty():
-        return sys.stdin.readline().rstrip("\r\n")
+        return sys.stdin.readline(_LINE_MAX).rstrip("\r\n")
     password = getpass.getpass("Password: ")
     if getpass.getpass("Again: ") != password:
         raise ValueError("the two passwords are not the same")
@@ -251,7 +272,5 @@ def _told() -> Generator[None]:
     """What cannot be, as the contract's error for it."""
     try:
         yield
-    except UnicodeDecodeError:
-        raise ConfigError("the file is not UTF-8 text") from None
     except ValueError as error:
         raise ConfigError(str(error)) from None

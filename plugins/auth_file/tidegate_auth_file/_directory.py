@@ -87,7 +87,10 @@ class UserDirectory:
     def principal_now(self, principal: Principal) -> Principal | None:
         """See :class:`tidegate.spi.Directory`."""
         name, users = principal.name, self._users
-        if not self._counts(principal.proof, name, users):
+        is_known = (
+            self._counts(principal.proof, name, users) if principal.proof else name in users.names
+        )
+        if not is_known:
             return None
         return Principal(name, users.groups_of(name), proof=principal.proof)
 

@@ -8,7 +8,6 @@ import fcntl
 import os
 import secrets
 import stat
-import tempfile
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from tidegate_auth_file._users import (
     read_text,
     split_line,
 )
-from tidegate_auth_file._verifier import ITERATIONS_DEFAULT, SALT_BYTES, make
+from tidegate_auth_file._verifier import ITERATIONS_DEFAULT, SALT_BYTES, check_password, make
 
 MODE_NEW: Final = 0o600
 
@@ -46,6 +45,7 @@ class Wanted:
 
     def hashes(self, password: str) -> list[PasswordHash]:
         """Raises: ValueError for a password that cannot be one."""
+        check_password(password)
         made = [make_hash(password)] if self.is_plain else []
         for method in self.methods:
             salt = secrets.token_bytes(SALT_BYTES)
@@ -69,6 +69,16 @@ def add(path: Path, name: str, password: str, wanted: Wanted, groups: Sequence[s
         return [*lines, *made, *_groups_line(name, groups)]
 
     rewrite(path, change, create=True)
+
+
+def check(path: Path, name: str, *, exists: bool) -> None:
+    """Before a password is asked for. Raises: ConfigError; ValueError if *name* exists, or does not."""
+    name = checked_name(name)
+    is_there = path.exists() and name in parse_users(read_text(path), str(path)).names
+    if is_there and not exists:
+        raise ValueError(f"{path} has a user {name!r} already; use passwd or groups")
+    if exists and not is_there:
+        raise ValueError(f"{path} has no user {name!r}")
 
 
 def set_password(path: Path, name: str, password: str, wanted: Wanted | None) -> None:
@@ -187,9 +197,12 @@ def rewrite(path: Path, change: Callable[[Lines], Lines], *, create: bool = Fals
     2. The new file has the owner and mode of the old one, and is synced before it has its name.
     3. The directory is synced, so that it still has that name after a crash.
 
+    A link stays one: what it leads to is exchanged.
+
     Args: create: make the file when there is none.
     Raises: ConfigError for a file that is wrong, before or after; OSError; what *change* raises.
     """
+    path = path.resolve()
     with _locked(path.parent):
         lines: Lines = []
         if path.exists() or not create:
@@ -208,8 +221,10 @@ def rewrite(path: Path, change: Callable[[Lines], Lines], *, create: bool = Fals
 
 
 def _write(path: Path, text: str) -> None:
-    descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(made)
+    # Always of the same name, which is safe within the lock: what a kill leaves the next one removes.
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE_NEW)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             if path.exists():  # whoever may read it now may read it then

@@ -10,7 +10,7 @@ from scramp.utils import ScramException  # pyright: ignore[reportMissingTypeStub
 from tidegate.spi import AccessError, Principal
 from tidegate_auth_file._directory import UserDirectory
 from tidegate_auth_file._hashes import Scram
-from tidegate_auth_file._verifier import Verifier
+from tidegate_auth_file._verifier import Verifier, prepared_name
 
 #: Longest message of a client. Honest ones have some 200 bytes; preparing a user name takes time in
 #: proportion to its length, and strangers send it.
@@ -65,6 +65,8 @@ class ScramExchange:
             answer = self._first(text) if self._server is None else self._final(text)
         except ScramException as error:
             raise self._refusal(_REFUSED if self._name else str(error)) from None
+        except ValueError as error:
+            raise self._refusal(str(error)) from None
         return answer.encode()
 
     def _first(self, text: str) -> str:
@@ -72,6 +74,7 @@ class ScramExchange:
         server = cast("Any", ScramMechanism)(self._method).make_server(
             self._look_up, s_nonce=self._nonce
         )
+        _check_name(text)
         server.set_client_first(text)
         self._server = server
         return cast("str", server.get_server_first())
@@ -98,3 +101,10 @@ class ScramExchange:
     def _refusal(self, problem: str) -> AccessError:
         self._is_over = True
         return AccessError(problem, principal=self._name)
+
+
+def _check_name(client_first: str) -> None:
+    """Raises: ValueError for a user name that would take long to prepare, ScramException."""
+    for attribute in client_first.split(","):
+        if attribute.startswith("n=") and attribute != "n=":
+            prepared_name(attribute[2:].replace("=2C", ",").replace("=3D", "="))

@@ -251,11 +251,11 @@ def read_users(path: Path) -> Users:
 def read_text(path: Path) -> str:
     """The text of a file that only its owner, and perhaps a group, may read. Raises: ConfigError."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would be to wait
+            raise ConfigError(f"{path} is not a file", key="users")
         # Of the open file, so that nobody can exchange it between the check and the reading.
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise ConfigError(f"{path} is not a file", key="users")
             if status.st_mode & _OTHERS:
                 raise ConfigError(
                     f"{path} can be read or written by others (mode"
@@ -268,9 +268,11 @@ def read_text(path: Path) -> str:
             return file.read().decode()
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text", key="users") from None
-    except OSError as error:
+    except FileNotFoundError as error:
         raise ConfigError(
             f"{path} cannot be read: {error.strerror}; make it with"
             f" tidegate user add --file {path} NAME",
             key="users",
         ) from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", key="users") from None

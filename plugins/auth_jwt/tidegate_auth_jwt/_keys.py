@@ -138,10 +138,10 @@ def _thumbprint(data: Mapping[str, object]) -> str:
 def read_keys(path: Path, allowed: Collection[str]) -> dict[str, Key]:
     """Read the file. Raises: ConfigError that says what is wrong and what to do."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would be to wait
+            raise ConfigError(f"{path} is not a file", key="jwks")
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise ConfigError(f"{path} is not a file", key="jwks")
             if status.st_mode & _OTHERS_WRITE:
                 raise ConfigError(
                     f"{path} can be written by others (mode {stat.S_IMODE(status.st_mode):04o}),"

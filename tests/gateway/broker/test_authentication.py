@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
-from broker_harness import Broker, Client, connect_request
+from broker_harness import Broker, Client, connect_request, message
 
 from tidegate.broker.sessions.failed_logins import Attempt
 from tidegate.plugin_exit import PluginExitError
 from tidegate.spi import (
     AccessError,
+    Action,
     AuthenticationExchange,
     Credentials,
     FlowControlError,
+    Identity,
     Principal,
+    Verdict,
 )
 
 
@@ -157,7 +161,7 @@ class Door:
 
     def principal_now(self, principal: Principal) -> Principal | None:
         name = principal.name
-        is_it = name in self.passwords and repr(self.passwords[name]) == principal.proof
+        is_it = name in self.passwords and principal.proof in ("", repr(self.passwords[name]))
         return self.known(name) if is_it else None
 
 
@@ -363,3 +367,103 @@ async def test_who_authenticates_again_stays_for_as_long_as_the_new_exchange_say
         forever.connection.authenticated_again(await solved(0))
         await asyncio.sleep(60)
         assert forever.ended is None
+
+
+class ByGroup:
+    """What begins with ``topic://g.GROUP`` is for that group."""
+
+    def authorize(self, identity: Identity, action: Action, destination: str) -> Verdict:
+        if not destination.startswith("topic://"):
+            return Verdict.ALLOW
+        levels = destination.removeprefix("topic://").split(".")
+        if levels == ["g", "*"]:
+            return Verdict.FILTER
+        return Verdict.ALLOW if levels[1] in identity.groups else Verdict.DENY
+
+
+def away(groups: str, **passwords: bytes) -> tuple[Door, ByGroup]:
+    """Extensions, and bob in these groups."""
+    door = Door(bob=b"b", **passwords)
+    door.groups["bob"] = frozenset(groups.split())
+    return door, ByGroup()
+
+
+STORED: dict[str, Any] = {"clean_start": False, "session_expiry": 1000, "username": "bob"}
+
+
+async def test_who_is_away_has_the_groups_of_when_it_comes_back() -> None:
+    door, by_group = away("a b", ann=b"a")
+    door.groups["ann"] = frozenset("ab")
+    async with Broker(extensions=[door, by_group]) as broker:
+
+        async def bob(client_id: str) -> Client:
+            client = await broker.client("mqtt", client_id, password=b"b", **STORED)
+            await broker.settle()
+            return client
+
+        one, every = await bob("one"), await bob("every")
+        one.subscribe("topic://g.a", "one", durable_name="one", qos=1)
+        every.subscribe("topic://g.*", "every", durable_name="every", qos=1)
+        for client in (one, every):
+            client.connection.disconnect(graceful=True)
+        ann = await knock(broker, b"a", name="ann")
+        for group in "ab":
+            ann.send(f"topic://g.{group}", group)
+        await broker.settle()
+        door.groups["bob"] = frozenset("b")
+        await broker.kill()
+        one, every = await bob("one"), await bob("every")
+        assert one.result is not None
+        assert [item.name for item in one.result.refused] == ["one"]
+        assert one.bodies() == []
+        assert every.bodies() == [b"b"]
+        one.connection.disconnect(graceful=True)
+        door.groups["bob"] = frozenset("ab")
+        broker.core.rights_changed()
+        assert (await bob("one")).bodies() == [b"a"]
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize(
+    ("groups", "is_published"), [("a", True), ("b", False), ("", False), (None, False)]
+)
+async def test_a_will_has_the_groups_of_when_it_is_published(
+    groups: str | None, is_published: bool, is_killed: bool, logged_errors: list[str]
+) -> None:
+    logged_errors.append("will=lost")
+    door, by_group = away("a")
+    will = message("topic://g.a", "gone", retain=True)
+    async with Broker(extensions=[door, by_group]) as broker:
+        bob = await broker.client("mqtt", "c", password=b"b", will=will, will_delay=20, **STORED)
+        bob.connection.disconnect(graceful=False)
+        await broker.settle()
+        door.passwords["bob"] = b"another"
+        if groups is None:
+            del door.passwords["bob"]
+        else:
+            door.groups["bob"] = frozenset(groups.split())
+        if is_killed:
+            await broker.kill()
+        else:
+            broker.core.rights_changed()
+        await asyncio.sleep(60)
+        await broker.settle()
+        assert (broker.core.retained.get("topic://g.a") is not None) is is_published
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+async def test_a_will_of_a_certificate_has_the_groups_of_the_certificate(is_killed: bool) -> None:
+    door, by_group = away("")  # another bob, who has a password and no group
+    ann = Principal("bob", frozenset("a"))
+    will = message("topic://g.a", "gone", retain=True)
+    async with Broker(extensions=[door, by_group]) as broker:
+        client = await broker.client(
+            "mqtt", "c", tls_principal=ann, will=will, will_delay=20, **STORED
+        )
+        client.connection.disconnect(graceful=False)
+        await broker.settle()
+        if is_killed:
+            await broker.kill()
+        await asyncio.sleep(60)
+        await broker.settle()
+        assert broker.core.retained.get("topic://g.a") is not None

@@ -147,7 +147,8 @@ async def test_groups_come_with_the_name(users_file, hashed, credentials):
     assert found == principal
     assert authenticator.principal_now(found) == principal
     assert authenticator.principal_now(replace(found, name="bob")) is None
-    assert authenticator.principal_now(principal) is None  # without what it was let in by
+    assert authenticator.principal_now(principal) == principal  # by name alone
+    assert authenticator.principal_now(Principal("bob")) is None
 
 
 async def test_who_has_another_password_is_not_who_was_let_in(

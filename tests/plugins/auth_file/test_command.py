@@ -2,8 +2,12 @@
 
 import io
 import json
+import os
+import signal
 import stat
+import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -137,6 +141,10 @@ def test_the_password_is_asked_for_twice_on_a_terminal(tmp_path, monkeypatch, ca
         ("!secret", "a", [], "must not begin"),
         ("a\nb", "a", [], "cannot contain"),
         ("anonymous", "a", [], "nobody can be called 'anonymous'"),
+        ("x" * 257, "a", [], "user name has at most 256 bytes"),
+        ("\ud800", "a", [], "user name must be UTF-8"),
+        ("alice", "x" * 1025, [], "password has at most 1024 bytes"),
+        ("alice", "\udcff", [], "password must be UTF-8"),
         ("alice", "a", ["-g", "a,b"], "cannot be a group"),
         ("alice", "\0", ["-m", "SCRAM-SHA-256"], "cannot contain"),
     ],
@@ -176,6 +184,88 @@ def test_a_file_that_is_wrong_stays_as_it_is(users_file, typed, capsys):
     assert user("add", path, "alice") == FAILED
     assert "line 1" in capsys.readouterr().err
     assert path.read_text() == "nonsense\n"
+
+
+@pytest.mark.parametrize(("command", "exists"), [("add", True), ("passwd", False)])
+def test_nobody_is_asked_for_a_password_in_vain(users_file, hashed, monkeypatch, command, exists):
+    monkeypatch.setattr(_command.getpass, "getpass", lambda prompt: pytest.fail("asked"))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    path = users_file(hashed("alice" if exists else "bob", "a"))
+    assert user(command, path, "alice") == FAILED
+
+
+def test_a_link_to_the_file_stays_a_link(tmp_path, users_file, hashed, typed):
+    path = users_file(hashed("bob", "b"))
+    link = tmp_path / "elsewhere" / "link"
+    link.parent.mkdir()
+    link.symlink_to(path)
+    typed("a")
+    assert user("add", link, "alice") == 0
+    assert link.is_symlink()
+    assert read_users(path).names == {"alice", "bob"}
+    assert list(link.parent.iterdir()) == [link]
+
+
+def test_what_is_no_file_is_said_to_be_none_and_not_waited_for(tmp_path, users_file, capsys):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o600)
+    for path in (pipe, tmp_path):
+        assert user("list", path) == FAILED
+        assert user("import", users_file(), path) == FAILED
+        error = capsys.readouterr().err
+        assert error.count(f"{path} is not a file") == 2
+        assert "user add" not in error
+
+
+def test_many_at_a_time_lose_nothing(tmp_path):
+    path = tmp_path / "users"
+
+    def adds(number):
+        _edit.add(path, f"user{number}", "secret", _edit.Wanted())
+        _edit.set_groups(path, f"user{number}", ["ops"])
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(adds, range(12)))
+    users = read_users(path)
+    assert users.names == {f"user{number}" for number in range(12)}
+    assert all(users.groups_of(name) == {"ops"} for name in users.names)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+#: Adds a user and is killed at the call of a function of ``os`` that is counted from 1.
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from tidegate_auth_file import _edit
+name, count = sys.argv[2], int(sys.argv[3])
+called, real = 0, getattr(os, name)
+def dies(*args, **more):
+    global called
+    called += 1
+    if called == count:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*args, **more)
+setattr(os, name, dies)
+_edit.rewrite(Path(sys.argv[1]), lambda lines: [*lines, "alice:{SHA}CEo1Ae3vaEXy8eQZjsOiuBz1xrw="])
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "is_done"),
+    [("fsync", 1, False), ("replace", 1, False), ("fsync", 2, True)],
+)
+def test_a_kill_leaves_the_old_file_or_the_new_one(users_file, hashed, name, count, is_done):
+    path = users_file(hashed("bob", "b"))
+    before = path.read_bytes()
+    arguments = [sys.executable, "-c", KILLED, str(path), name, str(count)]
+    code = subprocess.run(arguments, check=False, timeout=120).returncode
+    assert code == -signal.SIGKILL
+    assert ("alice" in read_users(path).names) is is_done
+    assert is_done or path.read_bytes() == before
+    assert {stat.S_IMODE(item.stat().st_mode) for item in path.parent.iterdir()} == {0o600}
+    _edit.remove(path, "bob")  # the next one cleans up
+    assert list(path.parent.iterdir()) == [path]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_a_folder_that_is_missing_is_named(tmp_path, typed, capsys):

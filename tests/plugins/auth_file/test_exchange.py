@@ -13,7 +13,7 @@ from tidegate.spi import (
 )
 from tidegate_auth_file._directory import UserDirectory
 from tidegate_auth_file._exchange import MESSAGE_BYTES_MAX, ScramExchange
-from tidegate_auth_file._verifier import make
+from tidegate_auth_file._verifier import NAME_BYTES_MAX, make
 
 METHODS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
@@ -155,6 +155,9 @@ async def test_a_client_that_could_bind_to_the_channel_goes_on_without(directory
         b"alice",
         b"\xff",
         b"n,,n=" + b"a" * MESSAGE_BYTES_MAX + b",r=abc",
+        b"n,,n=" + b"a" * (NAME_BYTES_MAX + 1) + b",r=abc",
+        "n,,n={},r=abc".format("\ufdfa" * 80).encode(),  # 18 characters of each
+        "n,,n=alice,r=abc,n={}".format("\ufdfa" * 80).encode(),
     ],
 )
 async def test_a_first_message_that_cannot_be_followed_is_refused(directory, first):

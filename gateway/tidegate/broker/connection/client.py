@@ -6,6 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
+from tidegate.broker.limits.in_flight import InFlightBytes
 from tidegate.broker.lists.pending_list import Consumer
 from tidegate.broker.owner import origin_of
 from tidegate.broker.parts import Parts
@@ -40,6 +41,7 @@ class Client(ABC):
         expires_at: microseconds since the Unix epoch; it ends then. 0: never.
         is_writable: the socket takes more and the handshake is finished.
         rights: what is remembered of what it may do.
+        account: what is charged to it; in_flight: what it has not acknowledged.
         origin: whose publishes these are; key: what the client is found by, "" without a client id.
     """
 
@@ -62,6 +64,9 @@ class Client(ABC):
         self.is_writable = False
         self.is_closed = False
         self.rights = Rights()
+        self.account = parts.accounts.open(principal.name, request.peer)
+        self.in_flight = InFlightBytes(self.account, self.crowded)
+        self.add_in_flight = self.in_flight.add
         self._peer = peer
         self._throttled: set[object] = set()
         self._at_once: object = None  # that of these for which nothing more is done
@@ -72,6 +77,10 @@ class Client(ABC):
     @abstractmethod
     def end(self, error: GatewayError) -> None:
         """The broker ends the connection and tells the front-end."""
+
+    @abstractmethod
+    def crowded(self) -> None:
+        """It has too much in flight to be given more, or has not any more."""
 
     def check_open(self) -> None:
         """Raises: RequestError."""

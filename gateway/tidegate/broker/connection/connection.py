@@ -70,7 +70,6 @@ class Connection(Client):
         on_end: Callable[[Connection], None],
     ) -> None:
         super().__init__(parts, request, peer, principal)
-        self.account = parts.accounts.open(principal.name, request.peer)
         self._is_counted = False
         self.is_admitted = True
         self._is_ending = False
@@ -151,9 +150,17 @@ class Connection(Client):
 
     def _set_writable(self) -> None:
         was = self.is_writable
-        self.is_writable = self._socket_writable and self._resumed and not self.is_closed
+        self.is_writable = (
+            self._socket_writable
+            and self._resumed
+            and not self.is_closed
+            and not self.in_flight.is_crowded
+        )
         if self.is_writable and not was:
             self._serving.wake()
+
+    def crowded(self) -> None:
+        self._set_writable()
 
     def make_temporary(self, destination: str) -> str:
         self.check_open()
@@ -268,6 +275,7 @@ class Connection(Client):
         if unanswered:
             in_doubt.set_aside(self._writer, session, consumers, unanswered)
         self._serving.drop_all()
+        self.in_flight.end()
         parts.temporary.remove_of(self)
         will = self._will
         has_will = will is not None and (publish_will or not graceful)
@@ -282,7 +290,7 @@ class Connection(Client):
                     address=self.address,
                     session=None,
                     due=self._writer.elapsed(),
-                    who_now=self.vouched.now,
+                    who_now=self.vouched.left_behind,
                 )
             )
         parts.flow.forget_client(self)

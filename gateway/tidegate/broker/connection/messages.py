@@ -250,7 +250,7 @@ class Messages:
                 f"message {error.args[0]} is not in flight on subscription {consumer.key!r};"
                 " it was acknowledged already or never delivered there"
             ) from None
-        consumer.in_flight_bytes -= size
+        consumer.count(-len(entries), -size)
         if was_full:  # any of its lists may have waited for this room
             self._flow.mark_lists(consumer)
         return entries
@@ -264,7 +264,7 @@ class Messages:
                 continue
             for entry in settled.entries:
                 consumer.in_flight[entry[0].sequence] = entry
-                consumer.in_flight_bytes += entry[0].size
+                consumer.count(1, entry[0].size)
 
     def reject(
         self,

@@ -23,6 +23,7 @@ from tidegate.broker.turn.flow import SUBSCRIPTION_WORK
 from tidegate.spi import (
     AccessError,
     Action,
+    Held,
     RequestError,
     RetainHandling,
     SubscribeRequest,
@@ -36,6 +37,11 @@ _log = logging.getLogger("tidegate.broker.connection")
 #: Subscriptions of a closed connection that are removed before the clock is looked at: each takes
 #: some 50 microseconds.
 REMOVED_AT_ONCE: Final = 16
+
+#: What a subscription takes in memory here and in the front-end beside its pending list, and each
+#: queue that a filter covers: measured over 10,000 and rounded up.
+CONSUMER_BYTES: Final = 1800
+ATTACHED_BYTES: Final = 120
 
 #: What an automatically acknowledged consumer is given in one turn at most when it states no
 #: prefetch: the socket's own flow control only acts between turns.
@@ -53,6 +59,7 @@ class Serving:
     _client: Client
     consumers: dict[str, Consumer] = field(default_factory=dict[str, Consumer])
     _ended: list[PendingList] = field(default_factory=list[PendingList])
+    _attached: int = 0
 
     def subscribe(self, request: SubscribeRequest, token: Token = None) -> bool:
         parts = self._parts
@@ -64,6 +71,8 @@ class Serving:
         parts.access.check_subscribe(self._client, request)
         matches = compile_selector(request.selector)  # a bad one must change nothing
         existing = self.consumers.get(request.key)
+        if existing is None:
+            self._charge(request)
         if existing is not None and (
             not self._client.rules.replaces
             or request.destination != existing.destination
@@ -101,6 +110,21 @@ class Serving:
         parts.flow.mark_lists(consumer)
         parts.flow.add_work(self._client, SUBSCRIPTION_WORK)
         return taken_up
+
+    def _charge(self, request: SubscribeRequest) -> None:
+        """Charge the connection with one more. Raises: FlowControlError."""
+        if names.is_queue(request.destination) and names.is_filter(request.destination):
+            # The queues of the new one are counted with the next: they come bit by bit.
+            self._attached = sum(len(item.lists) for item in self.consumers.values())
+        size = CONSUMER_BYTES * (len(self.consumers) + 1) + ATTACHED_BYTES * self._attached
+        self._client.account.put(Held.SUBSCRIPTIONS, size)
+
+    def _recount(self) -> None:
+        """There are fewer subscriptions, or those of a session again."""
+        if not self._client.is_closed:
+            account, size = self._client.account, CONSUMER_BYTES * len(self.consumers)
+            size += ATTACHED_BYTES * self._attached
+            account.add(Held.SUBSCRIPTIONS, size - account.kinds[Held.SUBSCRIPTIONS])
 
     def _leave(self, consumer: Consumer) -> PendingList | None:
         """Another subscription takes the place of *consumer*.
@@ -294,8 +318,9 @@ class Serving:
         if isinstance(consumer, Browser):
             consumer.wake()  # to find that it is served no more
         parts.writer.give_back(consumer.in_flight.values())
+        consumer.count(-len(consumer.in_flight), -consumer.in_flight_bytes)
         consumer.in_flight.clear()
-        consumer.in_flight_bytes = 0
+        self._recount()
         if consumer.is_over:
             return  # a filter's: it leaves its queues bit by bit
         for pending_list in list(consumer.lists):
@@ -349,6 +374,7 @@ class Serving:
                 self._subscribe_shared(request, consumer)
             self.consumers[subscription.name] = consumer
             restored.append(subscription)
+        self._recount()
         return restored, refused
 
     def _may_resume(self, request: SubscribeRequest) -> bool:

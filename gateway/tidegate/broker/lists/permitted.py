@@ -29,6 +29,8 @@ def permitted(
     allows = consumer.allows
     if allows is None:
         return messages
+    if all(map(allows, {stored.message.destination for stored in messages})):
+        return messages
     found: list[StoredMessage] = []
     refused: list[int] = []
     for index, stored in enumerate(messages):

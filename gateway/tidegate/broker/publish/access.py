@@ -9,7 +9,7 @@ import enum
 import logging
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, final
 
 import msgspec
 
@@ -78,13 +78,15 @@ class Rights:
 
     Attributes:
         publishable: destinations of publishes about which nothing more is to be asked.
+        takeable: by action, destinations of deliveries and whether they are permitted.
         is_complete: *verdicts* has all that was answered since rights changed.
     """
 
-    __slots__ = ("is_complete", "publishable", "verdicts")
+    __slots__ = ("is_complete", "publishable", "takeable", "verdicts")
 
     def __init__(self) -> None:
         self.publishable: dict[str, None] = {}
+        self.takeable: dict[Action, _Takeable] = {}
         self.verdicts: dict[tuple[Action, str], Verdict] = {}
         self.is_complete = True
 
@@ -92,7 +94,31 @@ class Rights:
         """Rights are other ones now."""
         self.publishable.clear()
         self.verdicts.clear()
+        for known in self.takeable.values():
+            known.clear()
         self.is_complete = True
+
+
+@final
+class _Takeable(dict[str, bool]):
+    """Whether messages of a destination may be delivered, asked when it is not known.
+
+    Each delivery of a filter that is broader than the right looks here, so that must be one look.
+    """
+
+    __slots__ = ("_permits",)
+
+    def __init__(self, permits: Allows) -> None:
+        super().__init__()
+        self._permits = permits
+
+    def __missing__(self, destination: str) -> bool:
+        is_permitted = self._permits(destination)
+        if len(destination) <= _REMEMBERED_CHARACTERS:
+            if len(self) >= AUTHORIZATIONS_MAX:
+                self.clear()
+            self[destination] = is_permitted
+        return is_permitted
 
 
 class Author(Protocol):
@@ -337,7 +363,10 @@ class Access:
             return None
         if verdict is Verdict.DENY:
             raise self.refusal(author, action, destination)
-        return partial(self.permits, author, action)
+        takeable = author.rights.takeable
+        if action not in takeable:
+            takeable[action] = _Takeable(partial(self.permits, author, action))
+        return takeable[action].__getitem__
 
 
 #: What a filter can be asked about.

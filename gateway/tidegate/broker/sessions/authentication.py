@@ -6,6 +6,7 @@ Passwords are checked, and answers in an exchange, when :class:`~.checks.Checks`
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,10 +46,26 @@ class Vouched:
 
     def now(self) -> Principal | None:
         """Who it is now; None: nobody any more."""
+        return self._ask(self.principal)
+
+    def by_name(self) -> Principal | None:
+        """The same, whatever it was let in by; None also when its directory knows nobody by name."""
+        return self._ask(dataclasses.replace(self.principal, proof=""))
+
+    @property
+    def is_followed(self) -> bool:
+        """Its directory knows it by name, also after a start."""
+        return self.by is not None and self.by_name() is not None
+
+    def left_behind(self) -> Principal | None:
+        """Who what it left behind is of: a new password takes back connections, but no wills."""
+        return self.now() or self.by_name()
+
+    def _ask(self, principal: Principal) -> Principal | None:
         if self.by is None:
-            return self.principal
+            return principal
         try:
-            return self.by.principal_now(self.principal)
+            return self.by.principal_now(principal)
         except FAILURES:  # whoever cannot say throws nobody out
             _log.exception("directory=%s failed", self.by)
             return self.principal
@@ -70,6 +87,7 @@ class Authentication:
         self._refused = refused
         self.refused_count = 0
         self._authenticators = [e for e in extensions if isinstance(e, Authenticator)]
+        self._directories = [e for e in self._authenticators if isinstance(e, Directory)]
         self._enhanced: dict[str, EnhancedAuthenticator] = {}
         for extension in extensions:
             if isinstance(extension, EnhancedAuthenticator):
@@ -100,6 +118,16 @@ class Authentication:
             "logins.abandoned": checks.abandoned,
             "logins.failures.bytes": self.failed_logins.size_bytes,
         }
+
+    def known_by_name(self, principal: Principal) -> Principal | None:
+        """Who one that was known by its name is by now; None: nobody any more."""
+        if not self._directories:
+            return principal  # who could say is not asked any more
+        for directory in self._directories:
+            found = Vouched(principal, directory).by_name()
+            if found is not None:
+                return found
+        return None
 
     def refused(self, request: ConnectRequest, error: AccessError) -> None:
         """Somebody was not let in."""

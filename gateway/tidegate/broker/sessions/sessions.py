@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Protocol
 
 import msgspec
@@ -15,6 +16,8 @@ from tidegate.broker.publish.access import Author
 from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.authentication import Vouched
 from tidegate.broker.sessions.state import (
+    FOLLOWED_OPTION,
+    KEPT_OPTIONS,
     ONCE_OPTION,
     SESSION_BYTES,
     SessionState,
@@ -50,12 +53,16 @@ class Client(Author, Protocol):
 
 @dataclass(eq=False, repr=False)
 class Sessions:
-    """All sessions of the gateway."""
+    """All sessions of the gateway.
+
+    Attributes: who_now: who the client of a session is by now, None: nobody any more.
+    """
 
     _writer: TurnWriter
     _destinations: Destinations
     _wills: Wills
     _accounts: Accounts
+    who_now: Callable[[Principal], Principal | None] = lambda principal: principal
     expired: int = 0
     _by_key: dict[str, SessionState] = field(default_factory=dict[str, SessionState])
 
@@ -93,7 +100,10 @@ class Sessions:
         for session in list(self._by_key.values()):
             stored = session.stored
             if stored.will is not None:
-                self._leave_will(session, session.identity, "before the start")
+                identity = session.identity
+                known = Principal(identity.principal, identity.groups)
+                who_now = partial(self.who_now, known) if session.is_followed else None
+                self._leave_will(session, identity, "before the start", who_now)
         self.expire(self._writer.elapsed())
 
     # --- life ----------------------------------------------------------------------------------
@@ -123,13 +133,20 @@ class Sessions:
         account.recount(Counted.SESSIONS, 1)
         session.charge()
 
-    def begin(self, request: ConnectRequest, identity: Identity) -> SessionState:
-        """Create the session, or take up the existing one, as *request* wants it to be."""
+    def begin(
+        self, request: ConnectRequest, identity: Identity, *, is_followed: bool = False
+    ) -> SessionState:
+        """Create the session, or take up the existing one, as *request* wants it to be.
+
+        Args: is_followed: see :class:`SessionState`.
+        """
         key = origin_of(identity).key
         session = self._by_key.get(key)
         options = identity_options(identity)
         if request.rules.delivers_once:
             options[ONCE_OPTION] = "1"
+        if is_followed:
+            options[FOLLOWED_OPTION] = "1"
         stored = Session(
             key,
             request.session_expiry,
@@ -155,9 +172,8 @@ class Sessions:
     def identify(self, session: SessionState, identity: Identity) -> None:
         """Its client has other groups now: by those its will is asked about after a kill."""
         before = session.stored
-        options = identity_options(identity)
-        if ONCE_OPTION in before.options:
-            options[ONCE_OPTION] = before.options[ONCE_OPTION]
+        kept = {name: before.options[name] for name in KEPT_OPTIONS if name in before.options}
+        options = identity_options(identity) | kept
         if options != before.options:
             session.stored = msgspec.structs.replace(before, options=options)
             self._writer.add_operation(PutSession(session.stored))
@@ -180,7 +196,7 @@ class Sessions:
         self._writer.add_operation(PutSession(session.stored))
         if has_will:
             self._leave_will(
-                session, connection.identity, connection.address, connection.vouched.now
+                session, connection.identity, connection.address, connection.vouched.left_behind
             )
         if session.stored.expiry_interval == 0:
             self.remove(session)

@@ -26,6 +26,11 @@ ADDRESS_OPTION: Final = "address"
 #: And this one, for a client that :attr:`tidegate.spi.ClientRules.delivers_once` is said of.
 ONCE_OPTION: Final = "delivers-once"
 
+#: And this one, where a directory knows the owner by name, and can say after a start who it is then.
+FOLLOWED_OPTION: Final = "followed"
+#: Those that stay as they are while the client is connected.
+KEPT_OPTIONS: Final = (ONCE_OPTION, FOLLOWED_OPTION)
+
 #: What a session takes without its names, and one more subscription that it has attached: measured
 #: over 10,000 sessions and rounded up.
 SESSION_BYTES: Final = 1500
@@ -101,6 +106,11 @@ class SessionState:
             options.get(ADDRESS_OPTION, ""),
             self.stored.protocol,
         )
+
+    @property
+    def is_followed(self) -> bool:
+        """A directory can say who its owner is by now."""
+        return FOLLOWED_OPTION in self.stored.options
 
     def records(self) -> list[InflightRecord]:
         """Every packet-id state that a resumed connection must know, in the order they began."""

@@ -49,12 +49,13 @@ class Will:
     told of its failure.
 
     Attributes:
-        message: what to publish; identity, address: of the client.
+        message: what to publish; identity, address: of the client, as it was when it was connected
+            last.
         session: the stored session that holds it; None when none does.
         due: when to publish, by :meth:`TurnWriter.elapsed`.
         is_late: its time came, but there was no room: nothing takes it back any more.
         rights: see :class:`~tidegate.broker.publish.access.Author`.
-        who_now: tells who the client would be by now; None: of before a start, nobody can.
+        who_now: tells who the client would be by now; None: nobody can.
     """
 
     _wills: Wills
@@ -91,7 +92,9 @@ def _identify(will: Will) -> None:
         principal = will.who_now()
         if principal is None:
             raise AccessError("there is no such user any more", principal=will.principal)
-        will.identity = dataclasses.replace(will.identity, groups=principal.groups)
+        if principal.groups != will.identity.groups:
+            will.identity = dataclasses.replace(will.identity, groups=principal.groups)
+            will.rights.forget()
 
 
 @dataclass(eq=False, repr=False)
