@@ -46,6 +46,8 @@ LARGE_BATCH_BYTES: Final = 256 << 10
 
 #: Room for the small state of so many batches like the last one is made before they come.
 GROW_AHEAD: Final = 16
+#: And no more: room that may never be needed is not there for messages.
+GROW_AHEAD_BYTES_MAX: Final = 512 << 10
 
 #: Encodes a batch as if its first record were at (file id, offset).
 Encode = Callable[[int, int], EncodedBatch]
@@ -163,7 +165,7 @@ class Appender:
                 if not self._bindings.fits(more):
                     raise _NotYetError(partial(self._make_small_state_room, more))
                 # Batches like this one should not have to wait for room, each for its own.
-                ahead = more + GROW_AHEAD * encoded.effects.small_bytes
+                ahead = more + min(GROW_AHEAD * encoded.effects.small_bytes, GROW_AHEAD_BYTES_MAX)
                 if self._growing is None and not self._bindings.fits(ahead):
                     self._grow_ahead(self._bindings, ahead)
             size = BATCH_HEADER_BYTES + len(encoded.payload)
@@ -200,8 +202,8 @@ class Appender:
 
     def _grow_ahead(self, bindings: Bindings, more: int) -> None:
         """Make room for what comes; should there be none, the batch that needs it will be told."""
-        if bindings.capacity == self._capacity_full:
-            return  # it was tried, and nothing has changed
+        if self._room.is_short or bindings.capacity == self._capacity_full:
+            return  # or it was tried, and nothing has changed
 
         def done(growing: asyncio.Future[None]) -> None:
             self._growing = None
