@@ -190,15 +190,20 @@ class Gateway:
         await self._stopped.wait()
 
     async def reload(self) -> None:
-        """Let every listener read its certificates anew; one that cannot keeps what it has."""
-        for item, front_end in zip(self.config.listeners, tuple(self._front_ends), strict=False):
-            if not isinstance(front_end, Reloadable):
+        """Let every listener and extension read its files anew; one that cannot keeps what it has."""
+        listeners = zip(self.config.listeners, tuple(self._front_ends), strict=False)
+        extensions = enumerate(self.config.extensions)
+        for key, part in (
+            *[(item.key, part) for item, part in listeners],
+            *[(f"extensions[{index}]", item.instance) for index, item in extensions],
+        ):
+            if not isinstance(part, Reloadable):
                 continue
             try:
-                await front_end.reload()
+                await part.reload()
             except FAILURES as raised:
                 error = failure_of(raised)
-                _log.error("%s is not reloaded, what it has read before stays: %s", item.key, error)
+                _log.error("%s is not reloaded, what it has read before stays: %s", key, error)
 
     async def stop(self) -> None:
         """Stop cleanly: no new work, accepted work confirmed, clients told. Idempotent."""

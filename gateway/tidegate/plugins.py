@@ -33,6 +33,7 @@ from tidegate.spi import (
     PluginError,
     PluginInfo,
     PluginLoadError,
+    Reloadable,
     Service,
     hookspecs,
     version,
@@ -422,7 +423,7 @@ class _CheckedFactory:
     ) -> None:
         self._factory: Any = factory
         self._products = products
-        self._besides = (Service, Directory) if Authorizer in products else ()
+        self._besides = (Service, Directory, Reloadable) if Authorizer in products else ()
         self._entry_name = entry_name
         self._origin = origin
         self._seen: set[type[object]] = set()  # one cursor is like the other

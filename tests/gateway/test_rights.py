@@ -93,6 +93,7 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Wires]:
     plugin = "acl"
     rules = "{rules}"
     check_interval = "100ms"
+    audit_log = "{tmp_path}/audit.log"
     """
     async with EmbeddedGateway(text, data_directory=tmp_path / "data") as gateway:
         wires = Wires(gateway)
@@ -151,3 +152,12 @@ async def test_a_change_that_takes_nothing_from_it_leaves_a_slow_client_alone(
                 assert more
                 got += more
         assert len(got) > LARGE_BYTES
+
+
+async def test_a_reload_begins_the_audit_log_anew(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as wires:
+        log = tmp_path / "audit.log"
+        assert log.exists()
+        log.rename(tmp_path / "audit.log.1")
+        await wires.gateway.gateway.reload()
+        assert log.exists()

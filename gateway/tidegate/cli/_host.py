@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.cli import _show
-from tidegate.config import load_config, resolve
+from tidegate.config import base_of, load_config, resolve
 from tidegate.plugins import PluginHost
 from tidegate.spi import ConfigError, parse_options
 from tidegate.spi.commands import ConfiguredStore
@@ -52,7 +52,9 @@ class Host:
         found: list[object] = []
         for index, table in wanted:
             try:
-                found.append(parse_options(options_type, table.options))
+                found.append(
+                    parse_options(options_type, table.options, base=base_of(str(config or "")))
+                )
             except ConfigError as error:
                 raise error.at(path=str(config or ""), prefix=f"extensions[{index}]") from None
         return found

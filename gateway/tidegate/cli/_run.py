@@ -164,7 +164,7 @@ async def serve(
 
     The first signal stops, also while the gateway still recovers. From then on signals have their
     default effect, so a second one ends the process at once even when the loop is stuck; that is
-    safe, because whatever was confirmed is on disk. SIGHUP lets it read its certificates anew, and
+    safe, because whatever was confirmed is on disk. SIGHUP lets it read certificates and files of extensions anew, and
     never ends the process, at whatever moment it comes. To set *stop* is as good as a signal.
     """
     loop = asyncio.get_running_loop()
@@ -202,7 +202,7 @@ async def _reload_when(wanted: asyncio.Event, gateway: RunningGateway) -> None:
     while True:
         await wanted.wait()
         wanted.clear()
-        _log.info("signal=SIGHUP reloading certificates")
+        _log.info("signal=SIGHUP reloading certificates and files of extensions")
         try:
             await gateway.reload()
         except Exception:

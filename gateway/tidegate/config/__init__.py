@@ -9,7 +9,7 @@ from __future__ import annotations
 from tidegate.config._bind import Bind, parse_bind
 from tidegate.config._check import check_parts, require_acknowledged_log
 from tidegate.config._limits import DEFAULT_QUOTA, Quota, quota_for
-from tidegate.config._load import load_config, parse_config
+from tidegate.config._load import base_of, load_config, parse_config
 from tidegate.config._model import (
     CURSOR_DEFAULT,
     CURSOR_UNSTORED_DEFAULT,
@@ -58,6 +58,7 @@ __all__ = [
     "ResolvedStore",
     "SinkTable",
     "StoreTable",
+    "base_of",
     "check_parts",
     "load_config",
     "named_plugins",

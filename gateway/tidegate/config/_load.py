@@ -7,6 +7,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
@@ -58,7 +59,7 @@ def load_config(path: Path | str | None) -> Config:
 
 
 def parse_config(text: str, *, path: str = "") -> Config:
-    """Parse the text of a configuration file. *path* is only kept for later messages.
+    """Parse the text of a configuration file. *path* is for messages, and for relative paths in it.
 
     Raises: ConfigError with the dotted key.
     """
@@ -71,7 +72,7 @@ def parse_config(text: str, *, path: str = "") -> Config:
             raise unknown_key(key, _TABLES)
     config = Config(
         path=path,
-        broker=_broker(_table(document, "broker")),
+        broker=_broker(_table(document, "broker"), base_of(path)),
         store=_plugin_table(StoreTable, _table(document, "store"), "store"),
         destinations=tuple(
             _at(f"destinations[{index}]", _policy, table)
@@ -94,6 +95,14 @@ def parse_config(text: str, *, path: str = "") -> Config:
     _check_policies(config.destinations)
     _check_sink_names(config.sinks)
     return config
+
+
+def base_of(path: str) -> Path | None:
+    """The directory that paths in the configuration file *path* are relative to.
+
+    None stands for the working directory: there is no file, or it is a pipe, which is nowhere.
+    """
+    return Path(path).parent if path and Path(path).is_file() else None
 
 
 def host_keys(table_type: type) -> tuple[str, ...]:
@@ -137,17 +146,11 @@ def _at(prefix: str, read: Callable[[Mapping[str, object]], T], table: Mapping[s
         raise error.at(prefix=prefix) from None
 
 
-def _broker(table: Mapping[str, object]) -> BrokerConfig:
-    broker = _at("broker", _parse_broker, table)
+def _broker(table: Mapping[str, object], base: Path | None) -> BrokerConfig:
+    broker = _at("broker", partial(parse_options, BrokerConfig, base=base), table)
     if _IDENTIFIER.fullmatch(broker.name) is None:
         raise _not_an_identifier(broker.name, "broker.name")
-    if not broker.data_directory.parts:
-        raise ConfigError("must not be empty", key="broker.data_directory")
     return broker
-
-
-def _parse_broker(table: Mapping[str, object]) -> BrokerConfig:
-    return parse_options(BrokerConfig, table)
 
 
 def _listeners(document: Mapping[str, Any]) -> dict[str, tuple[ListenerTable, ...]]:

@@ -38,7 +38,7 @@ class BrokerConfig(HeldLimits):
     )
     data_directory: Path = option(
         Path("tidegate-data"),
-        help="Where everything durable lives; relative to the working directory. One gateway owns "
+        help="Where everything durable lives; left out, it is in the working directory. One gateway owns "
         "it at a time; a second one is refused rather than damaging it.",
     )
     persistent: bool = option(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from tidegate.config._bind import Bind, parse_bind
 from tidegate.config._limits import Quota
-from tidegate.config._load import host_keys
+from tidegate.config._load import base_of, host_keys
 from tidegate.config._model import (
     CURSOR_DEFAULT,
     CURSOR_UNSTORED_DEFAULT,
@@ -43,6 +43,8 @@ from tidegate.spi import (
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tidegate.spi import (
         CursorFactory,
         ExtensionFactory,
@@ -146,10 +148,11 @@ def resolve(config: Config, plugins: PluginHost) -> ResolvedConfig:
 
     Raises: ConfigError with file and dotted key; PluginLoadError, PluginContractError.
     """
+    base = base_of(config.path)
     try:
         _require(config, plugins)
         extensions = tuple(
-            _extension(table, f"extensions[{index}]", plugins)
+            _extension(table, f"extensions[{index}]", plugins, base)
             for index, table in enumerate(config.extensions)
         )
         cursors: dict[str, CursorFactory] = {}
@@ -157,12 +160,13 @@ def resolve(config: Config, plugins: PluginHost) -> ResolvedConfig:
         return ResolvedConfig(
             path=config.path,
             broker=config.broker,
-            store=_store(config.store, plugins),
-            listeners=_listeners(config.listeners, extensions, plugins),
+            store=_store(config.store, plugins, base),
+            listeners=_listeners(config.listeners, extensions, plugins, base),
             cursors=cursors,
             policies=policies,
             sinks=tuple(
-                _sink(table, f"sinks[{index}]", plugins) for index, table in enumerate(config.sinks)
+                _sink(table, f"sinks[{index}]", plugins, base)
+                for index, table in enumerate(config.sinks)
             ),
             extensions=extensions,
             quotas=config.quotas,
@@ -189,7 +193,7 @@ def _require(config: Config, plugins: PluginHost) -> None:
     raise PluginLoadError(first.plugin, problem)
 
 
-def _store(table: StoreTable, plugins: PluginHost) -> ResolvedStore:
+def _store(table: StoreTable, plugins: PluginHost, base: Path | None) -> ResolvedStore:
     factory = plugins.message_store(table.plugin)
     options = _options(
         factory.options_type,
@@ -197,11 +201,12 @@ def _store(table: StoreTable, plugins: PluginHost) -> ResolvedStore:
         table.options,
         "store",
         _Blame(plugins, PluginKind.STORE, table.plugin),
+        base,
     )
     return ResolvedStore(table.plugin, factory, options)
 
 
-def _sink(table: SinkTable, where: str, plugins: PluginHost) -> ResolvedSink:
+def _sink(table: SinkTable, where: str, plugins: PluginHost, base: Path | None) -> ResolvedSink:
     factory = plugins.sink(table.plugin)
     options = _options(
         factory.options_type,
@@ -209,21 +214,29 @@ def _sink(table: SinkTable, where: str, plugins: PluginHost) -> ResolvedSink:
         table.options,
         where,
         _Blame(plugins, PluginKind.SINK, table.plugin),
+        base,
     )
     return ResolvedSink(table.name, table.plugin, factory, options)
 
 
-def _extension(table: ExtensionTable, where: str, plugins: PluginHost) -> ResolvedExtension:
+def _extension(
+    table: ExtensionTable, where: str, plugins: PluginHost, base: Path | None
+) -> ResolvedExtension:
     factory = plugins.extension(table.plugin)
     plugin = _Blame(plugins, PluginKind.EXTENSION, table.plugin)
-    options = _options(factory.options_type, ExtensionTable, table.options, where, plugin)
+    options = _options(factory.options_type, ExtensionTable, table.options, where, plugin, base)
     with _blamed(plugin, "create()", where):
         instance = factory.create(options)
     return ResolvedExtension(table.plugin, factory, options, instance)
 
 
 def _options(
-    options_type: type, table_type: type, options: Mapping[str, object], where: str, plugin: _Blame
+    options_type: type,
+    table_type: type,
+    options: Mapping[str, object],
+    where: str,
+    plugin: _Blame,
+    base: Path | None,
 ) -> object:
     """Parse a plugin's own keys; a misspelt key of the host's is suggested just the same."""
     reserved = host_keys(table_type)
@@ -235,7 +248,7 @@ def _options(
         if key not in known:
             raise unknown_key(key, [*reserved, *known]).at(prefix=where)
     with _blamed(plugin, f"reading its options ({options_type.__name__})", where):
-        return parse_options(cast("type[object]", options_type), options)
+        return parse_options(cast("type[object]", options_type), options, base=base)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +287,7 @@ def _listeners(
     tables: Sequence[ListenerTable],
     extensions: Sequence[ResolvedExtension],
     plugins: PluginHost,
+    base: Path | None,
 ) -> tuple[ResolvedListener, ...]:
     authenticated = any(
         isinstance(item.instance, Authenticator | EnhancedAuthenticator) for item in extensions
@@ -292,6 +306,7 @@ def _listeners(
             table.options,
             where,
             _Blame(plugins, PluginKind.PROTOCOL, table.protocol),
+            base,
         )
         knows = isinstance(options, AuthenticatingOptions) and options.authenticates
         config = ListenerConfig(

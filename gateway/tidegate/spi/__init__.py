@@ -28,6 +28,7 @@ from tidegate.spi.clients.requests import (
     SubscribeRequest,
 )
 from tidegate.spi.clients.security import (
+    NOT_ASKED,
     Action,
     AuditEvent,
     AuditKind,
@@ -172,6 +173,7 @@ __all__ = [
     "COMMANDS_GROUP",
     "ENTRY_POINT_GROUP",
     "MESSAGE_OVERHEAD_BYTES",
+    "NOT_ASKED",
     "PRIORITY_DEFAULT",
     "SESSION_NEVER_EXPIRES",
     "SPI_VERSION",

@@ -93,9 +93,12 @@ def option_info(field: dataclasses.Field[Any]) -> OptionInfo:
     return field.metadata.get(_META, OptionInfo(""))
 
 
-def parse_options(options_type: type[T], table: Mapping[str, object]) -> T:
+def parse_options(
+    options_type: type[T], table: Mapping[str, object], *, base: Path | None = None
+) -> T:
     """Read a TOML table into *options_type*, a frozen dataclass.
 
+    Args: base: the directory that relative paths in the table are relative to; None: the working one.
     Raises: ConfigError whose key is relative to the table.
     """
     if not dataclasses.is_dataclass(options_type):
@@ -108,7 +111,7 @@ def parse_options(options_type: type[T], table: Mapping[str, object]) -> T:
     values: dict[str, object] = {}
     for name, field in fields.items():
         if name in table:
-            values[name] = _read(name, table[name], hints[name], option_info(field))
+            values[name] = _read(name, table[name], hints[name], option_info(field), base)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise ConfigError("is required and missing", key=name)
     return cast(T, options_type(**values))
@@ -122,9 +125,9 @@ def unknown_key(key: str, known: typing.Iterable[str]) -> ConfigError:
     return ConfigError(f"unknown key{hint}", key=key)
 
 
-def _read(key: str, value: object, annotation: Any, info: OptionInfo) -> object:
+def _read(key: str, value: object, annotation: Any, info: OptionInfo, base: Path | None) -> object:
     try:
-        result = _convert(value, annotation, info)
+        result = _convert(value, annotation, info, base)
     except ValueError as error:
         text = str(error)
         if is_secret(key):
@@ -144,7 +147,7 @@ def _check_range(key: str, result: float, info: OptionInfo, written: object) -> 
         raise ConfigError(f"{written!r} is above the maximum of {info.maximum:g}", key=key)
 
 
-def _convert(value: object, annotation: Any, info: OptionInfo) -> object:
+def _convert(value: object, annotation: Any, info: OptionInfo, base: Path | None = None) -> object:
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         inner = [part for part in typing.get_args(annotation) if part is not type(None)]
         annotation = inner[0]
@@ -167,13 +170,17 @@ def _convert(value: object, annotation: Any, info: OptionInfo) -> object:
             raise ValueError(f"{text!r} is not one of {', '.join(map(repr, info.choices))}")
         return text
     if origin is Path:
-        return Path(cast(str, _expect(value, str, "a path in quotes")))
+        path = cast(str, _expect(value, str, "a path in quotes"))
+        if not path:
+            raise ValueError("must not be empty")
+        return Path(path) if base is None else base / path
     if isinstance(origin, type) and issubclass(origin, enum.Enum):
         return _convert_enum(value, origin)
     if origin is tuple:
         items = cast("list[object]", _expect(value, list, "a list"))
         inner = typing.get_args(annotation)[0]
-        return tuple(_convert(item, inner, OptionInfo("", choices=info.choices)) for item in items)
+        one = OptionInfo("", choices=info.choices)
+        return tuple(_convert(item, inner, one, base) for item in items)
     if origin is dict:
         return _convert_dict(value)
     raise TypeError(f"options of type {annotation!r} are not supported")

@@ -1,8 +1,9 @@
 """The audit log: JSON lines in a file of its own, which cannot fill the disk.
 
-A line is an object with ``time`` (UTC, ISO 8601), ``event`` and what is known of who and what. Two
-things bound it: so many lines a second, past which events are only counted (the next line says how
-many), and so many bytes, past which the file is renamed to ``FILE.1`` and the oldest one goes.
+A line is an object with ``time`` (UTC, ISO 8601), ``event`` and what is known of who and what. Three
+things bound it: so many lines a second, of which whoever causes them has a tenth, so that a flood of one
+does not push out what others did (past it events are only counted, and the next line says how many);
+and so many bytes, past which the file is renamed to ``FILE.1`` and the oldest one goes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +26,36 @@ TEXT_LENGTH_MAX: Final = 256
 
 #: Of the file: only the gateway's own user reads who does what.
 _MODE: Final = 0o600
+
+#: One source's part of all lines: ten at a time can flood, and the eleventh is still heard.
+_SHARE: Final = 10
+
+#: Sources that are told apart, those of late.
+_SOURCES_MAX: Final = 10_000
+
+#: Nobody sends it elsewhere by a link, and a pipe that nobody reads stops nothing.
+_FLAGS: Final = (
+    os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+)
+
+
+class _Rate:
+    """So many a second, and as many at once after a pause."""
+
+    __slots__ = ("_filled_at", "_left", "_max")
+
+    def __init__(self, count: int, now: float) -> None:
+        self._max = self._left = float(count)
+        self._filled_at = now
+
+    def refill(self, now: float) -> bool:
+        """Whether there is one left."""
+        self._left = min(self._max, self._left + (now - self._filled_at) * self._max)
+        self._filled_at = now
+        return self._left >= 1
+
+    def take(self) -> None:
+        self._left -= 1
 
 
 class AuditLog:
@@ -49,14 +81,15 @@ class AuditLog:
         self._path = path
         self._size_bytes_max = size_bytes_max
         self._files_max = files_max
-        self._rate_max = rate_max
+        self._share_max = max(1, rate_max // _SHARE)
         self._clock = clock
         self._now = now
         self._descriptor = -1
-        self._left = float(rate_max)
-        self._filled_at = clock()
+        self._rate = _Rate(rate_max, clock())
+        self._sources: OrderedDict[str, _Rate] = OrderedDict()
         self._suppressed = 0
         self._is_failing = False
+        self._is_torn = False  # the file ends in the middle of a line
 
     def open(self) -> None:
         """Make the file and its directory where they are missing, for this user alone.
@@ -67,9 +100,12 @@ class AuditLog:
         self._open()
         warn_of_others(self._path, "audit log")
 
-    def write(self, event: str, fields: Mapping[str, str]) -> None:
-        """Add a line; fields that are empty are left out. Never raises."""
-        if not self._may_write():
+    def write(self, event: str, fields: Mapping[str, str], source: str = "") -> None:
+        """Add a line; fields that are empty are left out. Never raises.
+
+        Args: source: who caused it; "": the gateway itself, which is not limited.
+        """
+        if source and not self._may_write(source):
             self._suppressed += 1
             return
         line: dict[str, object] = {
@@ -79,32 +115,49 @@ class AuditLog:
         line |= {key: text[:TEXT_LENGTH_MAX] for key, text in fields.items() if text}
         if self._suppressed:
             line["suppressed_before"] = self._suppressed
-        # ASCII only, so that nothing in a name can look like the end of a line.
-        data = json.dumps(line).encode() + b"\n"
         try:
-            self._open()
-            os.write(self._descriptor, data)
-            self._suppressed = 0
-            self._is_failing = False
+            self._add(line)
         except OSError as error:
             self._suppressed += 1
             if not self._is_failing:  # once, not for every event
                 self._is_failing = True
                 _log.error("audit_log=%s cannot be written: %s", self._path, error.strerror)
-            self.close()
+            self._close()
+            return
+        self._suppressed = 0
+        if self._is_failing:
+            self._is_failing = False
+            _log.warning("audit_log=%s is written again", self._path)
 
-    def _may_write(self) -> bool:
+    def _add(self, line: Mapping[str, object]) -> None:
+        """Raises: OSError."""
+        self._open()
+        # ASCII only, so that nothing in a name can look like the end of a line. DEL is ASCII, too.
+        data = json.dumps(line).replace("\x7f", "\\u007f").encode() + b"\n"
+        if self._is_torn:
+            data = b"\n" + data
+        written = os.write(self._descriptor, data)
+        self._is_torn = written < len(data)
+        if self._is_torn:
+            raise OSError(0, "the disk is full")
+
+    def _may_write(self, source: str) -> bool:
         now = self._clock()
-        refill = (now - self._filled_at) * self._rate_max
-        self._left = min(float(self._rate_max), self._left + refill)
-        self._filled_at = now
-        if self._left < 1:
+        rate = self._sources.get(source)
+        if rate is None:
+            rate = self._sources[source] = _Rate(self._share_max, now)
+            if len(self._sources) > _SOURCES_MAX:
+                self._sources.popitem(last=False)
+        else:
+            self._sources.move_to_end(source)
+        if not (rate.refill(now) and self._rate.refill(now)):
             return False
-        self._left -= 1
+        rate.take()
+        self._rate.take()
         return True
 
     def _open(self) -> None:
-        """Make sure that the file is open, is the one of that name, and has room."""
+        """Make sure that the file is open, is the one of that name, and has room. Raises: OSError."""
         if self._descriptor >= 0:
             mine = os.fstat(self._descriptor)
             try:
@@ -112,14 +165,13 @@ class AuditLog:
             except FileNotFoundError:
                 there = None
             if there is None or (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino):
-                self.close()  # somebody else rotates it
+                self._close()  # somebody else rotates it
             elif mine.st_size < self._size_bytes_max:
                 return
             else:
-                self.close()
+                self._close()
                 self._rotate()
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._descriptor = os.open(self._path, flags, _MODE)
+        self._descriptor = os.open(self._path, _FLAGS, _MODE)
 
     def _rotate(self) -> None:
         older = [
@@ -131,8 +183,18 @@ class AuditLog:
         if not older:
             self._path.unlink()
 
+    def reopen(self) -> None:
+        """Begin with the file of that name anew. Raises: OSError; the next line tries again."""
+        self._close()
+        self.open()
+
     def close(self) -> None:
-        """Idempotent; the next line opens it again."""
+        """What was not written is told last. Idempotent; the next line opens it again."""
+        if self._suppressed:
+            self.write("suppressed", {})
+        self._close()
+
+    def _close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 from tidegate.spi import (
     Action,
     AuditEvent,
+    AuditKind,
     ConfigError,
     Identity,
     Kind,
@@ -25,6 +26,9 @@ from tidegate_acl._audit import AuditLog
 from tidegate_acl._rules import Rules, read_rules
 
 _log = logging.getLogger("tidegate.acl")
+
+#: No file has it: it is to be read, or to be missed aloud.
+_UNREAD: Final = (-1, -1, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +70,15 @@ class AclOptions:
         100,
         minimum=1,
         maximum=100_000,
-        help="Lines a second of the audit log. Events past it are counted and not written, so that a "
+        help="Lines a second of the audit log; one user at one address, and whoever fails to log in "
+        "from one address, has a tenth of them. Events past it are counted and not written, so that a "
         "client which is refused again and again cannot push out what others did.",
     )
 
 
 @final
 class Acl:
-    """Implements Authorizer, Auditor and Service of :mod:`tidegate.spi`.
+    """Implements Authorizer, Auditor, Service and Reloadable of :mod:`tidegate.spi`.
 
     Raises: ConfigError when the file of rules is missing or wrong.
     """
@@ -86,8 +91,9 @@ class Acl:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._options = options
-        self._stamp = _stamp(options.rules)
-        self._rules = read_rules(options.rules)
+        self._stamp: tuple[int, int, int] | None = _stamp(options.rules)
+        self._rules = self._read()
+        self._changed: Callable[[], None] | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._log: AuditLog | None = None
         if options.audit_log is not None:
@@ -129,10 +135,15 @@ class Acl:
                 "destination": event.destination,
                 "problem": event.problem,
             },
+            # Who is not let in can claim to be anybody.
+            identity.address
+            if event.kind is AuditKind.LOGIN_REFUSED
+            else f"{identity.address} {identity.principal}",
         )
 
     async def start(self, changed: Callable[[], None]) -> None:
         """See Service. Raises: ConfigError when the audit log cannot be written."""
+        self._changed = changed
         warn_of_others(self._options.rules, "file of rules", among=WRITABLE)
         if self._log is not None:
             try:
@@ -154,6 +165,28 @@ class Acl:
         if self._log is not None:
             self._log.close()
 
+    async def reload(self) -> None:
+        """See Reloadable: the rules are read at once, and the audit log is opened anew."""
+        self._stamp = _UNREAD
+        if await self.refresh() and self._changed is not None:
+            self._changed()
+        if self._log is not None:
+            try:
+                self._log.reopen()
+            except OSError as error:
+                raise ConfigError(
+                    f"{self._options.audit_log} cannot be written: {error.strerror}",
+                    key="audit_log",
+                ) from None
+
+    def _read(self) -> Rules:
+        """Raises: ConfigError."""
+        path = self._options.rules
+        rules = read_rules(path)
+        for warning in rules.warnings:
+            _log.warning("rules=%s: %s", path, warning)
+        return rules
+
     async def _watch(self, changed: Callable[[], None]) -> None:
         while True:
             await asyncio.sleep(self._options.check_interval)
@@ -170,7 +203,7 @@ class Acl:
             return False
         self._stamp = stamp
         try:
-            rules = await asyncio.to_thread(read_rules, self._options.rules)
+            rules = await asyncio.to_thread(self._read)
         except ConfigError as error:
             _log.error("rules stay as they were: %s", error.problem)
             self._note("rules-refused", error.problem)
@@ -190,4 +223,5 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
         status = path.stat()
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    # Nobody sets the time of the last change of an inode, as `cp -p` does that of the file.
+    return status.st_ctime_ns, status.st_size, status.st_ino

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias, cast
 
-from tidegate.spi import Action, ConfigError, Identity, Verdict, names, unknown_key
+from tidegate.spi import NOT_ASKED, Action, ConfigError, Identity, Verdict, names, unknown_key
 from tidegate_acl._patterns import Coverage, Pattern, decide
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -21,11 +21,18 @@ FILE_BYTES_MAX: Final = 1 << 20
 #: Actions that are done to no destination.
 NOWHERE: Final = frozenset({Action.CONNECT, Action.ADMIN})
 
+#: What is asked of queues alone, and of topics alone.
+OF_QUEUES: Final = frozenset({Action.CONSUME, Action.BROWSE, Action.CREATE})
+OF_TOPICS: Final = frozenset({Action.SUBSCRIBE, Action.RETAIN})
+
 #: What ``"all"`` means: administering is always named.
 ALL: Final = "all"
 
 #: A topic in MQTT's spelling follows, as in ``mqtt:devices/+/state``.
 MQTT_PREFIX: Final = "mqtt:"
+
+#: How an MQTT client writes the name of a queue.
+_MQTT_QUEUE: Final = "$queue/"
 
 _KEYS: Final = (
     "allow",
@@ -45,6 +52,9 @@ _VARIABLE: Final = re.compile(r"\{(\w*)\}")
 #: separate levels, or are wildcards, of one protocol or of the other.
 _SPECIAL: Final = frozenset("./*+>#\0")
 
+#: IPv4 addresses as sockets of IPv6 have them: they are compared as what they are.
+_MAPPED: Final = ipaddress.IPv6Network("::ffff:0:0/96")
+
 #: Identities whose rules are kept ready.
 _READY_MAX: Final = 1000
 
@@ -55,6 +65,7 @@ class Rule:
 
     Attributes:
         number: from 1; line: of its heading, 0 when it is not known.
+        named: those of its actions that it names, not as a part of ``"all"``.
         destinations: (scheme or "" for both, levels); None: any, and also none.
         principals, groups, client_ids, addresses: None: whoever.
     """
@@ -63,6 +74,7 @@ class Rule:
     line: int
     allows: bool
     actions: frozenset[Action]
+    named: frozenset[Action] = frozenset()
     destinations: tuple[tuple[str, tuple[str, ...]], ...] | None = None
     principals: frozenset[str] | None = None
     groups: frozenset[str] | None = None
@@ -89,6 +101,12 @@ class Rule:
             and (levels := _filled(written, identity, self.allows)) is not None
         ]
 
+    @property
+    def is_for_all(self) -> bool:
+        """It decides about each of its actions, whoever asks and wherever."""
+        conditions = (self.principals, self.groups, self.client_ids, self.addresses)
+        return self.destinations is None and all(item is None for item in conditions)
+
     def text(self) -> str:
         """For people: ``rule 3 (line 17)``."""
         return f"rule {self.number}" + (f" (line {self.line})" if self.line else "")
@@ -108,10 +126,14 @@ _Ready: TypeAlias = tuple[tuple[Pattern, ...], tuple[Rule, ...]]
 
 
 class Rules:
-    """All rules, in order."""
+    """All rules, in order.
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    Attributes: warnings: what in them has no effect, for people.
+    """
+
+    def __init__(self, rules: Sequence[Rule], warnings: Sequence[str] = ()) -> None:
         self.rules = tuple(rules)
+        self.warnings = tuple(warnings)
         self._ready: dict[tuple[Identity, Action, str], _Ready] = {}
 
     def decide(self, identity: Identity, action: Action, destination: str) -> Decision:
@@ -246,7 +268,25 @@ def parse_rules(text: str) -> Rules:
         except ConfigError as error:
             key = f"{where}, {error.key}" if error.key else where
             raise ConfigError(error.problem, key=key) from None
-    return Rules(rules)
+    return Rules(rules, _without_effect(rules))
+
+
+def _without_effect(rules: Sequence[Rule]) -> list[str]:
+    """What the author of the rules would want to know of them."""
+    found: list[str] = []
+    decided: dict[Action, Rule] = {}
+    for rule in rules:
+        unasked = rule.named & NOT_ASKED
+        if unasked:
+            texts = " and ".join(sorted(action.value for action in unasked))
+            found.append(f"{rule.text()} names {texts}, which nothing in the gateway asks about")
+        if rule.actions <= decided.keys():
+            before = max((decided[action] for action in rule.actions), key=lambda item: item.number)
+            found.append(f"{rule.text()} decides nothing: {before.text()} has decided all of it")
+        if rule.is_for_all:
+            for action in rule.actions:
+                decided.setdefault(action, rule)
+    return found
 
 
 def _rule(number: int, line: int, table: Mapping[str, object]) -> Rule:
@@ -257,14 +297,20 @@ def _rule(number: int, line: int, table: Mapping[str, object]) -> Rule:
         raise ConfigError("a rule has either `allow` or `deny`, with its actions")
     allows = "allow" in table
     has_destinations = "destinations" in table
-    actions = _actions("allow" if allows else "deny", table, has_destinations)
+    key = "allow" if allows else "deny"
+    actions = _actions(key, table, has_destinations)
+    named = frozenset(action for action in actions if action.value in _texts(key, table))
+    destinations = _destinations(table) if has_destinations else None
+    if destinations is not None:
+        _check_kinds(named, {scheme for scheme, _ in destinations}, key)
     groups, client_ids = _names("groups", table), _names("client_ids", table)
     return Rule(
         number,
         line,
         allows,
         actions,
-        destinations=_destinations(table) if has_destinations else None,
+        named,
+        destinations=destinations,
         principals=_names("principals", table),
         groups=groups,
         client_ids=client_ids,
@@ -307,12 +353,52 @@ def _actions(key: str, table: Mapping[str, object], has_destinations: bool) -> f
     return frozenset(found)
 
 
+def _check_kinds(named: frozenset[Action], schemes: set[str], key: str) -> None:
+    """Raises: ConfigError for an action that is asked of none of these kinds of destinations."""
+    for actions, scheme, kind in (
+        (OF_QUEUES, names.QUEUE_PREFIX, "queues"),
+        (OF_TOPICS, names.TOPIC_PREFIX, "topics"),
+    ):
+        for action in sorted(named & actions, key=lambda item: item.value):
+            if schemes.isdisjoint(("", scheme)):
+                raise ConfigError(
+                    f"{action.value} is asked of {kind} only, and `destinations` names none",
+                    key=key,
+                )
+
+
+def _of_mqtt(topic: str) -> tuple[str, str]:
+    """(scheme, NAME) of a topic filter as MQTT writes it. Raises: ConfigError."""
+    if topic.startswith("$share/"):
+        raise ConfigError(
+            f"{MQTT_PREFIX + topic!r}: members of a share group need the right to the filter behind"
+            " its name; write that alone",
+            key="destinations",
+        )
+    if topic.startswith(_MQTT_QUEUE):
+        return names.QUEUE_PREFIX, names.swap_separators(topic.removeprefix(_MQTT_QUEUE))
+    return names.TOPIC_PREFIX, names.swap_separators(topic)
+
+
+def _check_first(scheme: str, name: str, text: str) -> None:
+    """Raises: ConfigError for a name that nothing ever has, or that nobody is asked about."""
+    first = name.partition(".")[0]
+    if first == names.TEMPORARY_LEVEL:
+        raise ConfigError(
+            f"{text!r}: nobody is asked about temporary destinations", key="destinations"
+        )
+    if first in ("$queue", "$share") and scheme != names.QUEUE_PREFIX:
+        raise ConfigError(
+            f"{text!r}: no topic is called so; write queue://NAME, or {MQTT_PREFIX}$queue/NAME",
+            key="destinations",
+        )
+
+
 def _destinations(table: Mapping[str, object]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     found: list[tuple[str, tuple[str, ...]]] = []
     for text in _texts("destinations", table):
         if text.startswith(MQTT_PREFIX):
-            scheme = names.TOPIC_PREFIX
-            name = names.swap_separators(text.removeprefix(MQTT_PREFIX))
+            scheme, name = _of_mqtt(text.removeprefix(MQTT_PREFIX))
         else:
             has_scheme = names.is_queue(text) or names.is_topic(text)
             name = names.name_of(text) if has_scheme else text
@@ -337,6 +423,7 @@ def _destinations(table: Mapping[str, object]) -> tuple[tuple[str, tuple[str, ..
             names.check_filter(name)
         except ValueError as error:
             raise ConfigError(str(error), key="destinations") from None
+        _check_first(scheme, name, text)
         found.append((scheme, tuple(name.split("."))))
     return tuple(found)
 
@@ -347,7 +434,10 @@ def _addresses(table: Mapping[str, object]) -> tuple[Network, ...] | None:
     found: list[Network] = []
     for text in _texts("addresses", table):
         try:
-            found.append(ipaddress.ip_network(text))
+            network = ipaddress.ip_network(text)
         except ValueError as error:
             raise ConfigError(f"{error}", key="addresses") from None
+        if isinstance(network, ipaddress.IPv6Network) and network.subnet_of(_MAPPED):
+            raise ConfigError(f"{text!r}: write it as an IPv4 address", key="addresses")
+        found.append(network)
     return tuple(found)

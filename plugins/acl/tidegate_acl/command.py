@@ -57,6 +57,9 @@ def explain(
     found = [read_rules(path) for path in ([rules] if rules else _configured(host, config))]
     identity = Identity(principal, frozenset(group or ()), client_id, address, "")
     decisions = [one.decide(identity, action, name) for one in found]
+    for one in found:
+        for warning in one.warnings:
+            typer.echo(f"warning: {warning}", err=True)
     denied = any(decision.verdict is Verdict.DENY for decision in decisions)
     if as_json:
         host.print_json([_json(decision) for decision in decisions])

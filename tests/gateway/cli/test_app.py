@@ -140,7 +140,7 @@ def test_check_config_gives_machines_the_same(tidegate, toys, tmp_path: Path) ->
     assert shown["store"]["url"] == "sql://user:***@host/db"
     assert shown["store"]["password"] == ""
     assert shown["listeners"][0]["allow_anonymous"] is False
-    assert shown["sinks"] == [{"plugin": "toy", "name": "toy", "table": "t"}]
+    assert shown["sinks"] == [{"plugin": "toy", "name": "toy", "table": str(path.parent / "t")}]
     assert shown["extensions"] == [{"plugin": "door"}]
 
 

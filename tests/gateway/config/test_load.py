@@ -1,10 +1,11 @@
 """Reading the file: what is accepted, and what each mistake is answered with."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from tidegate.config import Config, load_config, parse_config
+from tidegate.config import Config, base_of, load_config, parse_config
 from tidegate.spi import ConfigError
 
 FULL = """
@@ -197,3 +198,23 @@ def test_an_error_in_a_file_says_file_and_dotted_key(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         load_config(path)
     assert str(caught.value) == f"{path}: broker.nme: unknown key; did you mean 'name'?"
+
+
+def test_a_relative_path_is_relative_to_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, elsewhere = tmp_path / "there", tmp_path / "elsewhere"
+    there.mkdir()
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    file = there / "gw.toml"
+    for written, meant in (("data", there / "data"), ("/data", Path("/data"))):
+        file.write_text(f'[broker]\ndata_directory = "{written}"')
+        assert load_config(file).broker.data_directory == meant
+        assert load_config("../there/gw.toml").broker.data_directory.absolute().resolve() == meant
+    file.write_text("")
+    assert load_config(file).broker.data_directory == Path("tidegate-data")
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert base_of(str(pipe)) is None
+    assert base_of("") is None

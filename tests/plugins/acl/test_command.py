@@ -87,3 +87,24 @@ def test_the_file_is_that_of_the_configuration(ask, rules_file, tmp_path) -> Non
     code, _, err = ask("ann", "connect", "--config", str(config), rules=False)
     assert code not in (0, 1)
     assert "--rules" in err
+
+
+def test_the_file_is_beside_the_configuration_for_the_command_as_for_the_gateway(
+    ask, tmp_path, monkeypatch
+) -> None:
+    (tmp_path / "gw.toml").write_text('[[extensions]]\nplugin = "acl"\nrules = "acl.toml"\n')
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    code, out, err = ask(
+        "ann", "subscribe", "topic://x.plan", "--config", str(tmp_path / "gw.toml"), rules=False
+    )
+    assert (code, err) == (0, ""), err
+    assert "rule 3" in out
+    assert main(["check-config", str(tmp_path / "gw.toml")]) == 0
+
+
+def test_what_has_no_effect_is_told(rules_file, capsys) -> None:
+    path = rules_file("[[rules]]\nallow = 'admin'\n")
+    assert main(["acl", "test", "ann", "connect", "--rules", str(path)]) == 1
+    assert "rule 1 (line 1) names admin" in capsys.readouterr().err

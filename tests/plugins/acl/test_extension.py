@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -124,14 +125,47 @@ def make_log(path, clock, **more) -> AuditLog:
 def test_no_more_lines_a_second_than_allowed_and_the_rest_is_counted(tmp_path) -> None:
     clock = Clock()
     log = make_log(tmp_path / "log", clock)
-    for _ in range(1000):
-        log.write("refused", {})
+    for number in range(1000):
+        log.write("refused", {}, f"{number}")
     clock.now = 0.5
-    for _ in range(1000):
-        log.write("refused", {})
+    for number in range(1000, 2000):
+        log.write("refused", {}, f"{number}")
     lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert len(lines) == 15
     assert [line["suppressed_before"] for line in lines if "suppressed_before" in line] == [990]
+
+
+def test_who_floods_it_pushes_out_nobody_else(tmp_path) -> None:
+    clock = Clock()
+    log = make_log(tmp_path / "log", clock, rate_max=100)
+    for _ in range(100):  # ten seconds
+        for _ in range(50):
+            log.write("refused", {"principal": "mallory"}, "mallory")
+        log.write("login", {"principal": "ann"}, "ann")
+        clock.now += 0.1
+    log.write("rules-changed", {})
+    events = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert sum(event.get("principal") == "ann" for event in events) == 100
+    refused = sum(event.get("principal") == "mallory" for event in events)
+    assert 100 <= refused <= 111
+    assert refused + sum(event.get("suppressed_before", 0) for event in events) == 5000
+
+
+def test_sources_that_are_told_apart_have_a_limit(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("tidegate_acl._audit._SOURCES_MAX", 3)
+    log = make_log(tmp_path / "log", Clock(), rate_max=1000)
+    for number in range(9):
+        log.write("refused", {}, f"{number}")
+    assert len(log._sources) == 3
+
+
+def test_what_was_not_written_is_told_at_the_end(tmp_path) -> None:
+    log = make_log(tmp_path / "log", Clock())
+    for _ in range(5):
+        log.write("refused", {}, "mallory")
+    log.close()
+    last = json.loads((tmp_path / "log").read_text().splitlines()[-1])
+    assert (last["event"], last["suppressed_before"]) == ("suppressed", 4)
 
 
 def test_it_takes_so_much_of_the_disk_and_no_more(tmp_path) -> None:
@@ -157,6 +191,84 @@ def test_a_file_that_somebody_else_rotated_is_begun_anew(tmp_path) -> None:
     path.rename(tmp_path / "log.old")
     log.write("two", {})
     assert json.loads(path.read_text())["event"] == "two"
+
+
+def test_a_full_disk_leaves_whole_lines_and_is_told_once(tmp_path, monkeypatch, caplog) -> None:
+    path, write, room = tmp_path / "log", os.write, [20, 0]
+    log = make_log(path, Clock())
+    log.write("one", {})
+
+    def nearly_full(descriptor: int, data: bytes) -> int:
+        if not room:
+            return write(descriptor, data)
+        if not (left := room.pop(0)):
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data[:left])
+
+    monkeypatch.setattr("tidegate_acl._audit.os.write", nearly_full)
+    for event in ("two", "three", "four"):
+        log.write(event, {})
+    lines = path.read_text().splitlines()
+    assert len(lines) == 3
+    assert json.loads(lines[0])["event"] == "one"
+    last = json.loads(lines[2])
+    assert (last["event"], last["suppressed_before"]) == ("four", 2)
+    assert caplog.text.count("cannot be written") == 1
+    assert caplog.text.count("is written again") == 1
+    log.close()
+
+
+@pytest.mark.parametrize("kind", ["full", "pipe", "directory"])
+def test_what_cannot_be_written_never_stops_the_gateway(tmp_path, caplog, kind) -> None:
+    path = tmp_path / "log"
+    if kind == "full":
+        path = Path("/dev/full")
+    elif kind == "pipe":
+        os.mkfifo(path)  # nobody reads it
+    else:
+        path.mkdir()
+    log = make_log(path, Clock())
+    log.write("one", {})
+    log.write("two", {})
+    log.close()
+    assert caplog.text.count("cannot be written") == 1
+
+
+async def test_it_is_begun_anew_on_reload_and_the_rules_are_read(
+    rules_file, somebody, tmp_path
+) -> None:
+    path = tmp_path / "log"
+    acl = Acl(AclOptions(rules_file(OPEN), check_interval=60, audit_log=path))
+    changes: list[bool] = []
+    await acl.start(lambda: changes.append(True))
+    acl.audit(AuditEvent(AuditKind.LOGIN, somebody()))
+    path.rename(tmp_path / "log.1")
+    rules_file(SHUT)
+    await acl.reload()
+    assert changes == [True]
+    assert acl.authorize(somebody(), Action.CONNECT, "") is Verdict.DENY
+    assert path.exists()
+    rules_file(OPEN).unlink()
+    await acl.reload()
+    assert acl.authorize(somebody(), Action.CONNECT, "") is Verdict.DENY
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ConfigError, match="cannot be written"):
+        await acl.reload()
+    await acl.stop()
+    rules_file(OPEN)
+    with pytest.raises(ConfigError, match="cannot be written"):
+        await acl.start(lambda: None)
+
+
+def test_a_control_character_acts_on_no_terminal(tmp_path) -> None:
+    log = make_log(tmp_path / "log", Clock())
+    name = "".join(map(chr, [*range(32), 127, *range(128, 160), 0x2028, 0x202E, 0xD800]))
+    log.write("one", {"principal": name})
+    text = (tmp_path / "log").read_bytes()
+    assert text.count(b"\n") == 1
+    assert all(32 <= byte < 127 for byte in text[:-1])
+    assert json.loads(text)["principal"] == name
 
 
 def test_a_disk_that_refuses_ends_nothing_and_is_told_once(tmp_path, caplog) -> None:

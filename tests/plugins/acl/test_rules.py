@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tidegate.spi import Action, ConfigError, Verdict
+from tidegate.spi import NOT_ASKED, Action, ConfigError, Verdict
 from tidegate_acl._rules import FILE_BYTES_MAX, parse_rules, read_rules
 
 ALLOW, DENY, FILTER = Verdict.ALLOW, Verdict.DENY, Verdict.FILTER
@@ -105,10 +107,68 @@ def test_topics_may_be_written_as_mqtt_writes_them(somebody) -> None:
     assert verdict(text, somebody(), "subscribe", "topic://home/one.k.d.x") is DENY
 
 
+def test_a_queue_as_mqtt_writes_it_is_the_queue(somebody) -> None:
+    text = """
+    [[rules]]
+    deny = ["publish", "consume"]
+    destinations = "mqtt:$queue/secret/#"
+    [[rules]]
+    allow = "all"
+    """
+    assert verdict(text, somebody(), "publish", "queue://secret.plan") is DENY
+    assert verdict(text, somebody(), "consume", "queue://>") is FILTER
+    assert verdict(text, somebody(), "publish", "topic://secret.plan") is ALLOW
+
+
+@pytest.mark.parametrize(
+    ("text", "warnings"),
+    [
+        ("allow = 'all'", []),
+        ("allow = ['connect', 'admin']", ["rule 1 (line 1) names admin, which nothing"]),
+        (
+            "deny = ['delete', 'publish']\ndestinations = 'a'",
+            ["rule 1 (line 1) names delete, which nothing"],
+        ),
+        (
+            """allow = 'all'
+            principals = 'a'
+            [[rules]]
+            deny = ['publish', 'connect']
+            [[rules]]
+            allow = 'connect'
+            addresses = '10.0.0.0/8'
+            [[rules]]
+            allow = 'consume'""",
+            ["rule 3 (line 6) decides nothing: rule 2 (line 4) has decided all of it"],
+        ),
+    ],
+)
+def test_what_has_no_effect_is_told(text, warnings) -> None:
+    found = parse_rules(f"[[rules]]\n{text}").warnings
+    assert len(found) == len(warnings)
+    for one, beginning in zip(found, warnings, strict=True):
+        assert one.startswith(beginning)
+
+
+def test_what_nothing_asks_about_is_asked_nowhere() -> None:
+    """Who begins to ask about one of these takes it out of NOT_ASKED."""
+    for room in ("gateway/tidegate/broker", "gateway/tidegate/cli", "protocols"):
+        for path in (Path(__file__).parents[3] / room).rglob("*.py"):
+            for action in NOT_ASKED:
+                assert f"Action.{action.name}" not in path.read_text(), path
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("", "there is no"),
+        ("[[rules]]\nallow='subscribe'\ndestinations='queue://a'", "asked of topics only"),
+        ("[[rules]]\ndeny=['publish', 'create']\ndestinations='mqtt:a/b'", "asked of queues only"),
+        ("[[rules]]\ndeny='publish'\ndestinations='mqtt:$share/g/a'", "behind its name"),
+        ("[[rules]]\ndeny='publish'\ndestinations='topic://$queue.a'", "no topic is called so"),
+        ("[[rules]]\ndeny='publish'\ndestinations='$share.g.a'", "no topic is called so"),
+        ("[[rules]]\ndeny='publish'\ndestinations='queue://$temporary.>'", "nobody is asked"),
+        ("[[rules]]\nallow='connect'\naddresses='::ffff:10.0.0.0/104'", "as an IPv4 address"),
         ("rules = 1", "there is no"),
         ("[[rule]]\nallow='all'", "did you mean 'rules'"),
         ("[[rules]", "line 1"),

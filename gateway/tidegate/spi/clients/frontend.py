@@ -60,10 +60,12 @@ class FrontEnd(Protocol):
 
 @runtime_checkable
 class Reloadable(Protocol):
-    """What a listener has besides when it reads files that change while it runs (certificates)."""
+    """What a listener or an extension has besides when it has files that others change while it runs:
+    certificates, rules, a log that is rotated."""
 
     async def reload(self) -> None:
-        """Read them anew; for connections that come from now on. Called on SIGHUP, never twice at once.
+        """Read them anew, or begin them anew; certificates count for connections that come from now
+        on. Called on SIGHUP, never twice at once.
 
         Raises: ConfigError; then everything stays as it was before.
         """

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 from tidegate.spi.messages import Message
 
@@ -30,6 +30,11 @@ class Action(enum.Enum):
     CREATE = "create"
     DELETE = "delete"
     ADMIN = "admin"
+
+
+#: Actions about which nothing asks yet: no front-end deletes a destination or administers the
+#: gateway for a client. The commands of ``tidegate`` work on its files, as the user who runs them.
+NOT_ASKED: Final = frozenset({Action.DELETE, Action.ADMIN})
 
 
 class Verdict(enum.Enum):
