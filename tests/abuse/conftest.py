@@ -15,6 +15,7 @@ LOW = """
 connection_held_limit = "8mb"
 pending_write_limit = "4mb"
 login_input_limit = "8mb"
+cursor_memory_limit = "8mb"
 """
 
 #: What one principal may have. Without authentication everybody is the same one.

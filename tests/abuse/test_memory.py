@@ -107,6 +107,65 @@ def test_a_connect_has_no_body_of_unknown_length_either(victim: Victim) -> None:
         assert b"CONNECT must not have a body" in attacker.rest()
 
 
+def unacknowledged(victim: Victim, wanted: int) -> int:
+    """Take from eight queues of 8 MB each and acknowledge nothing. Returns: bytes that came."""
+    queues = [f"/queue/taken{number}" for number in range(8)]
+    with connected(victim) as producer:
+        body = b"n" * 60_000
+        producer.flood(
+            (frame("SEND", body, destination=queue) for queue in queues for _ in range(140)),
+            patience_s=20,
+        )
+        producer.flood([frame("SEND", b"", destination="/topic/x", receipt="there")])
+        producer.until(b"there")
+    heard = 0
+    with connected(victim) as attacker:
+        attacker.flood(
+            frame(
+                "SUBSCRIBE",
+                id=n,
+                destination=queue,
+                ack="client",
+            )
+            for n, queue in enumerate(queues)
+        )
+        while heard < wanted:
+            heard += len(attacker.socket.recv(1 << 20))
+        attacker.flood([frame("SEND", b"", destination="/topic/x", receipt="now")])
+        heard += len(attacker.until(b"receipt-id:now"))
+    return heard
+
+
+def test_what_is_never_acknowledged_ends_the_deliveries(victim: Victim) -> None:
+    assert unacknowledged(victim, 7 * MB) < 24 * MB
+    assert victim.growth_bytes < GROWTH_MAX
+
+
+@pytest.mark.long
+def test_control_what_is_never_acknowledged(make_victim: Callable[..., Victim]) -> None:
+    victim = make_victim(broker='cursor_memory_limit = "8mb"')
+    assert unacknowledged(victim, 60 * MB) > 60 * MB
+    assert victim.growth_bytes > 56 * MB
+
+
+def queue_subscriptions(victim: Victim) -> bytes:
+    """Subscribe to one queue again and again. Returns: what the client is told."""
+    with connected(victim) as attacker:
+        attacker.flood(
+            frame("SUBSCRIBE", id=number, destination="/queue/vm.headers") for number in range(9000)
+        )
+        attacker.flood([frame("DISCONNECT", receipt="end")])
+        return attacker.rest()
+
+
+@pytest.mark.long
+def test_subscriptions_to_queues_count(make_victim: Callable[..., Victim]) -> None:
+    victim = make_victim(
+        broker='connection_held_limit = "8mb"', stomp="subscriptions_max = 1000000"
+    )
+    assert b"broker.connection_held_limit" in queue_subscriptions(victim)
+
+
 #: What a CONNECT of MQTT may be long, and the beginning of one.
 HALF_CONNECT = raw.packet(0x10, raw.text("MQTT") + b"\x04\xc2\0\0" + bytes(320_000))[:300_000]
 

@@ -20,6 +20,7 @@ from tidegate.broker.limits.sockets import Sockets
 from tidegate.broker.parts import Parts
 from tidegate.broker.publish.system_topics import SystemTopics
 from tidegate.broker.sessions.authentication import Authentication
+from tidegate.broker.turn.flow import STATE_WORK
 from tidegate.broker.turn.writer import FULL_BACK_OFF_S
 from tidegate.plugin_exit import FAILURES
 from tidegate.spi import (
@@ -283,7 +284,9 @@ class BrokerCore(Parts):
                 AccessError("the credentials have expired", principal=connection.principal)
             )
         self.wills.publish_due(elapsed)
-        self.sessions.expire(elapsed)
+        self.flow.walks.begin(
+            self.flow.add_own_work(STATE_WORK * size) for size in self.sessions.expire(elapsed)
+        )
         for operation in self.retained.expire(now):
             self.writer.add_operation(operation, synced=False)
         try:

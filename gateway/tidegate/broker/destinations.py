@@ -18,7 +18,7 @@ from tidegate.broker.owner import key_of
 from tidegate.broker.route.router import Route, Router
 from tidegate.broker.route.topic_tree import TopicTree
 from tidegate.broker.turn.flow import Flow, Tasks
-from tidegate.broker.turn.walks import STEP_LISTS
+from tidegate.broker.turn.walks import STEP_LISTS, Walk
 from tidegate.config import (
     CURSOR_UNSTORED_DEFAULT,
     BrokerConfig,
@@ -242,7 +242,7 @@ class Destinations:
         """What *consumer* may have is not what it was."""
         self._flow.walks.begin(self._attach(consumer, self._queue_names.match(filter_name)))
 
-    def _attach(self, consumer: Consumer, destinations: Sequence[str]) -> Iterator[None]:
+    def _attach(self, consumer: Consumer, destinations: Sequence[str]) -> Walk:
         """One step after the other, as far as it still watches then."""
         for number, destination in enumerate(destinations, 1):
             pending_list = self.queues.get(destination)
@@ -265,7 +265,7 @@ class Destinations:
             consumer.is_over = True
             self._flow.walks.begin(self._detach(consumer))
 
-    def _detach(self, consumer: Consumer) -> Iterator[None]:
+    def _detach(self, consumer: Consumer) -> Walk:
         for number, pending_list in enumerate(list(consumer.lists), 1):
             pending_list.detach(consumer)
             if not number % STEP_LISTS:

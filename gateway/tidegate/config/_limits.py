@@ -28,6 +28,17 @@ class HeldLimits:
         act="what would need more is refused",
         metric="held.bytes",
     )
+    in_flight_limit: int = option(
+        512 << 20,
+        kind=Kind.SIZE,
+        minimum=1 << 20,
+        zero="unlimited",
+        help="Messages that may be on their way to all clients together: delivered and not yet "
+        "acknowledged. Above it only clients with less than 256 KiB in flight get more. A message counts "
+        "for each client that it is on its way to. Guards against clients that take and never acknowledge.",
+        act="nothing more is delivered to a client before it has acknowledged some",
+        metric="in_flight.bytes",
+    )
     levels_max: int = option(
         names.LEVELS_MAX,
         minimum=2,
@@ -70,7 +81,8 @@ class HeldLimits:
         kind=Kind.SIZE,
         minimum=1 << 16,
         zero="unlimited",
-        help="The same for one connection. A message that is not streamed is held while it comes in, "
+        help="The same for one connection, and as much again may be on its way to it (see "
+        "`in_flight_limit`). A message that is not streamed is held while it comes in, "
         "so that none is larger than this. Guards the others of the same principal.",
         act="what would need more is refused",
         metric="held.refused",
@@ -141,6 +153,15 @@ class Quota:
         "`broker.held_limit`.",
         act="what would need more is refused",
         metric="held.refused",
+    )
+    in_flight_limit: int = option(
+        256 << 20,
+        kind=Kind.SIZE,
+        minimum=1 << 16,
+        zero="unlimited",
+        help="Messages on their way to all its connections together: see `broker.in_flight_limit`.",
+        act="nothing more is delivered to a client before it has acknowledged some",
+        metric="in_flight.bytes",
     )
     receive_rate: int = option(
         0,

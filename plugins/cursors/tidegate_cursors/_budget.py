@@ -17,6 +17,8 @@ from tidegate.spi import CursorMemory
 FLOOR_BYTES: Final = 64 << 10
 #: Room is made for this part of the limit at once, so that looking for it is rare.
 _STEP: Final = 16
+#: A page takes at most this part of what is left.
+_PAGE_PART: Final = 4
 
 
 class Holder(Protocol):
@@ -37,13 +39,14 @@ class MemoryBudget:
         clock: counts up with whatever is taken. Cursors count themselves.
     """
 
-    __slots__ = ("_count", "_holders", "_look_at", "clock", "limit_bytes", "memory")
+    __slots__ = ("_count", "_holders", "_look_at", "_set_aside", "clock", "limit_bytes", "memory")
 
     def __init__(self, memory: CursorMemory) -> None:
         self.limit_bytes = memory.limit_bytes or 1 << 62
         self.memory = memory
         self.clock = 0
         self._count = 0
+        self._set_aside = 0  # for pages that are being read
         self._look_at = self.limit_bytes
         self._holders: set[Holder] = set()
 
@@ -59,11 +62,25 @@ class MemoryBudget:
         if holder is not None:
             self._holders.discard(holder)
 
+    def begin_page(self, room_bytes: int) -> int:
+        """A cursor is about to read a page, for which it has so much room.
+
+        Returns: how much of that, which is set aside until :meth:`end_page`: many cursors may read
+            at the same time, and each would find all of the room.
+        """
+        left = self.limit_bytes - self.memory.used - self._set_aside
+        size = min(room_bytes, max(left // _PAGE_PART, self._floor()))
+        self._set_aside += max(0, size)
+        return size
+
+    def end_page(self, size: int) -> None:
+        """It was read, or not. Args: size: what was set aside."""
+        self._set_aside -= max(0, size)
+
     def allowed(self, limit_bytes: int) -> int:
         """What a cursor with this limit of its own may hold now."""
-        return (
-            limit_bytes if self.memory.used < self.limit_bytes else min(limit_bytes, self._floor())
-        )
+        is_below = self.memory.used + self._set_aside < self.limit_bytes
+        return limit_bytes if is_below else min(limit_bytes, self._floor())
 
     def _floor(self) -> int:
         return min(FLOOR_BYTES, self.limit_bytes // (2 * max(1, self._count)))

@@ -171,7 +171,11 @@ class FileCursor:
             if room_bytes <= 0 and memory.messages:
                 return
             if not spool.count:
-                page = await self._tail.read(room_bytes)
+                room_bytes = self._budget.begin_page(room_bytes)
+                try:
+                    page = await self._tail.read(room_bytes)
+                finally:
+                    self._budget.end_page(room_bytes)
                 break
             try:
                 page = await spool.read(*page_bounds(room_bytes, self._page_count))

@@ -101,11 +101,16 @@ class StoreCursor:
         room_bytes = self._budget.allowed(self._limit_bytes) - memory.memory_bytes
         if room_bytes <= 0 and memory.messages:
             return
-        page = await self._tail.read(room_bytes)
+        budget = self._budget
+        room_bytes = budget.begin_page(room_bytes)
+        try:
+            page = await self._tail.read(room_bytes)
+        finally:
+            budget.end_page(room_bytes)
         if page:
             memory.append(page)
             self._account()
-            self._budget.make_room(self)
+            budget.make_room(self)
 
     def claim(self, sequences: Sequence[int]) -> Sequence[int]:
         """Take these messages, in memory or only in the store. Returns the untaken ones."""

@@ -97,7 +97,11 @@ class VmCursor:
             room_bytes = self._budget.allowed(self._limit_bytes) - self.memory_bytes
             if room_bytes <= 0 and memory.messages:
                 break
-            page = await recovered.read(room_bytes)
+            room_bytes = self._budget.begin_page(room_bytes)
+            try:
+                page = await recovered.read(room_bytes)
+            finally:
+                self._budget.end_page(room_bytes)
             if not page:
                 break
             memory.append(page)

@@ -35,6 +35,7 @@ from xml.etree import ElementTree
 from tidegate.spi import ConfigError
 from tidegate.spi.private_files import WRITABLE, make_private_directory, warn_of_others
 from tidegate_sink_spark._runtime import spark_home
+from tidegate_sink_spark.job.session import temporary_files_in
 
 log = logging.getLogger(__name__)
 
@@ -200,7 +201,7 @@ def resolve(cache: Path, repository: str, environment: Mapping[str, str]) -> Non
         done = subprocess.run(
             [*command, str(program)],
             cwd=ivy,
-            env=dict(environment),
+            env={**environment, **temporary_files_in(ivy, environment)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -75,6 +75,8 @@ def test_what_is_put_replaces_what_was_put_before() -> None:
         "held.maximum": 2 * MB,
         "held.refused": 1,
         **{f"held.{kind.name.lower()}.bytes": int(kind is Held.OUTPUT) for kind in Held},
+        "in_flight.bytes": 0,
+        "in_flight.maximum": 0,
         "waiting.stored.bytes": 0,
         "waiting.unstored.bytes": 0,
         "spooled.bytes": 0,

@@ -74,6 +74,25 @@ async def test_a_stop_finishes_what_is_under_way() -> None:
     assert log == ["a"] * 5
 
 
+async def test_a_walk_waits_for_a_large_turn_and_a_stop_does_not() -> None:
+    log: list[str] = []
+
+    def waits() -> Iterator[bool]:
+        for _ in range(3):
+            log.append("a")
+            yield True
+
+    some = Walks()
+    some.begin(waits())
+    for count in (1, 2):
+        for _ in range(9):
+            await asyncio.sleep(0)
+        assert len(log) == count
+        some.turn_written()
+    some.finish()
+    assert log == ["a"] * 3
+
+
 @pytest.mark.usefixtures("one_step_a_slice")
 async def test_a_wildcard_over_many_queues_is_made_and_ended_bit_by_bit() -> None:
     async with Broker() as broker:

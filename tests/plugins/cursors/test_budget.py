@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -116,6 +117,25 @@ class Lists:
     @property
     def used(self) -> int:
         return sum(cursor.memory_bytes for cursor in self.cursors)
+
+
+class TestPages:
+    async def test_pages_that_are_read_at_the_same_time_stay_within_it(
+        self, tmp_path: Path
+    ) -> None:
+        factory = Sharing(50_000)
+        boxes = [CursorBox(factory, tmp_path) for _ in range(20)]
+        cursors: list[PendingCursor] = []
+        for box in boxes:
+            box.shared = boxes[0].shared
+            backlog = messages_of(1, 100, size=1000 - MESSAGE_OVERHEAD_BYTES)
+            cursors.append(box.make(recovered=backlog, memory_limit_bytes=1 << 20, page_count=1000))
+        await asyncio.gather(*[cursor.page_in() for cursor in cursors])
+        assert 0 < boxes[0].shared.used < 60_000
+        for box, cursor in zip(boxes, cursors, strict=True):
+            assert await box.drain(cursor) == list(range(1, 101))
+            await cursor.close()
+        assert boxes[0].shared.used == 0
 
 
 class TestLists:

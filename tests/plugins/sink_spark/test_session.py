@@ -61,6 +61,7 @@ class Builder:
     settings = ""
     mode = 0
     arguments = ""
+    options = ""
     fails = False
 
     def config(self, key: str, value: str) -> "Builder":
@@ -68,6 +69,7 @@ class Builder:
 
     def getOrCreate(self) -> str:
         Builder.arguments = os.environ["PYSPARK_SUBMIT_ARGS"]
+        Builder.options = os.environ["SPARK_SUBMIT_OPTS"]
         path = Path(shlex.split(Builder.arguments)[1])
         Builder.settings, Builder.mode = path.read_text(), path.stat().st_mode & 0o777
         if Builder.fails:
@@ -83,6 +85,7 @@ def builder(monkeypatch: pytest.MonkeyPatch) -> type[Builder]:
 
     monkeypatch.setattr(session.importlib, "import_module", {"pyspark.sql": Module}.__getitem__)
     monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+    monkeypatch.delenv("SPARK_SUBMIT_OPTS", raising=False)
     monkeypatch.setattr(Builder, "fails", False)
     return Builder
 
@@ -104,6 +107,21 @@ def test_settings_reach_the_session_through_a_file_of_its_owner_s(
     assert "s3cret" not in builder.arguments
     assert list(directory.iterdir()) == []
     assert "PYSPARK_SUBMIT_ARGS" not in os.environ
+
+
+def test_java_s_temporary_files_are_in_the_work_directory(
+    builder: type[Builder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ``/tmp/spark-…`` stayed for each start, everybody's where the umask was open."""
+    directory = tmp_path / "a 'work"
+    directory.mkdir()
+    start_session({}, directory)
+    assert shlex.split(builder.options) == [f"-Djava.io.tmpdir={directory}"]
+    assert "SPARK_SUBMIT_OPTS" not in os.environ
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Da=b")
+    start_session({}, directory)
+    assert shlex.split(builder.options) == ["-Da=b", f"-Djava.io.tmpdir={directory}"]
+    assert os.environ["SPARK_SUBMIT_OPTS"] == "-Da=b"
 
 
 def test_the_file_goes_when_spark_does_not_start(builder: type[Builder], tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
+from tidegate.broker.limits.in_flight import InFlightBytes
 from tidegate.broker.lists.pending_list import Consumer
 from tidegate.broker.owner import origin_of
 from tidegate.broker.parts import Parts
 from tidegate.broker.publish.access import Rights
 from tidegate.broker.sessions.authentication import Vouched
 from tidegate.broker.sessions.state import SessionState
+from tidegate.broker.turn.flow import INFLIGHT_WORK
 from tidegate.plugin_exit import FAILURES
 from tidegate.spi import (
     ClientPeer,
@@ -40,6 +42,7 @@ class Client(ABC):
         expires_at: microseconds since the Unix epoch; it ends then. 0: never.
         is_writable: the socket takes more and the handshake is finished.
         rights: what is remembered of what it may do.
+        account: what is charged to it; in_flight: what it has not acknowledged.
         origin: whose publishes these are; key: what the client is found by, "" without a client id.
     """
 
@@ -62,6 +65,9 @@ class Client(ABC):
         self.is_writable = False
         self.is_closed = False
         self.rights = Rights()
+        self.account = parts.accounts.open(principal.name, request.peer)
+        self.in_flight = InFlightBytes(self.account, self.crowded)
+        self.add_in_flight = self.in_flight.add
         self._peer = peer
         self._throttled: set[object] = set()
         self._at_once: object = None  # that of these for which nothing more is done
@@ -72,6 +78,10 @@ class Client(ABC):
     @abstractmethod
     def end(self, error: GatewayError) -> None:
         """The broker ends the connection and tells the front-end."""
+
+    @abstractmethod
+    def crowded(self) -> None:
+        """It has too much in flight to be given more, or has not any more."""
 
     def check_open(self) -> None:
         """Raises: RequestError."""
@@ -114,6 +124,8 @@ class Client(ABC):
             itself may be able to end.
         """
         if at_once:
+            if self._at_once is reason:
+                return
             self._at_once = reason
             self._peer.throttle(True, at_once=True)
         elif not self._throttled:
@@ -146,6 +158,7 @@ class Client(ABC):
         key = (record.direction, record.packet_id)
         session.inflight[key] = record
         self.parts.writer.add_operation(PutInflight(record))
+        self.parts.flow.add_work(self, INFLIGHT_WORK)
 
         def forget() -> None:
             if session.inflight.get(key) is record:

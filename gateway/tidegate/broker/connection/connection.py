@@ -19,6 +19,7 @@ from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.authentication import vouched_of
 from tidegate.broker.sessions.state import SessionState
 from tidegate.broker.sessions.wills import Will
+from tidegate.broker.turn.flow import INFLIGHT_WORK
 from tidegate.plugin_exit import FAILURES
 from tidegate.spi import (
     AccessError,
@@ -70,7 +71,6 @@ class Connection(Client):
         on_end: Callable[[Connection], None],
     ) -> None:
         super().__init__(parts, request, peer, principal)
-        self.account = parts.accounts.open(principal.name, request.peer)
         self._is_counted = False
         self.is_admitted = True
         self._is_ending = False
@@ -151,9 +151,17 @@ class Connection(Client):
 
     def _set_writable(self) -> None:
         was = self.is_writable
-        self.is_writable = self._socket_writable and self._resumed and not self.is_closed
+        self.is_writable = (
+            self._socket_writable
+            and self._resumed
+            and not self.is_closed
+            and not self.in_flight.is_crowded
+        )
         if self.is_writable and not was:
             self._serving.wake()
+
+    def crowded(self) -> None:
+        self._set_writable()
 
     def make_temporary(self, destination: str) -> str:
         self.check_open()
@@ -238,6 +246,7 @@ class Connection(Client):
                 if session.inflight.pop(key, None) is not None:
                     operations.append(RemoveInflight(session.key, *key))
             self._writer.schedule()
+            self.parts.flow.add_work(self, INFLIGHT_WORK * (len(put) + len(remove)))
         if token is not None:
             self._writer.confirm(self, token)
 
@@ -268,6 +277,7 @@ class Connection(Client):
         if unanswered:
             in_doubt.set_aside(self._writer, session, consumers, unanswered)
         self._serving.drop_all()
+        self.in_flight.end()
         parts.temporary.remove_of(self)
         will = self._will
         has_will = will is not None and (publish_will or not graceful)

@@ -12,6 +12,7 @@ from tidegate.broker.parts import Parts
 from tidegate.broker.publish.publisher import at_least_once
 from tidegate.broker.route.router import Route
 from tidegate.broker.transactions.transactions import Published, Settled, Transaction
+from tidegate.broker.turn.flow import STATE_WORK
 from tidegate.broker.turn.turn import Unit
 from tidegate.spi import (
     AddMessage,
@@ -89,12 +90,16 @@ class Messages:
         stored = StoredMessage(sequence, message, size)
         if ids:
             operations = turn.operations
-            turn.units.append(Unit(len(operations), 1, self._client, token))
+            first = len(operations)
+            turn.units.append(Unit(first, 1, self._client, token))
             operations.append(AddMessage(sequence, message, ids))
             turn.synced = True
             turn.body_bytes += size
-            if turn.body_bytes > self._flow.turn_bytes_max:
-                self._flow.throttle_unwritten(self._client)
+            if (
+                turn.body_bytes > self._flow.turn_bytes_max
+                or first >= self._flow.turn_operations_max
+            ):
+                self._flow.throttle_if_large(self._client)
         elif token is not None:
             turn.units.append(Unit(0, 0, self._client, token))
         if route.width:
@@ -159,10 +164,10 @@ class Messages:
         self._client.put_inflight(inflight, undo)
         turn.unit(first, self._client, token, undo)
         turn.synced = True
-        if route.width:
-            self._flow.add_work(self._client, route.width)
-        if turn.body_bytes > self._flow.turn_bytes_max:
-            self._flow.throttle_unwritten(self._client)
+        work = route.width + STATE_WORK * message.retain
+        if work:
+            self._flow.add_work(self._client, work)
+        self._flow.throttle_if_large(self._client)
         writer.schedule()
         if self._flow.full_lists:
             self._throttle_full(route)
@@ -250,7 +255,7 @@ class Messages:
                 f"message {error.args[0]} is not in flight on subscription {consumer.key!r};"
                 " it was acknowledged already or never delivered there"
             ) from None
-        consumer.in_flight_bytes -= size
+        consumer.count(-len(entries), -size)
         if was_full:  # any of its lists may have waited for this room
             self._flow.mark_lists(consumer)
         return entries
@@ -264,7 +269,7 @@ class Messages:
                 continue
             for entry in settled.entries:
                 consumer.in_flight[entry[0].sequence] = entry
-                consumer.in_flight_bytes += entry[0].size
+                consumer.count(1, entry[0].size)
 
     def reject(
         self,
@@ -346,8 +351,7 @@ class Messages:
         turn.synced = was_synced
         turn.commits = True
         writer.give_back(again)
-        if turn.body_bytes > self._flow.turn_bytes_max:
-            self._flow.throttle_unwritten(self._client)
+        self._flow.throttle_if_large(self._client)
         if self._flow.full_lists:
             for route in routes:
                 self._throttle_full(route)
@@ -396,8 +400,7 @@ class Messages:
             client=client,
             give_back=lambda: self._restore_in_flight(held.settled),
         )
-        if self._writer.turn.body_bytes > self._flow.turn_bytes_max:
-            self._flow.throttle_unwritten(self._client)
+        self._flow.throttle_if_large(self._client)
 
     def _transaction(self, transaction: str) -> Transaction:
         held = self._transactions.get(transaction)

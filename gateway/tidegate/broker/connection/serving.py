@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,10 +18,12 @@ from tidegate.broker.parts import Parts
 from tidegate.broker.publish.access import taking_from
 from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.state import SessionState
-from tidegate.broker.turn.flow import SUBSCRIPTION_WORK
+from tidegate.broker.turn.flow import STATE_WORK
+from tidegate.broker.turn.walks import Walk
 from tidegate.spi import (
     AccessError,
     Action,
+    Held,
     RequestError,
     RetainHandling,
     SubscribeRequest,
@@ -36,6 +37,11 @@ _log = logging.getLogger("tidegate.broker.connection")
 #: Subscriptions of a closed connection that are removed before the clock is looked at: each takes
 #: some 50 microseconds.
 REMOVED_AT_ONCE: Final = 16
+
+#: What a subscription takes in memory here and in the front-end beside its pending list, and each
+#: queue that a filter covers: measured over 10,000 and rounded up.
+CONSUMER_BYTES: Final = 1800
+ATTACHED_BYTES: Final = 120
 
 #: What an automatically acknowledged consumer is given in one turn at most when it states no
 #: prefetch: the socket's own flow control only acts between turns.
@@ -53,6 +59,7 @@ class Serving:
     _client: Client
     consumers: dict[str, Consumer] = field(default_factory=dict[str, Consumer])
     _ended: list[PendingList] = field(default_factory=list[PendingList])
+    _attached: int = 0
 
     def subscribe(self, request: SubscribeRequest, token: Token = None) -> bool:
         parts = self._parts
@@ -64,6 +71,8 @@ class Serving:
         parts.access.check_subscribe(self._client, request)
         matches = compile_selector(request.selector)  # a bad one must change nothing
         existing = self.consumers.get(request.key)
+        if existing is None:
+            self._charge(request)
         if existing is not None and (
             not self._client.rules.replaces
             or request.destination != existing.destination
@@ -99,8 +108,23 @@ class Serving:
         ):
             parts.deliveries.begin(consumer.first_list)
         parts.flow.mark_lists(consumer)
-        parts.flow.add_work(self._client, SUBSCRIPTION_WORK)
+        parts.flow.add_work(self._client, STATE_WORK)
         return taken_up
+
+    def _charge(self, request: SubscribeRequest) -> None:
+        """Charge the connection with one more. Raises: FlowControlError."""
+        if names.is_queue(request.destination) and names.is_filter(request.destination):
+            # The queues of the new one are counted with the next: they come bit by bit.
+            self._attached = sum(len(item.lists) for item in self.consumers.values())
+        size = CONSUMER_BYTES * (len(self.consumers) + 1) + ATTACHED_BYTES * self._attached
+        self._client.account.put(Held.SUBSCRIPTIONS, size)
+
+    def _recount(self) -> None:
+        """There are fewer subscriptions, or those of a session again."""
+        if not self._client.is_closed:
+            account, size = self._client.account, CONSUMER_BYTES * len(self.consumers)
+            size += ATTACHED_BYTES * self._attached
+            account.add(Held.SUBSCRIPTIONS, size - account.kinds[Held.SUBSCRIPTIONS])
 
     def _leave(self, consumer: Consumer) -> PendingList | None:
         """Another subscription takes the place of *consumer*.
@@ -254,7 +278,7 @@ class Serving:
                 forget = True
                 self._parts.sessions.detach(self._client.session, key)
             self.drop(consumer, forget=forget)
-            self._parts.flow.add_work(self._client, SUBSCRIPTION_WORK)
+            self._parts.flow.add_work(self._client, STATE_WORK)
         elif self._client.session is not None:
             consumer = self._forget_refused(key)
         if token is not None:
@@ -278,13 +302,13 @@ class Serving:
             self.drop(consumer)
         self._parts.flow.walks.begin(self._remove_ended())
 
-    def _remove_ended(self) -> Iterator[None]:
-        ended = self._ended
+    def _remove_ended(self) -> Walk:
+        ended, flow = self._ended, self._parts.flow
         while ended:
             for pending_list in ended[:REMOVED_AT_ONCE]:
                 self._parts.destinations.remove_subscription(pending_list)
             del ended[:REMOVED_AT_ONCE]
-            yield
+            yield flow.add_own_work(STATE_WORK * REMOVED_AT_ONCE)
 
     def drop(self, consumer: Consumer, *, forget: bool = False) -> None:
         """Stop serving; what is in flight goes back, lists that end with it are removed."""
@@ -294,8 +318,9 @@ class Serving:
         if isinstance(consumer, Browser):
             consumer.wake()  # to find that it is served no more
         parts.writer.give_back(consumer.in_flight.values())
+        consumer.count(-len(consumer.in_flight), -consumer.in_flight_bytes)
         consumer.in_flight.clear()
-        consumer.in_flight_bytes = 0
+        self._recount()
         if consumer.is_over:
             return  # a filter's: it leaves its queues bit by bit
         for pending_list in list(consumer.lists):
@@ -349,6 +374,7 @@ class Serving:
                 self._subscribe_shared(request, consumer)
             self.consumers[subscription.name] = consumer
             restored.append(subscription)
+        self._recount()
         return restored, refused
 
     def _may_resume(self, request: SubscribeRequest) -> bool:

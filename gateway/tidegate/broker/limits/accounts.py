@@ -39,6 +39,9 @@ from tidegate.spi import (
 
 _KINDS: Final = len(Held)
 
+#: So many meters are kept before it is looked which of them nobody needs.
+METERS_MIN: Final = 1000
+
 
 class Counted(enum.IntEnum):
     """Of what a principal may have so many: a limit of its quota."""
@@ -58,6 +61,7 @@ class Account:
         parent: what it counts for, too; None for the root.
         limit: bytes, 0: only those above it limit.
         option: sets the limit.
+        in_flight_limit: bytes, 0 for none.
         quota: what else is limited here.
 
     Attributes:
@@ -65,12 +69,16 @@ class Account:
         held: bytes, with those of the nodes below; peak: the most that there ever were.
         refused: how often, here or below, more was asked for than there was room for.
         kinds: *held* by :class:`Held`.
+        in_flight: bytes that were delivered and not acknowledged, beside what is held; in_flight_peak.
     """
 
     __slots__ = (
         "__weakref__",
         "counts",
         "held",
+        "in_flight",
+        "in_flight_limit",
+        "in_flight_peak",
         "kinds",
         "limit",
         "name",
@@ -88,6 +96,7 @@ class Account:
         limit: int,
         option: str,
         quota: Quota | None = None,
+        in_flight_limit: int = 0,
     ) -> None:
         self.name = name
         self.parent = parent
@@ -97,6 +106,9 @@ class Account:
         self.peak = 0
         self.refused = 0
         self.kinds = [0] * _KINDS
+        self.in_flight = 0
+        self.in_flight_peak = 0
+        self.in_flight_limit = in_flight_limit
         self.quota = quota
         self.counts = [0] * len(Counted)
 
@@ -175,6 +187,27 @@ class Account:
                 node.peak = node.held
             node = node.parent
 
+    def add_in_flight(self, size: int) -> None:
+        """Count *size* bytes more (or fewer) that are in flight."""
+        node: Account | None = self
+        while node is not None:
+            node.in_flight += size
+            if node.in_flight > node.in_flight_peak:
+                node.in_flight_peak = node.in_flight
+            node = node.parent
+
+    def has_room_in_flight(self, own: int, floor: int) -> bool:
+        """Tell whether a connection that has *own* bytes in flight may have more; above *floor* only
+        as long as there is room in all nodes."""
+        if self.in_flight_limit and own >= self.in_flight_limit:
+            return False
+        node = self.parent if own > floor else None
+        while node is not None:
+            if node.in_flight_limit and node.in_flight >= node.in_flight_limit:
+                return False
+            node = node.parent
+        return True
+
     def put(self, kind: Held, size: int) -> None:
         """From now on *size* bytes of *kind*. Raises: FlowControlError; what is fewer never does."""
         more = size - self.kinds[kind]
@@ -203,11 +236,18 @@ class Accounts:
         """*quotas*: in file order."""
         self._config = config
         self._quotas = quotas
-        self.gateway = Account("the gateway", None, config.held_limit, "broker.held_limit")
+        self.gateway = Account(
+            "the gateway",
+            None,
+            config.held_limit,
+            "broker.held_limit",
+            in_flight_limit=config.in_flight_limit,
+        )
         self.temporary = TemporarySpace(config.temporary_space)
         self.stored_memory = CursorMemory(config.cursor_memory_limit)
         self.unstored_memory = CursorMemory(config.unstored_memory_limit)
         self._meters: dict[str, Meter] = {}
+        self._meters_max = METERS_MIN
         self._principals: WeakValueDictionary[str, Account] = WeakValueDictionary()
 
     def open(self, principal: str, peer: str) -> Account:
@@ -217,6 +257,7 @@ class Accounts:
             self.of(principal),
             self._config.connection_held_limit,
             "broker.connection_held_limit",
+            in_flight_limit=self._config.connection_held_limit,
         )
 
     def of(self, principal: str) -> Account:
@@ -235,10 +276,23 @@ class Accounts:
                 quota.held_limit,
                 "quotas.held_limit",
                 quota,
+                quota.in_flight_limit,
             )
-            if quota.receive_rate:
+            if quota.receive_rate and principal not in self._meters:
+                self._forget_meters()
                 self._meters[principal] = Meter(quota.receive_rate)
         return found
+
+    def _forget_meters(self) -> None:
+        """Of principals that are gone, as soon as they owe nothing: sooner, and whoever connects
+        again would have another second's worth each time."""
+        if len(self._meters) >= self._meters_max:
+            self._meters = {
+                name: meter
+                for name, meter in self._meters.items()
+                if name in self._principals or not meter.is_full
+            }
+            self._meters_max = max(METERS_MIN, 2 * len(self._meters))
 
     def meter(self, principal: str) -> Meter | None:
         """What limits how fast *principal* is read; None: nothing does."""
@@ -252,8 +306,9 @@ class Accounts:
         """What the gateway holds now, by metric.
 
         Returns: ``held.bytes``, ``held.maximum`` (the high-water mark), ``held.refused`` (how often
-            somebody was refused, at any node), ``held.KIND.bytes`` for each kind, and
-            ``counted.WHAT``, and ``spooled.bytes``.
+            somebody was refused, at any node), ``held.KIND.bytes`` for each kind,
+            ``in_flight.bytes`` and ``.maximum``, ``waiting.WHERE.bytes``, ``spooled.bytes``, and
+            ``counted.WHAT``.
         """
         gateway = self.gateway
         found = {
@@ -263,6 +318,8 @@ class Accounts:
         }
         for kind in Held:
             found[f"held.{kind.name.lower()}.bytes"] = gateway.kinds[kind]
+        found["in_flight.bytes"] = gateway.in_flight
+        found["in_flight.maximum"] = gateway.in_flight_peak
         found["waiting.stored.bytes"] = self.stored_memory.used
         found["waiting.unstored.bytes"] = self.unstored_memory.used
         found["spooled.bytes"] = self.temporary.used

@@ -17,6 +17,7 @@ import msgspec
 from tidegate.broker.lists.selector import Matcher
 from tidegate.plugin_exit import FAILURES, failure_of
 from tidegate.spi import (
+    MESSAGE_OVERHEAD_BYTES,
     Discard,
     DiscardReason,
     GatewayError,
@@ -48,6 +49,7 @@ class Client(Protocol):
     is_writable: bool
 
     def deliver(self, consumer: Consumer, messages: Sequence[StoredMessage]) -> None: ...
+    def add_in_flight(self, size: int, /) -> None: ...
     def throttle(self, reason: object, *, at_once: bool = False) -> None: ...
     def unthrottle(self, reason: object) -> None: ...
 
@@ -214,7 +216,12 @@ class Consumer:
         for message in messages:
             in_flight[message.sequence] = (message, pending_list, now)
             size += message.size
+        self.count(len(messages), size)
+
+    def count(self, messages: int, size: int) -> None:
+        """So many more, or fewer, are in flight, and so many bytes."""
         self.in_flight_bytes += size
+        self.client.add_in_flight(size + messages * MESSAGE_OVERHEAD_BYTES)
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -346,12 +346,8 @@ class RetainedDelivery:
         consumer = consumers[0]
         messages = [item for item in messages if self._is_permitted(item.message)]
         if consumer.acknowledge:
-            now = self._writer.now()
-            in_flight, nowhere = consumer.in_flight, self._flow.nowhere
-            for stored in messages:
-                if stored.message.qos:  # the client acknowledges no others
-                    in_flight[stored.sequence] = (stored, nowhere, now)
-                    consumer.in_flight_bytes += stored.size
+            expected = [item for item in messages if item.message.qos]  # no others are acknowledged
+            consumer.hold(expected, self._flow.nowhere, self._writer.now())
         self._flow.sent += len(messages)
         consumer.client.deliver(consumer, messages)
 

@@ -55,7 +55,7 @@ def set_aside(
         for sequence in sequences:
             entry = consumer.in_flight.pop(sequence, None)
             if entry is not None:
-                consumer.in_flight_bytes -= entry[0].size
+                consumer.count(-1, -entry[0].size)
                 kept.append(returned(entry[0]))
         if not kept:
             continue

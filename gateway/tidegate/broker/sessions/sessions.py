@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Protocol
@@ -104,7 +104,8 @@ class Sessions:
                 known = Principal(identity.principal, identity.groups)
                 who_now = partial(self.who_now, known) if session.is_followed else None
                 self._leave_will(session, identity, "before the start", who_now)
-        self.expire(self._writer.elapsed())
+        for _ in self.expire(self._writer.elapsed()):
+            pass
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -246,10 +247,16 @@ class Sessions:
         """Sessions whose client is away."""
         return sum(session.connection is None for session in self._by_key.values())
 
-    def expire(self, elapsed: int) -> None:
-        """Remove the sessions whose time is over; *elapsed*: :meth:`BrokerCore.elapsed`."""
+    def expire(self, elapsed: int) -> Iterator[int]:
+        """Remove the sessions whose time is over; *elapsed*: :meth:`BrokerCore.elapsed`.
+
+        Yields: after each of them, what it was: the subscriptions that went with it, and itself.
+        """
         for session in list(self._by_key.values()):
-            self._remove_if_over(session, elapsed)
+            size = 1 + len(self._destinations.lists_of(session.key))
+            is_there = self._by_key.get(session.key) is session
+            if is_there and self._remove_if_over(session, elapsed):
+                yield size
 
     def _remove_if_over(self, session: SessionState, elapsed: int) -> bool:
         stored = session.stored

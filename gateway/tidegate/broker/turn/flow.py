@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import islice
 from time import perf_counter
 from typing import Final, cast
@@ -13,7 +13,7 @@ from tidegate.broker.lists.pending_list import Choosing, Client, Consumer, Pendi
 from tidegate.broker.lists.permitted import permitted
 from tidegate.broker.lists.selecting import Selecting
 from tidegate.broker.route.router import Route
-from tidegate.broker.turn.walks import SLICE_S, STEP_LISTS, Walks
+from tidegate.broker.turn.walks import SLICE_S, STEP_LISTS, Walk, Walks
 from tidegate.broker.turn.writer import TurnWriter
 from tidegate.plugin_exit import FAILURES
 from tidegate.spi import MessageStore, PendingCursor, StoredMessage, Subscription
@@ -28,9 +28,15 @@ DISPATCHED_AT_ONCE: Final = 16
 #: route that fans out: 1 to 3 microseconds.
 TURN_WORK_MAX: Final = 10_000
 
-#: What a subscription that begins or ends is in that unit: the store encodes it and keeps it on the
-#: loop, and a turn grows for as long as the one before it is being written.
-SUBSCRIPTION_WORK: Final = 50
+#: What a subscription that begins or ends, or a message that is retained, is in that unit: the store
+#: encodes it and keeps it on the loop, and a turn grows for as long as the one before it is written.
+STATE_WORK: Final = 50
+#: The same for a packet id that a session keeps.
+INFLIGHT_WORK: Final = 5
+
+#: Operations of one turn: who adds messages beyond that goes on in the next one. The store takes 2
+#: to 5 microseconds of the loop for each.
+TURN_OPERATIONS_MAX: Final = 2000
 
 #: Throttle reason: bodies accepted but not yet durable are over the limit.
 UNWRITTEN: Final = "unwritten"
@@ -84,6 +90,7 @@ class Flow:
         nowhere: where messages are in flight from that no list holds.
         sent: messages handed to front-ends; dropped: those that no consumer got.
         checks_publish: publishes must be checked just now.
+        turn_bytes_max, turn_operations_max: whoever adds messages beyond them waits for the turn.
     """
 
     def __init__(
@@ -110,6 +117,7 @@ class Flow:
         self.dropped = 0
         self.checks_publish = False
         self.turn_bytes_max = pending_write_limit
+        self.turn_operations_max = TURN_OPERATIONS_MAX
         self._on_write = on_write
         self._resting: list[Consumer] = []
         # Consumers of many lists whose lists are being looked through; True: once more.
@@ -154,7 +162,7 @@ class Flow:
             self._looked_through[consumer] = False
             self.walks.begin(self._look_through(consumer))
 
-    def _look_through(self, consumer: Consumer) -> Iterator[None]:
+    def _look_through(self, consumer: Consumer) -> Walk:
         is_again = True
         while is_again and not consumer.is_over:
             self._looked_through[consumer] = False
@@ -212,22 +220,36 @@ class Flow:
 
     # --- producers -----------------------------------------------------------------------------
 
-    def throttle_unwritten(self, client: Client, *, at_once: bool = False) -> None:
-        """The filling turn is large enough: this producer waits until it is written."""
+    def throttle_if_large(self, client: Client) -> None:
+        """If the filling turn is large enough this producer waits until it is written."""
+        turn = self.writer.turn
+        if len(turn.operations) > self.turn_operations_max:
+            self._throttle(client, at_once=True)
+        elif turn.body_bytes > self.turn_bytes_max:
+            self._throttle(client)
+
+    def _throttle(self, client: Client, *, at_once: bool = False) -> None:
         self._throttled.add(client)
         client.throttle(UNWRITTEN, at_once=at_once)
 
     def add_work(self, client: Client, work: int) -> None:
         """*client* asked for so much that is done with the whole turn: see `TURN_WORK_MAX`."""
+        if self.add_own_work(work):
+            self._throttle(client, at_once=True)
+
+    def add_own_work(self, work: int) -> bool:
+        """So much of the gateway's own is added to the turn. Returns: it should be written first,
+        see :data:`tidegate.broker.turn.walks.Walk`."""
         turn = self.writer.turn
         turn.work += work
-        if turn.work > TURN_WORK_MAX:
-            self.throttle_unwritten(client, at_once=True)
-            # Even if there is nothing to write: the next turn is what it waits for.
+        is_large = turn.work > TURN_WORK_MAX
+        if is_large:  # even if there is nothing to write: the next turn is what is waited for
             self.writer.when_durable(_go_on, synced=False)
+        return is_large
 
     def _written(self, unwritten_bytes: int) -> None:
         self._on_write()
+        self.walks.turn_written()
         if self._throttled and unwritten_bytes <= self.turn_bytes_max // 2:
             throttled, self._throttled = self._throttled, set()
             for client in throttled:

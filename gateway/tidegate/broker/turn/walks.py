@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Iterator
 from time import perf_counter
-from typing import Final
+from typing import Final, TypeAlias
 
 from tidegate.plugin_exit import FAILURES
 
@@ -21,27 +21,43 @@ STEP_LISTS: Final = 64
 SLICE_S: Final = 0.002
 
 
+#: Yields after each step: true when the turn is as large as it may be, and has to be written first.
+Walk: TypeAlias = Iterator[bool | None]
+
+
 class Walks:
     """The walks of one broker that are under way, in turn."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Iterator[None]] = deque()
+        self._waiting: deque[Walk] = deque()
+        self._behind: list[Walk] = []  # the turn that is filled
 
-    def begin(self, walk: Iterator[None]) -> None:
+    def begin(self, walk: Walk) -> None:
         """Do what is soon done at once, and the rest of *walk* in later turns of the loop.
 
-        It yields after each step, and looks again then at what can have changed meanwhile.
+        It looks again after each step at what can have changed meanwhile.
         """
         if self._has_more(walk, perf_counter() + SLICE_S):
-            if not self._waiting:
-                asyncio.get_running_loop().call_soon(self._turn)
-            self._waiting.append(walk)
+            self._wait(walk)
+
+    def turn_written(self) -> None:
+        """A turn is durable, or has failed: those that waited for that go on."""
+        if self._behind:
+            behind, self._behind = self._behind, []
+            for walk in behind:
+                self._wait(walk)
 
     def finish(self) -> None:
         """Do all that is left at once: the gateway stops."""
-        for walk in list(self._waiting):
+        behind, self._behind = self._behind, []
+        for walk in [*self._waiting, *behind]:
             for _ in walk:
                 pass
+
+    def _wait(self, walk: Walk) -> None:
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._turn)
+        self._waiting.append(walk)
 
     def _turn(self) -> None:
         waiting = self._waiting
@@ -60,6 +76,12 @@ class Walks:
         if waiting:
             asyncio.get_running_loop().call_soon(self._turn)
 
-    @staticmethod
-    def _has_more(walk: Iterator[None], ends_at: float) -> bool:
-        return any(perf_counter() >= ends_at for _ in walk)
+    def _has_more(self, walk: Walk, ends_at: float) -> bool:
+        """Returns: False also when it has to wait for the turn."""
+        for is_behind in walk:
+            if is_behind:
+                self._behind.append(walk)
+                return False
+            if perf_counter() >= ends_at:
+                return True
+        return False

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 #: The settings, while Spark starts.
 PROPERTIES_NAME: Final = "spark.properties"
-_SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
+_SUBMIT_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 #: Masters for which Spark makes the secret of ``spark.authenticate`` itself.
 _MAKES_SECRETS: Final = ("local", "yarn", "k8s")
 
@@ -87,18 +87,28 @@ def start_session(conf: Mapping[str, str], directory: Path) -> Any:
     file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     with open(file, "w", encoding="ascii") as properties:
         properties.write(properties_text(conf))
-    before = os.environ.get(_SUBMIT_ARGUMENTS)
-    os.environ[_SUBMIT_ARGUMENTS] = shlex.join(
-        ("--properties-file", str(path), "--load-spark-defaults", "pyspark-shell")
-    )
+    arguments = ("--properties-file", str(path), "--load-spark-defaults", "pyspark-shell")
+    variables = {
+        "PYSPARK_SUBMIT_ARGS": shlex.join(arguments),
+        **temporary_files_in(path.parent, os.environ),
+    }
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         return sql.SparkSession.builder.getOrCreate()
     finally:
         path.unlink(missing_ok=True)
-        if before is None:
-            del os.environ[_SUBMIT_ARGUMENTS]
-        else:
-            os.environ[_SUBMIT_ARGUMENTS] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def temporary_files_in(directory: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variable that lets Spark's Java make its temporary files there, and leave none in /tmp."""
+    options = (environ.get(_SUBMIT_OPTIONS, ""), shlex.quote(f"-Djava.io.tmpdir={directory}"))
+    return {_SUBMIT_OPTIONS: " ".join(filter(None, options))}
 
 
 def properties_text(conf: Mapping[str, str]) -> str:

@@ -214,5 +214,5 @@ def _unknown(data: bytes) -> str:
     if data[:1] == b"\x10" and b"MQ" in data[:SHOWN_MAX]:
         return "this is a STOMP listener and the peer speaks MQTT"
     # Not the line: where CONNECT lacks its line end, the passcode may be in it.
-    word = next(iter(_WORD.findall(data[: _COMMAND_BYTES_MAX + 1])), b"")
-    return f"unknown command {_shown(word)}"
+    word = _WORD.match(data, 0, _COMMAND_BYTES_MAX + 1)
+    return f"unknown command {_shown(word.group())}" if word else "unknown command: no letters"
