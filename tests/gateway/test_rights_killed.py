@@ -410,7 +410,7 @@ class World:
             self.due[client_id] = found - self.came.get(client_id, set())
 
     async def change(self, rules: Rules) -> None:
-        """While messages go to and fro."""
+        """While messages flow."""
         log = self.directory / "audit.log"
         told, before = changes_in(log), self.rules
         done = asyncio.Event()
