@@ -29,10 +29,14 @@ class Riddle:
 
     def __init__(self, credentials: Credentials) -> None:
         self.credentials = credentials
+        self.claimed = ""
         self.principal: Principal | None = None
 
     async def step(self, data: bytes) -> bytes:
         if data == b"":
+            return b"what goes up?"
+        if data.startswith(b"I am "):
+            self.claimed = data[5:].decode()
             return b"what goes up?"
         if data == b"exit":
             sys.exit(3)
@@ -263,6 +267,30 @@ async def test_answers_in_an_exchange_are_counted_and_delayed_too() -> None:
         begin = elapsed()
         assert await other.step(b"smoke") == b"pass"
         assert elapsed() == begin
+
+
+async def test_guesses_in_an_exchange_count_for_who_was_claimed() -> None:
+    """Not for the client id, of which who guesses has as many as it wants."""
+    async with Broker(extensions=[Sphinx("RIDDLE")]) as broker:
+        begin = elapsed()
+        for number in range(6):
+            request = connect_request("mqtt", f"c{number}")
+            exchange = broker.core.begin_authentication("RIDDLE", request)
+            assert exchange is not None
+            assert await exchange.step(b"I am alice") == b"what goes up?"
+            assert exchange.claimed == "alice"
+            with pytest.raises(AccessError, match="wrong answer"):
+                await exchange.step(b"mirrors")
+        assert elapsed() - begin == pytest.approx(0.25 + 0.5)
+
+
+async def test_spellings_of_a_name_are_one_user() -> None:
+    async with Broker(extensions=[Door(alice=b"right")]) as broker:
+        begin = elapsed()
+        for name in ("alice", "al\u00adice", "ALICE", "a\u200blice", "\uff41lice", "\u2060alice"):
+            with pytest.raises(AccessError, match="wrong"):
+                await knock(broker, name=name)
+        assert elapsed() - begin == pytest.approx(6 + 0.25 + 0.5)
 
 
 async def test_too_many_that_wait_are_refused_so_that_they_try_again() -> None:

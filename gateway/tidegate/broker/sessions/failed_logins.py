@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import secrets
+import unicodedata
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
@@ -36,6 +37,12 @@ _IPV6_PREFIX: Final = 64
 
 _EXPONENT_MAX: Final = 30
 
+#: Characters of a user name that tell it from others.
+_NAME_MAX: Final = 1024
+
+#: RFC 3454 table B.1 has it besides what a category says.
+_UNSEEN: Final = frozenset(" \u1806")
+
 
 def address_of(peer: str) -> str:
     """What counts as one address: of *peer* (``host:port``) the IPv4 address or IPv6 /64."""
@@ -50,6 +57,22 @@ def address_of(peer: str) -> str:
         return str(address.ipv4_mapped)
     network = ipaddress.IPv6Network((int(address), _IPV6_PREFIX), strict=False)
     return str(network.network_address)
+
+
+def counted_name(username: str) -> str:
+    """What counts as one user name: authenticators take many spellings for the same one.
+
+    Compatibility forms, letter case, and what cannot be seen or stands above a letter make no
+    difference, so that nobody has a free try with each of them. Some names that are two to an
+    authenticator count as one here.
+    """
+    if username.isascii():
+        return username.lower().replace(" ", "")
+    # First as SASLprep does it, which keeps to an old Unicode.
+    text = unicodedata.ucd_3_2_0.normalize("NFKC", username[:_NAME_MAX])
+    text = unicodedata.normalize("NFKC", text).casefold()
+    text = unicodedata.normalize("NFKD", text)
+    return "".join(c for c in text if c not in _UNSEEN and unicodedata.category(c)[0] not in "CMZ")
 
 
 @dataclass(frozen=True, slots=True)
