@@ -245,6 +245,7 @@ class Connection(Client):
             for key in remove:
                 if session.inflight.pop(key, None) is not None:
                     operations.append(RemoveInflight(session.key, *key))
+            session.removed()
             self._writer.schedule()
             self.parts.flow.add_work(self, INFLIGHT_WORK * (len(put) + len(remove)))
         if token is not None:

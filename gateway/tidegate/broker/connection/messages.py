@@ -133,6 +133,8 @@ class Messages:
         self._client.check_open()
         parts, writer, publisher = self._parts, self._writer, self._publisher
         message = parts.access.check_publish(self._client, message)
+        if inflight is not None and self._client.session is not None:
+            self._client.session.check_room()
         duplicates = parts.duplicates
         if duplicate_id and (not duplicates.is_on or names.is_temporary(message.destination)):
             duplicate_id = ""

@@ -20,7 +20,15 @@ from tidegate.broker.publish.temporary import TemporaryDestinations
 from tidegate.broker.route.retained import RetainedMessages
 from tidegate.broker.route.router import Route
 from tidegate.broker.turn.writer import TurnWriter
-from tidegate.spi import AccessError, Message, Move, RequestError, StoredMessage, names
+from tidegate.spi import (
+    AccessError,
+    FlowControlError,
+    Message,
+    Move,
+    RequestError,
+    StoredMessage,
+    names,
+)
 
 _log = logging.getLogger("tidegate.broker")
 
@@ -157,7 +165,7 @@ class Publisher:
             return self._destinations.queue_list(
                 policy.dead_letter_queue(message.message.destination)
             )
-        except RequestError as error:
+        except (RequestError, FlowControlError) as error:
             _log.error("destination=%s dead_letter=impossible: %s", pending_list.destination, error)
             return None
 
