@@ -6,7 +6,6 @@ mistake worth telling. What a key may be used for follows from the key, never fr
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import logging
@@ -21,6 +20,7 @@ from jwt import PyJWK
 from jwt.exceptions import PyJWTError
 
 from tidegate.spi import ConfigError
+from tidegate.spi.watched_file import WatchedFile
 
 logger = logging.getLogger("tidegate.auth_jwt")
 
@@ -178,9 +178,8 @@ class KeyFile:
     def __init__(self, path: Path, allowed: Collection[str]) -> None:
         self._path = path
         self._allowed = allowed
-        self._reading = asyncio.Lock()
-        self._stamp: tuple[int, ...] | None = self._stamp_now()
-        self._keys = read_keys(path, allowed)
+        self._file = WatchedFile(path, self._read, self._accept, self._refuse)
+        self._keys = self._read()
         self._prints = {key.thumbprint for key in self._keys.values()}
         self._changed: Callable[[], None] | None = None
 
@@ -198,41 +197,23 @@ class KeyFile:
         """Look at the file until cancelled. *changed*: called when a key is gone."""
         self._changed = changed
         try:
-            while True:
-                await asyncio.sleep(WATCH_INTERVAL_S)
-                await self.refresh()
+            await self._file.watch(WATCH_INTERVAL_S)
         finally:
             self._changed = None
 
     async def refresh(self) -> None:
         """Read the file again if it has changed."""
-        if self._stamp_now() == self._stamp:
-            return
-        async with self._reading:
-            stamp = self._stamp_now()
-            if stamp == self._stamp:
-                return
-            try:
-                keys = await asyncio.to_thread(read_keys, self._path, self._allowed)
-            except ConfigError as error:
-                self._stamp = stamp
-                logger.error("keys stay as they were: %s", error.problem)  # noqa: TRY400
-                return
-            before, self._stamp, self._keys = self._prints, stamp, keys
-            self._prints = {key.thumbprint for key in keys.values()}
-            logger.info("keys read again file=%s keys=%d", self._path, len(keys))
-            if self._changed is not None and not before <= self._prints:
-                self._changed()
+        await self._file.refresh()
 
-    def _stamp_now(self) -> tuple[int, ...] | None:
-        try:
-            status = self._path.stat()
-        except OSError:
-            return None
-        return (
-            status.st_mtime_ns,
-            status.st_ctime_ns,
-            status.st_size,
-            status.st_ino,
-            status.st_mode,
-        )
+    def _read(self) -> dict[str, Key]:
+        return read_keys(self._path, self._allowed)
+
+    def _accept(self, keys: dict[str, Key]) -> None:
+        before, self._keys = self._prints, keys
+        self._prints = {key.thumbprint for key in keys.values()}
+        logger.info("keys read again file=%s keys=%d", self._path, len(keys))
+        if self._changed is not None and not before <= self._prints:
+            self._changed()
+
+    def _refuse(self, error: ConfigError) -> None:
+        logger.error("keys stay as they were: %s", error.problem)
