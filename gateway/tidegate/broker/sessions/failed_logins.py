@@ -38,7 +38,7 @@ _IPV6_PREFIX: Final = 64
 _EXPONENT_MAX: Final = 30
 
 #: Characters of a user name that tell it from others.
-_NAME_MAX: Final = 1024
+_NAME_MAX: Final = 256
 
 #: RFC 3454 table B.1 has it besides what a category says.
 _UNSEEN: Final = frozenset(" \u1806")
