@@ -50,6 +50,10 @@ ALGORITHMS: Final = tuple(dict.fromkeys(name for names in _ALGORITHMS.values() f
 #: kind has and does not need.
 _REQUIRED: Final = ("crv", "e", "kty", "n", "x", "y")
 
+#: Any of these tells the private key, or is a shared secret (RFC 7518 section 6, RFC 8037), whatever
+#: kind the key says to be.
+_PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k", "priv"})
+
 _OTHERS_WRITE: Final = stat.S_IWOTH | stat.S_IWGRP
 
 
@@ -107,7 +111,7 @@ def _parse_key(item: object, allowed: Collection[str]) -> Key | None:
         raise ValueError("has a kid that is no string")
     if kty == "oct":
         raise ValueError("is a shared secret (oct): whoever can check tokens could make them")
-    if "d" in data:
+    if _PRIVATE & data.keys():
         raise ValueError("is a private key: only its public part belongs here")
     operations = data.get("key_ops", ["verify"])
     if not isinstance(operations, list):

@@ -218,6 +218,27 @@ async def test_a_client_that_left_is_never_looked_at() -> None:
         assert door.looks == 1
 
 
+@pytest.mark.parametrize(("count", "is_slowed"), [(30, False), (31, True)])
+async def test_who_leaves_in_the_middle_of_its_check_counts_against_its_address(
+    count: int, is_slowed: bool
+) -> None:
+    """Or one who never waits for the answer would have checks without end."""
+    door = Door(alice=b"right")
+    async with Broker(extensions=[door]) as broker:
+        for number in range(count):
+            task = knock(broker, name=f"user{number}")
+            await asyncio.sleep(0.5)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        assert door.looks == count
+        failed = broker.core._authentication.failed_logins
+        assert (failed.address_pause_s("10.0.0.1", elapsed()) is not None) is is_slowed
+        assert failed.pause_s(Attempt("10.0.0.1", "user1", ""), elapsed()) is None
+        begin = elapsed()
+        await knock(broker, b"right")
+        assert elapsed() - begin <= 1.25
+
+
 async def test_who_shows_no_password_waits_for_nobody() -> None:
     async with Broker(extensions=[Door(alice=b"right")], login_checks_max=1) as broker:
         flood = [knock(broker) for _ in range(10)]

@@ -197,6 +197,9 @@ class Authentication:
                 if not isinstance(error, _OutOfOrderError):
                     self.failed_logins.failed(attempt, asyncio.get_running_loop().time())
                 raise
+            except asyncio.CancelledError:
+                self.failed_logins.abandoned(attempt, asyncio.get_running_loop().time())
+                raise
             if is_in:
                 self.failed_logins.succeeded(attempt)
             return result
