@@ -135,12 +135,20 @@ async def log_in(
 
 
 @asynccontextmanager
-async def flood(gateway: EmbeddedGateway) -> AsyncIterator[list[asyncio.StreamReader]]:
-    """Many wrong passwords for alice from one address."""
+async def flood(
+    gateway: EmbeddedGateway, *, usernames: int = 0, addresses: int = 1
+) -> AsyncIterator[list[asyncio.StreamReader]]:
+    """Many wrong passwords for alice, or for so many others, from so many addresses."""
     async with AsyncExitStack() as stack:
-        pairs = [await stack.enter_async_context(socket(gateway)) for _ in range(FLOOD)]
+        pairs = [
+            await stack.enter_async_context(
+                socket(gateway, f"127.0.0.{1 if addresses == 1 else 10 + number % addresses}")
+            )
+            for number in range(FLOOD)
+        ]
         for number, (_, writer) in enumerate(pairs):
-            writer.write(connect(f"guess{number}", "alice", f"wrong{number}"))
+            username = f"user{number % usernames}" if usernames else "alice"
+            writer.write(connect(f"guess{number}", username, f"wrong{number}"))
         yield [reader for reader, _ in pairs]
 
 
@@ -159,6 +167,42 @@ async def test_the_right_password_gets_in_while_many_guess(
         assert checks.most <= 2  # whoever floods has no more of the machine than two threads
         async with asyncio.timeout(LIMIT_S):  # what those hear whose password was looked at
             assert await readers[0].readexactly(4) == b"\x20\x02\0\4"
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.2", "127.0.0.1"], ids=["from elsewhere", "from there"]
+)
+async def test_the_right_password_gets_in_while_many_users_are_guessed(
+    users: Path, checks: Checks, address: str
+) -> None:
+    """Thirty failures of one address cost it nothing; then it has one check at a time."""
+    async with (
+        EmbeddedGateway(config(users)) as gateway,
+        flood(gateway, usernames=FLOOD),
+    ):
+        await until(lambda: there(gateway) == FLOOD)
+        assert await log_in(gateway, checks, "device", "alice", address) == b"\0"
+        assert checks.passwords.index("sesame") <= 30 + BEFORE_MAX
+
+
+async def test_the_right_password_gets_in_while_many_addresses_guess(
+    users: Path, checks: Checks
+) -> None:
+    """It waits for one check of each of them; a client that is known for nearly none."""
+    addresses = 25
+    async with EmbeddedGateway(config(users)) as gateway:
+        checks.go.set()
+        known = "127.0.0.200"
+        assert await log_in(gateway, checks, "known", "alice", known) == b"\0"
+        checks.go.clear()
+        async with flood(gateway, addresses=addresses):
+            await until(lambda: there(gateway) == FLOOD)
+            before = len(checks.passwords)
+            assert await log_in(gateway, checks, "device", "alice", "127.0.0.2") == b"\0"
+            assert checks.passwords[before:].index("sesame") <= addresses + BEFORE_MAX
+            before = len(checks.passwords)
+            assert await log_in(gateway, checks, "known", "alice", known) == b"\0"
+            assert checks.passwords[before:].index("sesame") <= BEFORE_MAX
 
 
 async def test_with_the_defence_off_it_waits_behind_them_all(

@@ -211,7 +211,7 @@ class BrokerCore(Parts):
         for found in state.destinations:
             if found.pending_list:
                 count = state.pending.get(found.pending_list)
-                destinations.make_queue(
+                destinations.restore_queue(
                     found.destination, found.pending_list, count.messages if count else 0
                 )
         self.sessions.recover(state)

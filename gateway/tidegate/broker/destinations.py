@@ -30,6 +30,7 @@ from tidegate.spi import (
     ClientRules,
     CursorContext,
     CursorFactory,
+    FlowControlError,
     Held,
     PendingCursor,
     PutSubscription,
@@ -43,10 +44,6 @@ from tidegate.spi import (
 )
 
 _log = logging.getLogger("tidegate.broker")
-
-#: A client could otherwise fill memory and store with queues by publishing to new names.
-DESTINATIONS_MAX: Final = 100_000
-
 
 #: What a pending list with its cursor takes in memory, a level of its name in the tree of filters, and
 #: a selector when it is compiled, by its length; measured over 10,000 and rounded up.
@@ -105,6 +102,7 @@ class Destinations:
         # Who is charged with what, as long as the list is there.
         self._charged: dict[PendingList, tuple[Account, Counted, int]] = {}
         self._levels_max = config.levels_max
+        self._queues_max = config.queues_max
         self._members: dict[Group, set[object]] = {}
         self._store = flow.store
         self._writer = flow.writer
@@ -201,7 +199,10 @@ class Destinations:
         return self._add_queue(destination, owner, lambda: next(self._unstored_ids))
 
     def _add_queue(self, destination: str, owner: str, take_id: Callable[[], int]) -> PendingList:
-        self._check_queue_count()
+        if 0 < self._queues_max <= len(self.queues):
+            raise FlowControlError(
+                f"there are {len(self.queues)} queues, which is the limit (broker.queues_max)"
+            )
         account = self._accounts.of(owner)
         size = _list_bytes(destination)
         account.check_count(Counted.QUEUES)
@@ -210,9 +211,10 @@ class Destinations:
         self._charge(made, account, Counted.QUEUES, size)
         return made
 
-    def _check_queue_count(self) -> None:
-        if len(self.queues) >= DESTINATIONS_MAX:
-            raise RequestError(f"there are {DESTINATIONS_MAX} queues already; that is the limit")
+    def restore_queue(self, destination: str, list_id: int, messages: int) -> None:
+        """Make the list of a queue that was there before the start; nobody knows whose it is."""
+        made = self.make_queue(destination, list_id, messages)
+        self._charge(made, self._accounts.gateway, Counted.QUEUES, _list_bytes(destination))
 
     def make_queue(self, destination: str, list_id: int, messages: int) -> PendingList:
         """The pending list of a queue in which so many *messages* wait."""
@@ -247,10 +249,8 @@ class Destinations:
         for number, destination in enumerate(destinations, 1):
             pending_list = self.queues.get(destination)
             if pending_list is not None and consumer in self._queue_watchers:
-                wanted, is_attached = (
-                    _may_take(consumer, destination),
-                    pending_list in consumer.lists,
-                )
+                wanted = _may_take(consumer, destination)
+                is_attached = pending_list in consumer.lists
                 if wanted and not is_attached:
                     pending_list.attach(consumer)
                     self._flow.mark_if_pending(pending_list)

@@ -47,6 +47,15 @@ class HeldLimits:
         "and time: each level of a filter takes 300 bytes and a step of each search.",
         act="the publish or subscription is refused",
     )
+    queues_max: int = option(
+        100_000,
+        minimum=1,
+        zero="unlimited",
+        help="Queues, all together, also those from before the last start and temporary ones. "
+        "Guards memory and store against clients that make up names.",
+        act="a publish or subscription that needs a new one is refused",
+        metric="counted.queues",
+    )
     id_cache_limit: int = option(
         128 << 20,
         kind=Kind.SIZE,

@@ -42,6 +42,11 @@ class ScramExchange:
         self._principal: Principal | None = None
 
     @property
+    def claimed(self) -> str:
+        """See AuthenticationExchange."""
+        return self._name
+
+    @property
     def principal(self) -> Principal | None:
         """See AuthenticationExchange."""
         return self._principal

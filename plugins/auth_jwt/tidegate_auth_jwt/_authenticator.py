@@ -181,6 +181,7 @@ class _TokenExchange:
         self._authenticator = authenticator
         self._credentials = credentials
         self._was_asked = False
+        self.claimed = ""  # the token says it, and is all that is said
         self._principal: Principal | None = None
 
     @property

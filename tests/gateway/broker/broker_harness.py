@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 
 from tidegate.broker import BrokerCore
 from tidegate.broker.connection.connection import Connection
+from tidegate.broker.limits.accounts import Counted
 from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.owner import client_key
+from tidegate.broker.sessions.state import ID_BYTES, ID_STEP
 from tidegate.config import BrokerConfig, DestinationPolicy
 from tidegate.spi import (
     AcknowledgedPage,
@@ -27,6 +29,7 @@ from tidegate.spi import (
     Durability,
     Extension,
     GatewayError,
+    Held,
     Message,
     Operation,
     RecoveredState,
@@ -371,6 +374,7 @@ class Broker:
         assert not core.flow._throttled
         assert set(core.destinations.shared) <= set(core.destinations._members)
         assert not core.tasks.closers
+        self._check_nothing_is_charged()
         known: set[PendingList] = set()
         nodes = [core.destinations._router._filters._root]
         while nodes:
@@ -381,6 +385,25 @@ class Broker:
         numbers = {*self.contents.destinations.values(), *self.contents.subscriptions}
         numbers |= {branch.pending_list for branch in self.contents.branches.values()}
         assert set(self.contents.lists) <= numbers, "messages for lists that do not exist"
+
+    def _check_nothing_is_charged(self) -> None:
+        """What clients had that are gone is given back, to the byte."""
+        core = self.core
+        account = core.accounts.gateway
+        assert account.in_flight == 0
+        assert account.held == sum(account.kinds)
+        assert min(account.kinds) >= 0
+        for kind in (Held.INPUT, Held.OUTPUT, Held.TRANSACTIONS, Held.LOGIN):
+            assert account.kinds[kind] == 0, kind
+        sessions = core.sessions._by_key.values()
+        assert account.counts[Counted.CONNECTIONS] == 0
+        assert account.counts[Counted.SESSIONS] == len(sessions)
+        assert account.counts[Counted.QUEUES] == len(core.destinations.queues)
+        kept = len(core.destinations.durable) + len(core.destinations.shared)
+        assert account.counts[Counted.SUBSCRIPTIONS] == kept
+        ids = sum(len(session.inflight) for session in sessions)
+        slack = 3 * ID_STEP * len(sessions)
+        assert ids * ID_BYTES <= account.kinds[Held.PACKET_IDS] <= (ids + slack) * ID_BYTES
 
     async def start(self) -> None:
         self.store = ScriptedStore(self.contents, keep_acknowledged=self.keep_acknowledged)

@@ -29,10 +29,14 @@ class Riddle:
 
     def __init__(self, credentials: Credentials) -> None:
         self.credentials = credentials
+        self.claimed = ""
         self.principal: Principal | None = None
 
     async def step(self, data: bytes) -> bytes:
         if data == b"":
+            return b"what goes up?"
+        if data.startswith(b"I am "):
+            self.claimed = data[5:].decode()
             return b"what goes up?"
         if data == b"exit":
             sys.exit(3)
@@ -214,6 +218,27 @@ async def test_a_client_that_left_is_never_looked_at() -> None:
         assert door.looks == 1
 
 
+@pytest.mark.parametrize(("count", "is_slowed"), [(30, False), (31, True)])
+async def test_who_leaves_in_the_middle_of_its_check_counts_against_its_address(
+    count: int, is_slowed: bool
+) -> None:
+    """Or one who never waits for the answer would have checks without end."""
+    door = Door(alice=b"right")
+    async with Broker(extensions=[door]) as broker:
+        for number in range(count):
+            task = knock(broker, name=f"user{number}")
+            await asyncio.sleep(0.5)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        assert door.looks == count
+        failed = broker.core._authentication.failed_logins
+        assert (failed.address_pause_s("10.0.0.1", elapsed()) is not None) is is_slowed
+        assert failed.pause_s(Attempt("10.0.0.1", "user1", ""), elapsed()) is None
+        begin = elapsed()
+        await knock(broker, b"right")
+        assert elapsed() - begin <= 1.25
+
+
 async def test_who_shows_no_password_waits_for_nobody() -> None:
     async with Broker(extensions=[Door(alice=b"right")], login_checks_max=1) as broker:
         flood = [knock(broker) for _ in range(10)]
@@ -263,6 +288,30 @@ async def test_answers_in_an_exchange_are_counted_and_delayed_too() -> None:
         begin = elapsed()
         assert await other.step(b"smoke") == b"pass"
         assert elapsed() == begin
+
+
+async def test_guesses_in_an_exchange_count_for_who_was_claimed() -> None:
+    """Not for the client id, of which who guesses has as many as it wants."""
+    async with Broker(extensions=[Sphinx("RIDDLE")]) as broker:
+        begin = elapsed()
+        for number in range(6):
+            request = connect_request("mqtt", f"c{number}")
+            exchange = broker.core.begin_authentication("RIDDLE", request)
+            assert exchange is not None
+            assert await exchange.step(b"I am alice") == b"what goes up?"
+            assert exchange.claimed == "alice"
+            with pytest.raises(AccessError, match="wrong answer"):
+                await exchange.step(b"mirrors")
+        assert elapsed() - begin == pytest.approx(0.25 + 0.5)
+
+
+async def test_spellings_of_a_name_are_one_user() -> None:
+    async with Broker(extensions=[Door(alice=b"right")]) as broker:
+        begin = elapsed()
+        for name in ("alice", "al\u00adice", "ALICE", "a\u200blice", "\uff41lice", "\u2060alice"):
+            with pytest.raises(AccessError, match="wrong"):
+                await knock(broker, name=name)
+        assert elapsed() - begin == pytest.approx(6 + 0.25 + 0.5)
 
 
 async def test_too_many_that_wait_are_refused_so_that_they_try_again() -> None:

@@ -160,6 +160,25 @@ async def test_one_address_that_tries_many_users_has_one_check_at_a_time() -> No
     assert all(after - before >= 1.2 for before, after in itertools.pairwise(slow))
 
 
+async def test_the_right_one_from_an_address_that_tries_many_users_comes_soon() -> None:
+    """Every other turn there is the newest one's; the oldest ones have theirs as before."""
+    bench = Bench()
+    flood = [bench.come(f"w{n}", username=f"user{n}", right=False) for n in range(1000)]
+    await asyncio.sleep(120)
+    checked = len(bench.order)
+    assert checked < 200
+    await bench.come("right", username="bob")
+    assert bench.order.index("right") <= checked + 3
+    await asyncio.sleep(60)
+    later = [int(name.removeprefix("w")) for name in bench.order if name != "right"]
+    # From both ends: every number up to some, and every one from some.
+    assert sorted(later)[: len(later) // 4] == list(range(len(later) // 4))
+    assert max(later) == 999
+    for task in flood:
+        task.cancel()
+    await bench.over(*flood)
+
+
 async def test_with_the_defence_off_the_right_one_waits_behind_them_all() -> None:
     """The negative control: no delay, and everybody seems to come from one address."""
     bench = Bench(delay_s=0)

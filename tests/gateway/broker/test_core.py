@@ -19,7 +19,6 @@ from broker_harness import (
     message,
 )
 
-from tidegate.broker import destinations
 from tidegate.broker.publish.access import AUTHORIZATIONS_MAX
 from tidegate.config import BrokerConfig, DestinationPolicy
 from tidegate.spi import (
@@ -32,7 +31,6 @@ from tidegate.spi import (
     Identity,
     Message,
     Principal,
-    RequestError,
     StoreLockedError,
     Verdict,
 )
@@ -337,18 +335,14 @@ async def test_an_authorizer_that_crashes_refuses(
 # --- destinations ---------------------------------------------------------------------------------
 
 
-async def test_queues_are_limited_and_rejected_messages_are_then_redelivered(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(destinations, "DESTINATIONS_MAX", 1)
-
-    async with Broker(DestinationPolicy(match=">", max_deliveries=1)) as broker:
+async def test_queues_are_limited_and_rejected_messages_are_then_redelivered() -> None:
+    async with Broker(DestinationPolicy(match=">", max_deliveries=1), queues_max=1) as broker:
         client = await broker.client()
         client.subscribe("queue://q")
         client.send("queue://q", "m")
-        with pytest.raises(RequestError, match="limit"):
+        with pytest.raises(FlowControlError, match=r"limit \(broker.queues_max\)"):
             client.send("queue://r", "m")
-        with pytest.raises(RequestError, match="limit"):
+        with pytest.raises(FlowControlError, match=r"limit \(broker.queues_max\)"):
             client.subscribe("queue://r", "r")
         await broker.settle()
         client.connection.reject("s", [1], "rejected")  # no dead-letter queue can be made
@@ -385,6 +379,22 @@ async def test_sequences_and_list_ids_go_on_after_a_restart() -> None:
         await broker.settle()
         assert [op.sequence for op in broker.store.operations(AddMessage)] == [3]
         assert sorted(broker.contents.destinations.values()) == [1, 2, 3]
+
+
+async def test_queues_from_before_the_start_count() -> None:
+    async with Broker(queues_max=3) as broker:
+        client = await broker.client()
+        for name in "abc":
+            client.send(f"queue://{name}", "m")
+        await broker.settle()
+        counted = broker.core.held()
+        await broker.kill()
+        for metric in ("counted.queues", "held.queues.bytes"):
+            assert broker.core.held()[metric] == counted[metric] > 0
+        client = await broker.client()
+        client.send("queue://a", "m")
+        with pytest.raises(FlowControlError, match=r"broker.queues_max"):
+            client.send("queue://d", "m")
 
 
 # --- start and stop -------------------------------------------------------------------------------

@@ -6,6 +6,12 @@ import gc
 import tracemalloc
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from scramp.utils import (  # pyright: ignore[reportMissingTypeStubs]
+    ScramException,
+    saslprep,  # pyright: ignore[reportUnknownVariableType]
+)
 
 from tidegate.broker.sessions.failed_logins import (
     ENTRY_BYTES,
@@ -14,6 +20,7 @@ from tidegate.broker.sessions.failed_logins import (
     Attempt,
     FailedLogins,
     address_of,
+    counted_name,
 )
 
 FREE = 3
@@ -50,6 +57,19 @@ def attempt(address: str = "10.0.0.1", username: str = "alice", client_id: str =
 )
 def test_an_address_is_of_one_customer(peer: str, address: str) -> None:
     assert address_of(peer) == address
+
+
+@given(st.text(max_size=40))
+@example("al\u00adice")
+@example("\u1806a\u034f\ufe00b\u2003c")
+def test_what_authenticators_compare_as_one_name_counts_as_one(name: str) -> None:
+    """By SASLprep, which ours compares by, and without regard to case."""
+    try:
+        prepared = saslprep(name)
+    except ScramException:
+        return
+    assert counted_name(prepared) == counted_name(name)
+    assert counted_name("Alice-1.2") == "alice-1.2" != counted_name("alice-12")
 
 
 def test_each_failure_doubles_the_delay_up_to_the_longest() -> None:

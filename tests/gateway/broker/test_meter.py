@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tidegate.broker.limits import meter as module
+from tidegate.broker.limits.accounts import METERS_MIN, Accounts
 from tidegate.broker.limits.meter import Meter
+from tidegate.config import BrokerConfig, Quota
 
 
 class Clock:
@@ -78,3 +81,38 @@ def test_what_was_not_used_is_saved_for_a_second_and_no_longer(clock: Clock) -> 
     clock.advance(100)
     meter.received(reader, 1001)
     assert reader.is_throttled
+
+
+def test_whoever_comes_again_has_no_new_seconds_worth(clock: Clock) -> None:
+    accounts = Accounts(BrokerConfig(), (Quota("*", receive_rate=1000),))
+    first = accounts.open("ann", "peer 1")
+    meter = accounts.meter("ann")
+    assert meter is not None
+    meter.received(Reader(), 5000)
+    del first
+    gc.collect()
+    again = accounts.open("ann", "peer 2")
+    reader = Reader()
+    meter = accounts.meter("ann")
+    assert meter is not None
+    meter.received(reader, 1)
+    assert reader.is_throttled
+    del again
+
+
+def test_those_that_are_gone_and_owe_nothing_are_forgotten(clock: Clock) -> None:
+    accounts = Accounts(BrokerConfig(), (Quota("*", receive_rate=1000),))
+    there = accounts.open("there", "peer")
+    for number in range(3 * METERS_MIN):
+        accounts.open(f"user {number}", "peer")
+        owed = accounts.meter(f"user {number}")
+        assert owed is not None
+        owed.received(Reader(), 2000 if number == 0 else 500)
+        clock.advance(0.001)
+    assert accounts.meter("there") is not None
+    assert accounts.meter("user 0") is None, "what it owed was made up for long ago"
+    assert (
+        sum(accounts.meter(f"user {n}") is not None for n in range(3 * METERS_MIN))
+        < 2.1 * METERS_MIN
+    )
+    del there

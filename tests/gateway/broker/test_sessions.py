@@ -9,13 +9,16 @@ import pytest
 from broker_harness import START_US, Broker, Client, key_of
 from msgspec.structs import replace
 
+from tidegate.broker.sessions.state import ID_BYTES
 from tidegate.spi import (
     SESSION_NEVER_EXPIRES,
     Acknowledge,
     Durability,
+    FlowControlError,
     InflightDirection,
     InflightRecord,
     InflightState,
+    Message,
     PutInflight,
     RemoveInflight,
 )
@@ -415,3 +418,35 @@ async def test_unsubscribing_in_a_session_removes_the_subscription_for_good() ->
         second = await resume(broker)
         assert second.result.subscriptions == []
         assert broker.contents.subscriptions == {}
+
+
+async def test_packet_ids_that_a_session_keeps_count_also_after_a_restart() -> None:
+    async with Broker(held_limit=1 << 20) as broker:
+        client = await resume(broker)
+
+        def publish(number: int) -> None:
+            inflight = record(number, direction=IN)
+            client.connection.publish(Message("topic://t", b"m", qos=2), None, None, inflight)
+
+        published = 0
+
+        async def fill() -> None:
+            nonlocal published
+            for published in range(1, 1 << 16):
+                publish(published)
+                if not published % 50:
+                    await broker.settle()
+
+        with pytest.raises(FlowControlError, match=r"broker\.held_limit"):
+            await fill()
+        assert 3000 < published < 3500
+        await broker.settle()
+        counted = broker.core.held()["held.packet_ids.bytes"]
+        await broker.kill()
+        assert 0 <= counted - broker.core.held()["held.packet_ids.bytes"] < 20 * ID_BYTES
+        client = await resume(broker)
+        for number in range(1, published):
+            client.connection.record_inflight(remove=[(IN, number)])
+            if not number % 50:
+                await broker.settle()
+        assert broker.core.held()["held.packet_ids.bytes"] < 40 * ID_BYTES

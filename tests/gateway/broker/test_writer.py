@@ -587,7 +587,8 @@ async def test_a_failing_dispatch_does_not_stop_the_turns(
         assert client.confirmations == ["r"]
         assert client.bodies("good") == [b"m"]
         client.connection.unsubscribe("s")
-        broker.core.destinations.queues.pop("queue://bad")
+        destinations = broker.core.destinations
+        destinations._discharge(destinations.queues.pop("queue://bad"))
 
 
 async def test_a_commit_that_only_acknowledges_is_kept_when_the_store_is_full() -> None:

@@ -286,6 +286,7 @@ class FakeExchange:
 
     def __init__(self) -> None:
         self.principal: Principal | None = None
+        self.claimed = ""
         self.is_slow = False
 
     async def step(self, data: bytes) -> bytes:

@@ -7,9 +7,11 @@ import pytest
 from tidegate.spi import (
     AccessError,
     FlowControlError,
+    Held,
     InflightDirection,
     InflightRecord,
     InflightState,
+    QuotaError,
     RequestError,
     StoreFullError,
     StoreIOError,
@@ -306,3 +308,26 @@ def test_a_repetition_and_an_unneeded_pubrel_change_nothing(connected):
     client.sends(Publish("a", b"", 2, 1), Publish("a", b"", 2, 1, False, True), Pubrel(9))
     client.sends(Publish("a", b"", 1, 2))
     assert client.gets()[-1].reason_code == ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
+
+
+def test_packet_ids_are_told_in_steps_and_a_client_with_too_many_hears_so(client_5):
+    told = []
+
+    def holds(kind, size):
+        if size > 200_000:
+            raise QuotaError("too much")
+        told.append((kind, size))
+
+    client_5.connection.holds = holds
+    answers = []
+    for number in range(1, 1300):
+        client_5.sends(Publish("a/b", b"x", 2, number))
+        client_5.durable()
+        answers += client_5.gets()
+    assert {kind for kind, _ in told} == {Held.PACKET_IDS}
+    assert 3 <= len(told) <= 6
+    refused = [answer for answer in answers if answer.reason_code == ReasonCode.QUOTA_EXCEEDED]
+    assert 100 < len(refused) < 900
+    for number in range(1, 1000):
+        client_5.sends(Pubrel(number))
+    assert told[-1][1] < told[-4][1]

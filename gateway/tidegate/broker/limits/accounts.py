@@ -39,6 +39,9 @@ from tidegate.spi import (
 
 _KINDS: Final = len(Held)
 
+#: So many meters are kept before it is looked which of them nobody needs.
+METERS_MIN: Final = 1000
+
 
 class Counted(enum.IntEnum):
     """Of what a principal may have so many: a limit of its quota."""
@@ -214,7 +217,7 @@ class Account:
             self.add(kind, more)
 
     def clear(self) -> None:
-        """Nothing is held here any more (and below)."""
+        """Nothing is held here any more; for one with nothing below it."""
         for kind in Held:
             if self.kinds[kind]:
                 self.add(kind, -self.kinds[kind])
@@ -244,6 +247,7 @@ class Accounts:
         self.stored_memory = CursorMemory(config.cursor_memory_limit)
         self.unstored_memory = CursorMemory(config.unstored_memory_limit)
         self._meters: dict[str, Meter] = {}
+        self._meters_max = METERS_MIN
         self._principals: WeakValueDictionary[str, Account] = WeakValueDictionary()
 
     def open(self, principal: str, peer: str) -> Account:
@@ -274,9 +278,21 @@ class Accounts:
                 quota,
                 quota.in_flight_limit,
             )
-            if quota.receive_rate:
+            if quota.receive_rate and principal not in self._meters:
+                self._forget_meters()
                 self._meters[principal] = Meter(quota.receive_rate)
         return found
+
+    def _forget_meters(self) -> None:
+        """Of principals that are gone, as soon as they owe nothing: sooner, and whoever connects
+        again would have another second's worth each time."""
+        if len(self._meters) >= self._meters_max:
+            self._meters = {
+                name: meter
+                for name, meter in self._meters.items()
+                if name in self._principals or not meter.is_full
+            }
+            self._meters_max = max(METERS_MIN, 2 * len(self._meters))
 
     def meter(self, principal: str) -> Meter | None:
         """What limits how fast *principal* is read; None: nothing does."""

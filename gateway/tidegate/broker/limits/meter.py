@@ -30,6 +30,12 @@ class Meter:
         self._at = asyncio.get_running_loop().time()
         self._waiting: dict[Reader, None] = {}
 
+    @property
+    def is_full(self) -> bool:
+        """A new one would be as this one is: there is nothing to be made up for."""
+        missing = self._rate - self._left
+        return missing <= (asyncio.get_running_loop().time() - self._at) * self._rate
+
     def received(self, reader: Reader, count: int) -> None:
         """*reader* was read *count* bytes."""
         loop = asyncio.get_running_loop()

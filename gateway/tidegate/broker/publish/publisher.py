@@ -20,7 +20,15 @@ from tidegate.broker.publish.temporary import TemporaryDestinations
 from tidegate.broker.route.retained import RetainedMessages
 from tidegate.broker.route.router import Route
 from tidegate.broker.turn.writer import TurnWriter
-from tidegate.spi import AccessError, Message, Move, RequestError, StoredMessage, names
+from tidegate.spi import (
+    AccessError,
+    FlowControlError,
+    Message,
+    Move,
+    RequestError,
+    StoredMessage,
+    names,
+)
 
 _log = logging.getLogger("tidegate.broker")
 
@@ -49,15 +57,10 @@ class Publisher:
     _deliveries: RetainedDeliveries
     _limits: SubscriptionLimits
     _temporary: TemporaryDestinations
-    _detours: set[object]
+    detours: set[object]
 
     def __post_init__(self) -> None:
         self.routes = self._destinations.routes
-
-    @property
-    def has_detours(self) -> bool:
-        """Publishes just now are not like most."""
-        return bool(self._detours)
 
     # --- routes --------------------------------------------------------------------------------
 
@@ -95,10 +98,10 @@ class Publisher:
         if route is None:
             route = self.resolve(destination, origin.owner)
         if message.qos == 0:
-            route = route.without_storing()
+            route = route.volatile or route.without_storing()
         if route.is_picky:
             route = route.narrowed(message, origin.key)
-        if self._detours:
+        if self.detours:
             route = self._limits.admit(route)
             if self._deliveries.active and names.is_topic(destination):
                 self._deliveries.before_publish(destination)
@@ -113,7 +116,7 @@ class Publisher:
             if message.qos == 0:
                 route = route.without_storing()
             routes.append(route.narrowed(message, client_key) if route.is_picky else route)
-        if self._detours:
+        if self.detours:
             self._limits.check(routes)
 
     # --- publishing ----------------------------------------------------------------------------
@@ -157,7 +160,7 @@ class Publisher:
             return self._destinations.queue_list(
                 policy.dead_letter_queue(message.message.destination)
             )
-        except RequestError as error:
+        except (RequestError, FlowControlError) as error:
             _log.error("destination=%s dead_letter=impossible: %s", pending_list.destination, error)
             return None
 

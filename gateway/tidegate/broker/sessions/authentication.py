@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tidegate.broker.sessions.checks import Checks
-from tidegate.broker.sessions.failed_logins import Attempt, FailedLogins, address_of
+from tidegate.broker.sessions.failed_logins import (
+    Attempt,
+    FailedLogins,
+    address_of,
+    counted_name,
+)
 from tidegate.plugin_exit import EXITS, FAILURES, failure_of
 from tidegate.spi import (
     AccessError,
@@ -192,6 +197,9 @@ class Authentication:
                 if not isinstance(error, _OutOfOrderError):
                     self.failed_logins.failed(attempt, asyncio.get_running_loop().time())
                 raise
+            except asyncio.CancelledError:
+                self.failed_logins.abandoned(attempt, asyncio.get_running_loop().time())
+                raise
             if is_in:
                 self.failed_logins.succeeded(attempt)
             return result
@@ -237,7 +245,11 @@ class _TakenInTurn:
         self._exchange = exchange
         self._request = request
         self.authenticator = authenticator
-        self._attempt = _attempt(request)
+
+    @property
+    def claimed(self) -> str:
+        """See AuthenticationExchange."""
+        return self._exchange.claimed
 
     @property
     def principal(self) -> Principal | None:
@@ -255,7 +267,8 @@ class _TakenInTurn:
             return answer, self._exchange.principal is not None
 
         try:
-            return await self._authentication.in_turn(self._attempt, len(data), check)
+            attempt = _attempt(self._request, self._exchange.claimed)
+            return await self._authentication.in_turn(attempt, len(data), check)
         except AccessError as error:
             self._authentication.refused(self._request, error)
             raise
@@ -301,9 +314,12 @@ def _checked(principal: Principal) -> Principal:
     return principal
 
 
-def _attempt(request: ConnectRequest) -> Attempt:
-    """Many say only in an exchange or a token who they are: until then the client id stands for it."""
-    name = request.username or request.client_id
+def _attempt(request: ConnectRequest, claimed: str = "") -> Attempt:
+    """Many say only in an exchange or a token who they are: until then the client id stands for it.
+
+    Args: claimed: what was said in the exchange.
+    """
+    name = counted_name(claimed or request.username) or request.client_id
     return Attempt(address_of(request.peer), name, request.client_id)
 
 

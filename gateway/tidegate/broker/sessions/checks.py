@@ -5,7 +5,8 @@ here, by address and within an address by user (:class:`_Line`), and each addres
 Whoever leaves meanwhile is forgotten before it costs anything. Where an address has failed for a
 user, that line has one check at a time, with the pauses that
 :class:`~tidegate.broker.sessions.failed_logins.FailedLogins` tells, and the newest of it comes first:
-those who guess come in great number, and whoever is right must not stand behind all of them.
+those who guess come in great number, and whoever is right must not stand behind all of them. For
+the same reason an address that fails for many users has the newest of its lines in every other turn.
 Known clients have lines of their own and come before strangers, three times out of four.
 """
 
@@ -72,14 +73,18 @@ class _Line(_Turn):
 
 
 class _Lane(_Turn):
-    """All lines of one address, known clients apart. Attributes: ready: lines that have a turn."""
+    """All lines of one address, known clients apart.
 
-    __slots__ = ("address", "is_known", "lines", "ready", "size_bytes", "waiting")
+    Attributes: ready: lines that may have a turn; takes_newest: the next one has it, if many failed.
+    """
+
+    __slots__ = ("address", "is_known", "lines", "ready", "size_bytes", "takes_newest", "waiting")
 
     def __init__(self, address: str, *, is_known: bool) -> None:
         super().__init__()
         self.address = address
         self.is_known = is_known
+        self.takes_newest = False
         self.lines: dict[tuple[str, str], _Line] = {}
         self.ready: OrderedDict[_Line, None] = OrderedDict()
         self.waiting: OrderedDict[_Waiter, None] = OrderedDict()  # of all lines, oldest first
@@ -289,6 +294,7 @@ class Checks:
             pause_s = None if is_known else self._failed.address_pause_s(lane.address, now)
             if self._has_to_wait(lane, pause_s, now):
                 continue
+            lane.takes_newest = pause_s is not None and not lane.takes_newest
             waiter = self._of_lane(lane, now)
             if lane.ready:
                 self._queue(lane)
@@ -298,7 +304,7 @@ class Checks:
 
     def _of_lane(self, lane: _Lane, now: float) -> _Waiter | None:
         while lane.ready:
-            line, _ = lane.ready.popitem(last=False)
+            line, _ = lane.ready.popitem(last=lane.takes_newest)
             pause_s = self._failed.pause_s(line.attempt, now)
             if self._has_to_wait(line, pause_s, now):
                 continue

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import secrets
+import unicodedata
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
@@ -36,6 +37,12 @@ _IPV6_PREFIX: Final = 64
 
 _EXPONENT_MAX: Final = 30
 
+#: Characters of a user name that tell it from others.
+_NAME_MAX: Final = 256
+
+#: RFC 3454 table B.1 has it besides what a category says.
+_UNSEEN: Final = frozenset(" \u1806")
+
 
 def address_of(peer: str) -> str:
     """What counts as one address: of *peer* (``host:port``) the IPv4 address or IPv6 /64."""
@@ -50,6 +57,22 @@ def address_of(peer: str) -> str:
         return str(address.ipv4_mapped)
     network = ipaddress.IPv6Network((int(address), _IPV6_PREFIX), strict=False)
     return str(network.network_address)
+
+
+def counted_name(username: str) -> str:
+    """What counts as one user name: authenticators take many spellings for the same one.
+
+    Compatibility forms, letter case, and what cannot be seen or stands above a letter make no
+    difference, so that nobody has a free try with each of them. Some names that are two to an
+    authenticator count as one here.
+    """
+    if username.isascii():
+        return username.lower().replace(" ", "")
+    # First as SASLprep does it, which keeps to an old Unicode.
+    text = unicodedata.ucd_3_2_0.normalize("NFKC", username[:_NAME_MAX])
+    text = unicodedata.normalize("NFKC", text).casefold()
+    text = unicodedata.normalize("NFKD", text)
+    return "".join(c for c in text if c not in _UNSEEN and unicodedata.category(c)[0] not in "CMZ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,17 +163,14 @@ class FailedLogins:
             keys.append(self._whole_key(attempt))
         keys += self._key(b"user", attempt.username), self._key(b"address", attempt.address)
         for key in keys:  # the address last: it is forgotten last
-            entry = self._failures.get(key)
-            if entry is None:
-                entry = self._failures[key] = _Failures()
-                if len(self._failures) > self._entries_max:
-                    self._failures.popitem(last=False)
-            else:
-                self._failures.move_to_end(key)
-                if now - entry.last > self._age_s:
-                    entry.count = 0
-            entry.count += 1
-            entry.last = now
+            self._count_up(key, now)
+
+    def abandoned(self, attempt: Attempt, now: float) -> None:
+        """Its client left in the middle of the check: what that cost is its address's.
+
+        Of the user nothing is known: clients leave because they have waited too long, too.
+        """
+        self._count_up(self._key(b"address", attempt.address), now)
 
     def succeeded(self, attempt: Attempt) -> None:
         """It was let in. What failed before is not forgiven: somebody else may be guessing there."""
@@ -161,6 +181,19 @@ class FailedLogins:
             self._known.popitem(last=False)
 
     # ------------------------------------------------------------------------------------- inside
+
+    def _count_up(self, key: bytes, now: float) -> None:
+        entry = self._failures.get(key)
+        if entry is None:
+            entry = self._failures[key] = _Failures()
+            if len(self._failures) > self._entries_max:
+                self._failures.popitem(last=False)
+        else:
+            self._failures.move_to_end(key)
+            if now - entry.last > self._age_s:
+                entry.count = 0
+        entry.count += 1
+        entry.last = now
 
     def _grown(self, count: int, longest: float) -> float:
         if count <= 0:

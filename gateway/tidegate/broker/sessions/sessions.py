@@ -89,6 +89,8 @@ class Sessions:
             session = self._by_key.get(record.session)
             if session is not None:
                 session.inflight[record.direction, record.packet_id] = record
+        for session in self._by_key.values():
+            session.charge()
 
     async def recover_in_doubt(self, store: MessageStore) -> None:
         """Destinations and subscriptions are there, clients are not. Raises: StoreError."""

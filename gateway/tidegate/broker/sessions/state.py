@@ -35,6 +35,10 @@ KEPT_OPTIONS: Final = (ONCE_OPTION, FOLLOWED_OPTION)
 #: over 10,000 sessions and rounded up.
 SESSION_BYTES: Final = 1500
 
+#: What a packet id takes that is kept, and how many are charged at a time.
+ID_BYTES: Final = 300
+ID_STEP: Final = 16
+
 #: By name of the subscription, its messages in doubt, in order.
 InDoubt: TypeAlias = dict[str, list[StoredMessage]]
 
@@ -63,7 +67,7 @@ class SessionState:
     left_at: int = 0
     in_doubt: InDoubt = field(default_factory=InDoubt)
     account: Account | None = None
-    _charged: tuple[int, int] = (0, 0)
+    _charged: tuple[int, int, int] = (0, 0, 0)
 
     def charge(self) -> None:
         """Charge its principal with it as it is now. Its will is the connection's while there is one."""
@@ -71,21 +75,36 @@ class SessionState:
         size = SESSION_BYTES + text_bytes(stored.client_id)
         size += sum(SESSION_BYTES + text_bytes(item.filter) for item in stored.attached)
         is_kept = stored.will is not None and self.connection is None
-        self._put(size, memory_bytes(stored.will) if stored.will is not None and is_kept else 0)
+        will = memory_bytes(stored.will) if stored.will is not None and is_kept else 0
+        self._put(size, will, -(-len(self.inflight) // ID_STEP) * ID_STEP)
+
+    def check_room(self) -> None:
+        """Call before a packet id is kept. Raises: FlowControlError: no more may be."""
+        size, will, ids = self._charged
+        if len(self.inflight) >= ids and self.account is not None:
+            self.account.check(Held.PACKET_IDS, ID_STEP * ID_BYTES)
+            self._put(size, will, ids + ID_STEP)
+
+    def removed(self) -> None:
+        """Packet ids are not kept any more."""
+        size, will, ids = self._charged
+        if len(self.inflight) < ids - 2 * ID_STEP:
+            self._put(size, will, len(self.inflight) + ID_STEP)
 
     def uncharge(self) -> None:
         """It is over."""
         if self.account is not None:
-            self._put(0, 0)
+            self._put(0, 0, 0)
             self.account.recount(Counted.SESSIONS, -1)
             self.account = None
 
-    def _put(self, size: int, will: int) -> None:
-        account, (size_before, will_before) = self.account, self._charged
+    def _put(self, size: int, will: int, ids: int) -> None:
+        account, (size_before, will_before, ids_before) = self.account, self._charged
         if account is not None:
             account.add(Held.SESSIONS, size - size_before)
             account.add(Held.WILLS, will - will_before)
-            self._charged = size, will
+            account.add(Held.PACKET_IDS, (ids - ids_before) * ID_BYTES)
+            self._charged = size, will, ids
 
     @property
     def client_id(self) -> str:

@@ -8,8 +8,8 @@ import enum
 class Held(enum.IntEnum):
     """Why bytes are held.
 
-    The first two are what a front-end holds and tells with :meth:`BrokerConnection.holds`; the
-    broker counts the others itself.
+    The first two are what a front-end holds and tells with :meth:`BrokerConnection.holds`, and packet
+    ids, which the broker counts as well where a session keeps them; it counts the others itself.
     """
 
     INPUT = 0  # a frame or packet whose end has not come
@@ -22,3 +22,4 @@ class Held(enum.IntEnum):
     QUEUES = 7  # without the messages in them, which their cursors count
     DUPLICATE_IDS = 8
     LOGIN = 9  # sent by clients that are not let in yet
+    PACKET_IDS = 10  # of MQTT messages in the middle of their handshake

@@ -120,6 +120,11 @@ class AuthenticationExchange(Protocol):
     """One client's way through a challenge-response method; made for one attempt only."""
 
     @property
+    def claimed(self) -> str:
+        """Whom the client says to be, as soon as it has; "" before. Guessing is counted by it."""
+        ...
+
+    @property
     def principal(self) -> Principal | None:
         """Who the client is, once the exchange has succeeded; None before."""
         ...

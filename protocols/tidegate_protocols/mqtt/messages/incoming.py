@@ -17,6 +17,7 @@ from tidegate.spi import (
     PRIORITY_DEFAULT,
     BrokerConnection,
     GatewayError,
+    Held,
     InflightDirection,
     InflightRecord,
     InflightState,
@@ -44,6 +45,11 @@ from tidegate_protocols.mqtt.messages.names import DESTINATIONS
 logger = logging.getLogger("tidegate.mqtt")
 
 _IN: Final = InflightDirection.IN
+#: What a packet id takes in memory with the answer to it, and how many more the broker is told of
+#: at a time.
+_ID_BYTES: Final = 170
+_ID_STEP: Final = 256
+
 _PUBACK_BYTE: Final = PacketType.PUBACK << 4
 _PUBREC_BYTE: Final = PacketType.PUBREC << 4
 _PUBCOMP_BYTE: Final = PacketType.PUBCOMP << 4
@@ -97,6 +103,7 @@ class Incoming:
     __slots__ = (
         "_aliases",
         "_answers",
+        "_charged",
         "_client_id",
         "_connection",
         "_is_counting",
@@ -133,6 +140,7 @@ class Incoming:
         self._is_counting = answers.is_v5 and options.receive_maximum < RECEIVE_MAXIMUM_DEFAULT
         self._unanswered_count = 0
         self._log_level = logging.INFO  # of the first refused PUBLISH; the others are not news
+        self._charged = 0  # packet ids that the broker was told of
         # Packet ids of QoS 2 messages that came and are not released, with the answer to them.
         self._received: dict[int, Token] = {
             record.packet_id: acknowledgement(PUBREC, record.packet_id)
@@ -155,6 +163,8 @@ class Incoming:
             # one's batch, which may not be durable yet.
             connection.synchronize(token)
             return
+        if qos == 2 and len(self._received) >= self._charged:
+            self._charge()
         destination = DESTINATIONS[packet.topic]
         message = Message(
             destination,
@@ -172,6 +182,12 @@ class Incoming:
         connection.publish(message, token, None, self._record(packet_id) if qos == 2 else None)
         if qos == 2:
             self._received[packet_id] = token
+
+    def _charge(self) -> None:
+        """There are more packet ids than the broker knows of, or far fewer. Raises: FlowControlError."""
+        count = len(self._received) + _ID_STEP
+        self._connection.holds(Held.PACKET_IDS, count * _ID_BYTES)
+        self._charged = count
 
     def _record(self, packet_id: int) -> InflightRecord | None:
         if not self._is_persistent:
@@ -202,6 +218,8 @@ class Incoming:
                 self._count()
             token = bytearray(acknowledgement(PUBLISH_ANSWERS[qos], packet_id))
         try:
+            if qos == 2 and len(self._received) >= self._charged:
+                self._charge()
             destination = DESTINATIONS[topic]
             if properties is NO_PROPERTIES and not packet.retain:
                 message = Message(
@@ -295,6 +313,8 @@ class Incoming:
         if qos and self._is_counting:
             self._count()
         try:
+            if qos == 2 and len(self._received) >= self._charged:
+                self._charge()
             destination = DESTINATIONS[topic]
             if packet.retain and names.is_topic(destination):
                 raise RefusedError(
@@ -384,6 +404,8 @@ class Incoming:
     def pubrel(self, packet_id: int) -> None:
         """The client has forgotten the message: so may we (MQTT section 4.3.3)."""
         is_known = self._received.pop(packet_id, None) is not None
+        if len(self._received) < self._charged - 2 * _ID_STEP:
+            self._charge()
         complete = self._answers.pubcomp(packet_id, is_known=is_known)
         if self._is_persistent:
             # After PUBCOMP the id means another message: the old meaning must be gone for good.
