@@ -46,6 +46,32 @@ class Client(ABC):
         origin: whose publishes these are; key: what the client is found by, "" without a client id.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "_at_once",
+        "_peer",
+        "_throttled",
+        "account",
+        "add_in_flight",
+        "address",
+        "client_id",
+        "expires_at",
+        "identity",
+        "in_flight",
+        "is_closed",
+        "is_writable",
+        "key",
+        "origin",
+        "parts",
+        "prefetch_count",
+        "principal",
+        "protocol",
+        "rights",
+        "rules",
+        "session",
+        "vouched",
+    )
+
     def __init__(
         self, parts: Parts, request: ConnectRequest, peer: ClientPeer, principal: Principal
     ) -> None:

@@ -62,6 +62,23 @@ class Connection(Client):
         consumers: what it consumes from, by the front-end's key.
     """
 
+    __slots__ = (
+        "_is_counted",
+        "_is_ending",
+        "_messages",
+        "_on_end",
+        "_resumed",
+        "_serving",
+        "_socket_writable",
+        "_will",
+        "_writer",
+        "acknowledge",
+        "check_publish",
+        "consumers",
+        "is_admitted",
+        "publish",
+    )
+
     def __init__(
         self,
         parts: Parts,
