@@ -58,6 +58,7 @@ class Client(ABC):
         "expires_at",
         "identity",
         "in_flight",
+        "is_certified",
         "is_closed",
         "is_writable",
         "key",
