@@ -146,6 +146,8 @@ class Connection(Client):
         principal = vouched.principal
         if principal.name != self.principal:
             raise AccessError("authenticated again as somebody else", principal=self.principal)
+        if self.is_certified:
+            return  # its groups, and how long it may stay, are those of the certificate
         self.vouched = vouched
         self.expires_at = principal.expires_at
         self.identity = dataclasses.replace(self.identity, groups=principal.groups)
