@@ -57,10 +57,21 @@ def test_without_the_defence_others_could(tmp_path: Path) -> None:
 
 
 async def exchange(gateway: Gateway) -> None:
-    """Use what makes files: queues, a large body, a durable subscription, a spool."""
-    client = await StompClient.connect(int(gateway.addresses[0].rpartition(":")[2]))
-    for number, body in enumerate((b"small", b"x" * 200_000)):
-        client.send("SEND", body, destination="/queue/q", receipt=f"r{number}")
+    """Use what makes files with names: queues, a large body, a durable subscription."""
+    port = int(gateway.addresses[0].rpartition(":")[2])
+    client = await StompClient.connect(port, client_id="c")
+    client.send(
+        "SUBSCRIBE",
+        id="d",
+        destination="/topic/t",
+        durable_subscription_name="d",
+        ack="client",
+        receipt="d",
+    )
+    await client.receipt("d")
+    bodies = [("/queue/q", b"small"), ("/queue/q", b"x" * 200_000), ("/topic/t", b"kept")]
+    for number, (destination, body) in enumerate(bodies):
+        client.send("SEND", body, destination=destination, receipt=f"r{number}")
         await client.receipt(f"r{number}")
     client.close()
 

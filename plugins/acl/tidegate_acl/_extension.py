@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import final
 
 from tidegate.spi import (
     Action,
@@ -22,13 +22,11 @@ from tidegate.spi import (
     option,
 )
 from tidegate.spi.private_files import WRITABLE, warn_of_others
+from tidegate.spi.watched_file import WatchedFile
 from tidegate_acl._audit import AuditLog
 from tidegate_acl._rules import Rules, read_rules
 
 _log = logging.getLogger("tidegate.acl")
-
-#: No file has it: it is to be read, or to be missed aloud.
-_UNREAD: Final = (-1, -1, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,7 @@ class Acl:
         now: Callable[[], float] = time.time,
     ) -> None:
         self._options = options
-        self._stamp: tuple[int, int, int] | None = _stamp(options.rules)
+        self._file = WatchedFile(options.rules, self._read, self._accept, self._refuse)
         self._rules = self._read()
         self._changed: Callable[[], None] | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -153,7 +151,8 @@ class Acl:
                     f"{self._options.audit_log} cannot be written: {error.strerror}",
                     key="audit_log",
                 ) from error
-        self._watcher = asyncio.create_task(self._watch(changed), name="acl rules")
+        watching = self._file.watch(self._options.check_interval)
+        self._watcher = asyncio.create_task(watching, name="acl rules")
 
     async def stop(self) -> None:
         """See Service."""
@@ -162,14 +161,13 @@ class Acl:
             with suppress(asyncio.CancelledError):
                 await self._watcher
             self._watcher = None
+        self._changed = None
         if self._log is not None:
             self._log.close()
 
     async def reload(self) -> None:
         """See Reloadable: the rules are read at once, and the audit log is opened anew."""
-        self._stamp = _UNREAD
-        if await self.refresh() and self._changed is not None:
-            self._changed()
+        await self._file.reload()
         if self._log is not None:
             try:
                 self._log.reopen()
@@ -187,41 +185,23 @@ class Acl:
             _log.warning("rules=%s: %s", path, warning)
         return rules
 
-    async def _watch(self, changed: Callable[[], None]) -> None:
-        while True:
-            await asyncio.sleep(self._options.check_interval)
-            try:
-                if await self.refresh():
-                    changed()
-            except Exception:  # or no change would be noticed any more
-                _log.exception("rules could not be looked at, and will be again")
-
     async def refresh(self) -> bool:
         """Read the file again if it has changed. Returns: whether there are other rules now."""
-        stamp = _stamp(self._options.rules)
-        if stamp == self._stamp:
-            return False
-        self._stamp = stamp
-        try:
-            rules = await asyncio.to_thread(self._read)
-        except ConfigError as error:
-            _log.error("rules stay as they were: %s", error.problem)
-            self._note("rules-refused", error.problem)
-            return False
+        before = self._rules
+        await self._file.refresh()
+        return self._rules is not before
+
+    def _accept(self, rules: Rules) -> None:
         self._rules = rules
         _log.info("rules read again file=%s rules=%d", self._options.rules, len(rules.rules))
         self._note("rules-changed", "")
-        return True
+        if self._changed is not None:
+            self._changed()
+
+    def _refuse(self, error: ConfigError) -> None:
+        _log.error("rules stay as they were: %s", error.problem)
+        self._note("rules-refused", error.problem)
 
     def _note(self, event: str, problem: str) -> None:
         if self._log is not None:
             self._log.write(event, {"problem": problem})
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    # Nobody sets the time of the last change of an inode, as `cp -p` does that of the file.
-    return status.st_ctime_ns, status.st_size, status.st_ino

@@ -15,13 +15,16 @@ allowed, none is, or some are.
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
-#: Patterns that are looked at for one filter, each as often as it is: some 10 ms of work. Past it
-#: the answer is "some", which is always safe, because then each message is asked about.
-WORK_MAX: Final = 50_000
+#: Levels' names that are looked at for one filter: some 10 ms of work. Past it the answer is "some",
+#: which is always safe, because then each message is asked about.
+WORK_MAX: Final = 5_000
+
+#: Names that no pattern has which is still alive take less: so many of them count as one.
+_LOOKS_A_BRANCH: Final = 8
 
 _ONE: Final = "*"
 _REST: Final = ">"
@@ -72,6 +75,10 @@ def decide(wanted: Sequence[str], patterns: Sequence[Pattern]) -> tuple[Coverage
     return walk.result(), tuple(sorted(walk.deciding))
 
 
+#: Levels consumed, and patterns alive (a set of their indices, as bits): those that agree with these levels.
+_State: TypeAlias = tuple[int, int]
+
+
 class _Walk:
     """One walk through the names that a filter covers."""
 
@@ -81,83 +88,105 @@ class _Walk:
         self.deciding: set[int] = set()
         self._work = 0
         self._has_allowed = self._has_denied = False
+        self._cover_dollar = _bits(
+            index for index, item in enumerate(patterns) if item.covers_dollar
+        )
+        self._levels: list[tuple[dict[str, int], int]] = []
+        self._ending: list[tuple[int, int]] = []
+        self._deepest = max((len(item.levels) for item in patterns), default=0)
 
     def result(self) -> Coverage:
         """Walk."""
-        # (levels consumed, patterns alive: those that agree with these levels, in order)
-        todo: list[tuple[int, tuple[int, ...]]] = [(0, tuple(range(len(self._patterns))))]
-        seen = set(todo)
+        # Deep before broad, and no further than to the first two answers that differ: mostly that is
+        # a name or two, where all of one level are as many as there are rules, times themselves.
+        seen: set[_State] = set()
+        todo = [self._step(0, (1 << len(self._patterns)) - 1)]
         while todo:
-            depth, alive = todo.pop()
-            for following in self._step(depth, alive):
-                if following not in seen:
+            for following in todo[-1]:
+                if self._has_allowed and self._has_denied:
+                    return Coverage.SOME
+                if self._work > WORK_MAX:
+                    return Coverage.SOME
+                if following is not None and following not in seen:
                     seen.add(following)
-                    todo.append(following)
-            if self._has_allowed and self._has_denied:
-                return Coverage.SOME
-            if self._work > WORK_MAX:
-                return Coverage.SOME
+                    todo.append(self._step(*following))
+                    break
+            else:
+                todo.pop()
         return Coverage.ALL if self._has_allowed else Coverage.NONE
 
-    def _step(self, depth: int, alive: tuple[int, ...]) -> list[tuple[int, tuple[int, ...]]]:
-        """One level more: judge the names that end with it, return where longer ones go on."""
+    def _step(self, depth: int, alive: int) -> Iterator[_State | None]:
+        """One level more, a level's name at a time: judge the names that end with it.
+
+        Yields: where longer ones go on; None: nowhere.
+        """
         wanted = self._wanted
         is_rest = wanted[-1] == _REST and depth >= len(wanted) - 1
         if not is_rest and depth >= len(wanted):
-            return []
+            return
         level = _REST if is_rest else wanted[depth]
-        named, wild = self._by_level(depth, alive)
+        named, wild = self._by_level(depth)
         branches: list[str | None]  # None: any level that no pattern names here
         if level in (_ONE, _REST):
             # A wildcard in the first level covers no name that begins with "$".
-            branches = [item for item in named if depth or not item.startswith("$")]
+            branches = [
+                item
+                for item, found in named.items()
+                if found & alive and (depth or not item.startswith("$"))
+            ]
             branches.append(None)
+            self._work += len(named) // _LOOKS_A_BRANCH
         else:
             branches = [level]
-        following: list[tuple[int, tuple[int, ...]]] = []
         length = depth + 1
+        endless, exact = self._by_length(length)
         for branch in branches:
-            found = named.get(branch, []) if branch is not None else []
-            others = wild
-            if not depth and branch is not None and branch.startswith("$"):
-                others = [index for index in wild if self._patterns[index].covers_dollar]
-            found = sorted(found + others)
-            self._work += len(found) + 1
-            left = self._until_endless(found, length)
+            self._work += 1
+            found = wild
+            if branch is not None:
+                if not depth and branch.startswith("$"):
+                    found &= self._cover_dollar
+                found |= named.get(branch, 0)
+            found &= alive
+            # Behind the first that covers whatever comes none ever decides.
+            found = _through_first(found, found & endless)
             is_name = depth > 0 or branch != ""  # no name is empty
+            goes_on = self._goes_on(length)
             if self._ends(length) and is_name:
-                self._judge(length, left)
-            if self._goes_on(length) and (not is_name or self._tells_more(length, left)):
-                following.append((length, left))
-        return following
+                self._judge(found & (endless | exact))
+            elif goes_on and is_name and not found & ~endless:
+                self._judge(found)  # nothing tells longer names from each other
+            yield (length, found) if goes_on and (not is_name or found & ~endless) else None
 
-    def _by_level(
-        self, depth: int, alive: tuple[int, ...]
-    ) -> tuple[dict[str, list[int]], list[int]]:
+    def _by_level(self, depth: int) -> tuple[dict[str, int], int]:
         """The patterns by what they have at a level, and those that cover any there."""
-        named: dict[str, list[int]] = {}
-        wild: list[int] = []
-        for index in alive:
-            levels = self._patterns[index].levels
-            level = levels[depth] if depth < len(levels) else levels[-1]
-            if level == _REST or (level == _ONE and depth < len(levels)):
-                wild.append(index)
-            elif depth < len(levels):
-                named.setdefault(level, []).append(index)
-        self._work += len(alive)
-        return named, wild
+        while len(self._levels) <= min(depth, self._deepest):
+            at = len(self._levels)
+            named: dict[str, int] = {}
+            wild = 0
+            for index, item in enumerate(self._patterns):
+                levels = item.levels
+                level = levels[at] if at < len(levels) else levels[-1]
+                if level == _REST or (level == _ONE and at < len(levels)):
+                    wild |= 1 << index
+                elif at < len(levels):
+                    named[level] = named.get(level, 0) | 1 << index
+            self._levels.append((named, wild))
+        return self._levels[min(depth, self._deepest)]
 
-    def _until_endless(self, found: list[int], length: int) -> tuple[int, ...]:
-        """Without those that never decide, because one before them covers whatever comes."""
-        for position, index in enumerate(found):
-            if self._is_endless(index, length):
-                return tuple(found[: position + 1])
-        return tuple(found)
-
-    def _is_endless(self, index: int, length: int) -> bool:
-        """The pattern covers every name that begins with these levels."""
-        levels = self._patterns[index].levels
-        return levels[-1] == _REST and length >= len(levels) - 1
+    def _by_length(self, length: int) -> tuple[int, int]:
+        """The patterns that cover whatever begins with so many levels, and those that end there."""
+        while len(self._ending) <= min(length, self._deepest + 1):
+            at = len(self._ending)
+            sizes = [(len(item.levels), item.levels[-1] == _REST) for item in self._patterns]
+            endless = _bits(
+                index for index, (size, is_rest) in enumerate(sizes) if is_rest and at >= size - 1
+            )
+            exact = _bits(
+                index for index, (size, is_rest) in enumerate(sizes) if not is_rest and at == size
+            )
+            self._ending.append((endless, exact))
+        return self._ending[min(length, self._deepest + 1)]
 
     def _ends(self, length: int) -> bool:
         """The filter covers names of this length."""
@@ -170,20 +199,20 @@ class _Walk:
         """The filter covers longer names."""
         return self._wanted[-1] == _REST or length < len(self._wanted)
 
-    def _judge(self, length: int, alive: tuple[int, ...]) -> None:
-        for index in alive:
-            if self._is_endless(index, length) or len(self._patterns[index].levels) == length:
-                self.deciding.add(index)
-                if self._patterns[index].allows:
-                    self._has_allowed = True
-                else:
-                    self._has_denied = True
-                return
-        self.deciding.add(-1)
-        self._has_denied = True
+    def _judge(self, covering: int) -> None:
+        """A name is covered by these: the first one decides."""
+        index = (covering & -covering).bit_length() - 1  # -1: none
+        self.deciding.add(index)
+        if index >= 0 and self._patterns[index].allows:
+            self._has_allowed = True
+        else:
+            self._has_denied = True
 
-    def _tells_more(self, length: int, alive: tuple[int, ...]) -> bool:
-        """Longer names may be judged otherwise, or have not been judged yet."""
-        if not self._ends(length):
-            return True
-        return any(not self._is_endless(index, length) for index in alive)
+
+def _bits(indices: Iterable[int]) -> int:
+    return sum(1 << index for index in indices)
+
+
+def _through_first(found: int, ends: int) -> int:
+    """Those of *found* up to the first one of *ends*."""
+    return found & (((ends & -ends) << 1) - 1) if ends else found

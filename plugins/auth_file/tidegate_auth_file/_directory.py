@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import secrets
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Final, final
 
 from tidegate.spi import ConfigError, Principal
+from tidegate.spi.watched_file import WatchedFile
 from tidegate_auth_file._hashes import PasswordHash
 from tidegate_auth_file._users import SECRET_BYTES, Users, read_users
 from tidegate_auth_file._verifier import Verifier
@@ -37,8 +37,7 @@ class UserDirectory:
         self._path = path
         self._memory_bytes_max = memory_bytes_max
         self._changed: Callable[[], None] | None = None
-        self._reading = asyncio.Lock()
-        self._stamp = self._stamp_now()
+        self._file = WatchedFile(path, self._read_again, self._accept, self._refuse)
         self._users = self._read()
         # Without one in the file it lasts as long as the process.
         self._secret = secrets.token_bytes(SECRET_BYTES)
@@ -54,31 +53,22 @@ class UserDirectory:
         """Look at the file until cancelled. *changed*: called when somebody is another one now."""
         self._changed = changed
         try:
-            while True:
-                await asyncio.sleep(WATCH_INTERVAL_S)
-                await self.refresh()
+            await self._file.watch(WATCH_INTERVAL_S)
         finally:
             self._changed = None
 
     async def refresh(self) -> None:
         """Read the file again if it has changed. Cancellation: the next call reads it."""
-        if self._stamp_now() == self._stamp:
-            return
-        async with self._reading:
-            stamp = self._stamp_now()
-            if stamp == self._stamp:
-                return
-            try:
-                users, differs = await asyncio.to_thread(self._read_again, self._users)
-            except ConfigError as error:
-                self._stamp = stamp
-                logger.error("users stay as they were: %s", error.problem)  # noqa: TRY400
-                return
-            self._stamp = stamp
-            self._users = users
-            logger.info("users read again file=%s users=%d", self._path, len(users.names))
-            if self._changed is not None and differs:
-                self._changed()
+        await self._file.refresh()
+
+    def _accept(self, read: tuple[Users, bool]) -> None:
+        self._users, differs = read
+        logger.info("users read again file=%s users=%d", self._path, len(self._users.names))
+        if self._changed is not None and differs:
+            self._changed()
+
+    def _refuse(self, error: ConfigError) -> None:
+        logger.error("users stay as they were: %s", error.problem)
 
     def principal(self, name: str, found: PasswordHash) -> Principal | None:
         """Who showed the password that *found* is of; None: nobody, or the password is another one now."""
@@ -131,9 +121,9 @@ class UserDirectory:
             return verifier, True
         return self._users.made_up(name, method, self._users.secret or self._secret), False
 
-    def _read_again(self, before: Users) -> tuple[Users, bool]:
+    def _read_again(self) -> tuple[Users, bool]:
         """The users of now, and whether anybody is gone, is in other groups or has another password."""
-        users = self._read()
+        before, users = self._users, self._read()
         return users, any(
             users.groups_of(name) != before.groups_of(name) or self._lost(name, before, users)
             for name in before.names
@@ -160,16 +150,3 @@ class UserDirectory:
                     key="users",
                 )
         return users
-
-    def _stamp_now(self) -> tuple[int, ...] | None:
-        try:
-            status = self._path.stat()
-        except OSError:
-            return None
-        return (
-            status.st_mtime_ns,
-            status.st_ctime_ns,
-            status.st_size,
-            status.st_ino,
-            status.st_mode,
-        )

@@ -6,7 +6,6 @@ mistake worth telling. What a key may be used for follows from the key, never fr
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import logging
@@ -21,6 +20,7 @@ from jwt import PyJWK
 from jwt.exceptions import PyJWTError
 
 from tidegate.spi import ConfigError
+from tidegate.spi.watched_file import WatchedFile
 
 logger = logging.getLogger("tidegate.auth_jwt")
 
@@ -49,6 +49,10 @@ ALGORITHMS: Final = tuple(dict.fromkeys(name for names in _ALGORITHMS.values() f
 #: The members that make a key what it is (RFC 7638 section 3.2); no kind of key has one that another
 #: kind has and does not need.
 _REQUIRED: Final = ("crv", "e", "kty", "n", "x", "y")
+
+#: Any of these tells the private key, or is a shared secret (RFC 7518 section 6, RFC 8037), whatever
+#: kind the key says to be.
+_PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k", "priv"})
 
 _OTHERS_WRITE: Final = stat.S_IWOTH | stat.S_IWGRP
 
@@ -107,7 +111,7 @@ def _parse_key(item: object, allowed: Collection[str]) -> Key | None:
         raise ValueError("has a kid that is no string")
     if kty == "oct":
         raise ValueError("is a shared secret (oct): whoever can check tokens could make them")
-    if "d" in data:
+    if _PRIVATE & data.keys():
         raise ValueError("is a private key: only its public part belongs here")
     operations = data.get("key_ops", ["verify"])
     if not isinstance(operations, list):
@@ -174,9 +178,8 @@ class KeyFile:
     def __init__(self, path: Path, allowed: Collection[str]) -> None:
         self._path = path
         self._allowed = allowed
-        self._reading = asyncio.Lock()
-        self._stamp: tuple[int, ...] | None = self._stamp_now()
-        self._keys = read_keys(path, allowed)
+        self._file = WatchedFile(path, self._read, self._accept, self._refuse)
+        self._keys = self._read()
         self._prints = {key.thumbprint for key in self._keys.values()}
         self._changed: Callable[[], None] | None = None
 
@@ -194,41 +197,23 @@ class KeyFile:
         """Look at the file until cancelled. *changed*: called when a key is gone."""
         self._changed = changed
         try:
-            while True:
-                await asyncio.sleep(WATCH_INTERVAL_S)
-                await self.refresh()
+            await self._file.watch(WATCH_INTERVAL_S)
         finally:
             self._changed = None
 
     async def refresh(self) -> None:
         """Read the file again if it has changed."""
-        if self._stamp_now() == self._stamp:
-            return
-        async with self._reading:
-            stamp = self._stamp_now()
-            if stamp == self._stamp:
-                return
-            try:
-                keys = await asyncio.to_thread(read_keys, self._path, self._allowed)
-            except ConfigError as error:
-                self._stamp = stamp
-                logger.error("keys stay as they were: %s", error.problem)  # noqa: TRY400
-                return
-            before, self._stamp, self._keys = self._prints, stamp, keys
-            self._prints = {key.thumbprint for key in keys.values()}
-            logger.info("keys read again file=%s keys=%d", self._path, len(keys))
-            if self._changed is not None and not before <= self._prints:
-                self._changed()
+        await self._file.refresh()
 
-    def _stamp_now(self) -> tuple[int, ...] | None:
-        try:
-            status = self._path.stat()
-        except OSError:
-            return None
-        return (
-            status.st_mtime_ns,
-            status.st_ctime_ns,
-            status.st_size,
-            status.st_ino,
-            status.st_mode,
-        )
+    def _read(self) -> dict[str, Key]:
+        return read_keys(self._path, self._allowed)
+
+    def _accept(self, keys: dict[str, Key]) -> None:
+        before, self._keys = self._prints, keys
+        self._prints = {key.thumbprint for key in keys.values()}
+        logger.info("keys read again file=%s keys=%d", self._path, len(keys))
+        if self._changed is not None and not before <= self._prints:
+            self._changed()
+
+    def _refuse(self, error: ConfigError) -> None:
+        logger.error("keys stay as they were: %s", error.problem)

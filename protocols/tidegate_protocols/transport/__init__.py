@@ -6,7 +6,8 @@ from tidegate_protocols.transport._link import Handler, Link, SessionHandler, So
 from tidegate_protocols.transport._listener import Listener, make_listener
 from tidegate_protocols.transport._options import TRANSPORTS, TransportOptions
 from tidegate_protocols.transport._slices import STEP_PACKETS, Share
-from tidegate_protocols.transport._tcp import TcpLink, TcpListener
+from tidegate_protocols.transport._tcp import TcpListener
+from tidegate_protocols.transport._tcp_link import TcpLink
 from tidegate_protocols.transport._upgrade import WebSocketProfile
 
 __all__ = [

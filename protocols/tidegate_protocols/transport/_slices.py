@@ -159,18 +159,20 @@ class _Waiting:
     def _turn(self) -> None:
         shares = self._shares
         ends_at = perf_counter() + SLICE_S
-        for _ in range(len(shares)):
-            share = shares[0]
-            try:
-                has_more = share.go_on()
-            finally:
-                shares.popleft()
-            if has_more:
-                shares.append(share)
-            if perf_counter() >= ends_at:
-                break
-        if shares:
-            self._call_soon(self._turn)
+        try:
+            for _ in range(len(shares)):
+                share = shares[0]
+                try:
+                    has_more = share.go_on()
+                finally:
+                    shares.popleft()
+                if has_more:
+                    shares.append(share)
+                if perf_counter() >= ends_at:
+                    break
+        finally:
+            if shares:
+                self._call_soon(self._turn)
 
 
 _loops: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Waiting]] = WeakKeyDictionary()

@@ -1,4 +1,4 @@
-"""TCP and TLS: a listener that gives each connection a handler, and the link it writes to.
+"""TCP and TLS: a listener that gives each connection a handler.
 
 Thin on purpose: read, feed, write once a turn. The protocols are elsewhere.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import ssl
 from collections.abc import Callable, Mapping
@@ -15,11 +14,11 @@ from functools import partial
 from time import perf_counter
 from typing import Final, cast, final
 
-from tidegate.spi import Principal
 from tidegate_protocols.transport._link import Handler, Sockets
 from tidegate_protocols.transport._principal import PrincipalOf, nobody
 from tidegate_protocols.transport._proxy import Proxies, ProxyHeaderError, client_of
 from tidegate_protocols.transport._sockets import bind, descriptor_of, name_of, peer_name, tune
+from tidegate_protocols.transport._tcp_link import CLOSE_LINGER_S, TcpLink
 from tidegate_protocols.transport._tls import subject_of
 
 logger = logging.getLogger("tidegate.transport")
@@ -36,11 +35,6 @@ FULL_READ_BYTES: Final = 128 * 1024
 #: Unless it took less than that: 32 of those are not long, and pieces of a large body, which another
 #: thread takes, come at two thirds of the speed with a turn for each.
 QUICK_READ_S: Final = 0.000_25
-
-#: How long a closed connection waits for the peer to take the last bytes. Closing a socket while
-#: unread input is queued makes the kernel send RST, which destroys what the peer has not read yet:
-#: exactly the ERROR frame that says why. So: end the write side, discard input, then close.
-CLOSE_LINGER_S: Final = 2.0
 
 #: So many may be accepted before the connections that are there have their turn.
 ACCEPTED_AT_A_TIME: Final = 16
@@ -69,161 +63,6 @@ class _Seldom:
             logger.warning(f"{self._text} count=%d", *values, self._count)  # noqa: G004 - a constant
             self._next_at = now + LOG_EVERY_S
             self._count = 0
-
-
-@final
-class TcpLink:
-    """A :class:`~tidegate_protocols.transport.Link` over an asyncio transport.
-
-    Args: descriptor: of the socket, to be written to directly: uvloop's transport writes only at the end
-        of a turn of the loop, and by then the store may sync what came in meanwhile. -1: not with TLS.
-    """
-
-    __slots__ = (
-        "_closing",
-        "_descriptor",
-        "_linger",
-        "_loop",
-        "_pieces",
-        "_reading_paused",
-        "_rests",
-        "_transport",
-        "_wants_reading",
-        "peer",
-        "tls_principal",
-        "tls_subject",
-    )
-
-    def __init__(
-        self,
-        transport: asyncio.Transport,
-        loop: asyncio.AbstractEventLoop,
-        peer: str,
-        tls_subject: str = "",
-        descriptor: int = -1,
-        tls_principal: Principal | None = None,
-    ) -> None:
-        self.peer: Final = peer
-        self.tls_subject: Final = tls_subject
-        self.tls_principal: Final = tls_principal
-        self._transport = transport
-        self._descriptor = descriptor
-        self._loop = loop
-        self._pieces: list[bytes] = []
-        self._closing = False
-        self._reading_paused = False
-        self._wants_reading = True
-        self._rests = False
-        self._linger: asyncio.TimerHandle | None = None
-
-    @property
-    def subprotocol(self) -> str:
-        return ""
-
-    @property
-    def is_closing(self) -> bool:
-        return self._closing
-
-    @property
-    def unsent_bytes(self) -> int:
-        return self._transport.get_write_buffer_size() + sum(map(len, self._pieces))
-
-    def send(self, data: bytes) -> None:
-        pieces = self._pieces
-        if not pieces:
-            if self._closing:
-                return
-            self._loop.call_soon(self.flush)
-        pieces.append(data)
-
-    def send_piece(self, data: bytes, *, last: bool) -> None:
-        self.send(data)
-
-    def flush(self) -> None:
-        pieces = self._pieces
-        if not pieces:
-            return  # an explicit flush came before the scheduled one
-        self._pieces = []
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        transport = self._transport
-        if (
-            self._descriptor < 0
-            or transport.is_closing()  # the descriptor may be another connection's by now
-            or transport.get_write_buffer_size()
-        ):
-            transport.write(data)
-            return
-        try:
-            written = os.write(self._descriptor, data)
-        except OSError:
-            written = 0  # full or broken: the transport knows what to do
-        if written < len(data):
-            transport.write(memoryview(data)[written:])
-
-    def close(self) -> None:
-        if self._closing:
-            return
-        self.flush()
-        self._closing = True
-        if self._transport.is_closing():
-            return  # the peer was first; connection_lost is under way
-        if not self._transport.can_write_eof():
-            # TLS cannot end one direction only. Its shutdown discards input too, until the peer
-            # has answered close_notify, but only if it may read.
-            self._set_reading(True)
-            self._transport.close()
-            return
-        try:
-            self._transport.write_eof()
-        except (OSError, RuntimeError):
-            self._transport.abort()  # the peer has reset the connection: nobody will read
-            return
-        self._linger = self._loop.call_later(CLOSE_LINGER_S, self._transport.abort)
-        self._set_reading(True)
-
-    def abort(self) -> None:
-        self._closing = True
-        self._pieces.clear()
-        self._transport.abort()
-
-    def pause_reading(self) -> None:
-        if not self._closing:
-            self._set_reading(False)
-
-    def resume_reading(self) -> None:
-        if not self._closing:
-            self._set_reading(True)
-
-    def lost(self) -> None:
-        """The socket is gone (called by the connection)."""
-        self._closing = True
-        self._pieces.clear()
-        if self._linger is not None:
-            self._linger.cancel()
-            self._linger = None
-
-    def rest(self) -> None:
-        """Read no more in this turn of the loop."""
-        if not self._rests and not self._closing:
-            self._rests = True
-            self._loop.call_soon(self._rested)
-            self._set_reading(self._wants_reading)
-
-    def _rested(self) -> None:
-        self._rests = False
-        self._set_reading(self._wants_reading)
-
-    def _set_reading(self, on: bool) -> None:
-        self._wants_reading = on
-        on = on and not self._rests
-        # asyncio tolerates a repeated call, uvloop raises: keep the state here for both.
-        if on is not self._reading_paused or self._transport.is_closing():
-            return
-        self._reading_paused = not on
-        if on:
-            self._transport.resume_reading()
-        else:
-            self._transport.pause_reading()
 
 
 @final

@@ -30,7 +30,7 @@ from tidegate_protocols.transport._frames import (
 from tidegate_protocols.transport._link import Handler, Link
 from tidegate_protocols.transport._options import TransportOptions
 from tidegate_protocols.transport._slices import Share
-from tidegate_protocols.transport._tcp import CLOSE_LINGER_S
+from tidegate_protocols.transport._tcp_link import CLOSE_LINGER_S
 from tidegate_protocols.transport._upgrade import Answer, Upgrade, WebSocketProfile, refuse
 
 logger = logging.getLogger("tidegate.transport")

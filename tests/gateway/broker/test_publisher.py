@@ -30,7 +30,7 @@ async def test_nobody_takes_a_detour_when_nothing_is_special() -> None:
         client.subscribe("topic://t", retain_handling=RetainHandling.SEND, durable_name="s")
         client.send("topic://t", "1", retain=True)
         await broker.settle()
-        assert not broker.core.publisher.has_detours
+        assert not broker.core.publisher.detours
 
 
 async def test_a_route_that_nobody_limits_stays_what_it_is() -> None:

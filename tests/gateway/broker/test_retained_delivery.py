@@ -49,7 +49,7 @@ def all_of(count: int) -> list[tuple[str, str, bool]]:
 
 def check_nothing_is_under_way(broker: Broker) -> None:
     assert broker.core.deliveries.active == {}
-    assert broker.core.publisher._detours == set()
+    assert broker.core.publisher.detours == set()
     assert broker.core.retained.on_new_number is None
 
 

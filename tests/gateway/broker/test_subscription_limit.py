@@ -494,14 +494,14 @@ def test_far_from_every_limit_no_publish_makes_a_detour() -> None:
             sender = await broker.client()
             send(sender, range(8_999))
             await broker.settle()
-            assert broker.core.publisher._detours == set()
+            assert broker.core.publisher.detours == set()
             send(sender, range(1))
             await broker.settle()
-            assert broker.core.publisher._detours == {broker.core.subscription_limits}
+            assert broker.core.publisher.detours == {broker.core.subscription_limits}
             assert send(sender, range(1_001)) == 1  # exact from here on
             await broker.settle()
             assert len(await received(broker)) == 10_000
-            assert broker.core.publisher._detours == set()
+            assert broker.core.publisher.detours == set()
 
     run(main())
 
@@ -517,7 +517,7 @@ def test_a_subscription_that_ends_at_its_limit_is_forgotten(overflow: str) -> No
             client = await broker.client("stomp", "client of d")
             client.subscribe("topic://t", durable_name="d")
             client.connection.unsubscribe("s", forget=True)
-            assert broker.core.publisher._detours == set()
+            assert broker.core.publisher.detours == set()
             assert send(sender, range(5)) == 0
 
     run(main())

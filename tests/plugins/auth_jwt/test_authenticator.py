@@ -70,6 +70,11 @@ async def test_what_is_no_token_is_left_to_others(make, credentials):
         {"exp": "99999999999"},
         {"exp": -1e300},
         {"nbf": 99999999999},
+        {"nbf": "soon"},
+        {"iat": 99999999999},
+        {"aud": ["tidegate", 5]},
+        {"aud": "tidegate "},
+        {"aud": {"tidegate": 1}},
         {"sub": None},
         {"sub": ""},
         {"sub": 5},
@@ -92,6 +97,10 @@ async def test_a_claim_that_is_wrong_or_missing_is_refused(make, issuer, credent
 
 async def test_clocks_may_differ_a_little(make, issuer, credentials):
     token = issuer.token(exp=int(time.time()) - 30)
+    assert await make(leeway=300.0).authenticate(credentials(token)) is not None
+    with pytest.raises(AccessError):
+        await make(leeway=0.0).authenticate(credentials(token))
+    token = issuer.token(nbf=int(time.time()) + 100)
     assert await make(leeway=300.0).authenticate(credentials(token)) is not None
     with pytest.raises(AccessError):
         await make(leeway=0.0).authenticate(credentials(token))

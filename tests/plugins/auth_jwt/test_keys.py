@@ -70,6 +70,10 @@ def test_a_file_that_is_wrong_says_where(tmp_path, text, problem):
 def test_private_weak_and_double_keys_are_refused(issuer, write):
     with pytest.raises(ConfigError, match="key 1 is a private key"):
         read_keys(write(issuer.public("rsa") | {"d": "AQAB"}), ALLOWED)
+    for kind in ("RSA", "EC", "OKP", "AKP", "OCT"):
+        for member in ("p", "q", "dp", "qi", "oth", "k", "priv"):
+            with pytest.raises(ConfigError, match="key 2 is a private key"):
+                read_keys(write(issuer.public("rsa"), {"kty": kind, member: "AQAB"}), ALLOWED)
     with pytest.raises(ConfigError, match="key 2 has the same kid as another one: 'rsa'"):
         read_keys(write(issuer.public("rsa"), issuer.public("ec", kid="rsa")), ALLOWED)
     weak = type(issuer)()

@@ -191,6 +191,26 @@ async def test_what_fails_in_its_turn_ends_that_connection_alone(
     assert "handler failed, connection aborted peer=127.0.0.1:1" in caplog.text
 
 
+async def test_what_nothing_catches_leaves_the_others_their_turns(clock: list[float]) -> None:
+    """A SystemExit passes through the loop; whoever waited then waited for ever."""
+    waiting = _slices._Waiting(lambda turn: scheduled.append(turn))
+    scheduled: list[Callable[[], None]] = []
+
+    def exits() -> None:
+        raise SystemExit(3)
+
+    works = [Work([], name, 3 * STEP_PACKETS) for name in "ab"]
+    works[0].on_step = exits
+    for work in works:
+        work.share.is_waiting = True
+        waiting.add(work.share)
+    with pytest.raises(SystemExit):
+        scheduled.pop()()
+    clock[0] = 0.0
+    scheduled.pop()()
+    assert works[1].left == 0
+
+
 def test_without_a_loop_there_is_nobody_to_keep_waiting(clock: list[float]) -> None:
     clock[0] = _slices.SLICE_S
     work = Work([], "a", 1000)

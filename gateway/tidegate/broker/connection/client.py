@@ -38,13 +38,40 @@ class Client(ABC):
     Attributes:
         prefetch_count: of subscriptions that are restored with the session.
         identity: who authorizers are told that it is; principal: the name in it.
-        vouched: who can say later who it is.
+        vouched: who can say later who it is; is_certified: its certificate says so.
         expires_at: microseconds since the Unix epoch; it ends then. 0: never.
         is_writable: the socket takes more and the handshake is finished.
         rights: what is remembered of what it may do.
         account: what is charged to it; in_flight: what it has not acknowledged.
         origin: whose publishes these are; key: what the client is found by, "" without a client id.
     """
+
+    __slots__ = (
+        "__weakref__",
+        "_at_once",
+        "_peer",
+        "_throttled",
+        "account",
+        "add_in_flight",
+        "address",
+        "client_id",
+        "expires_at",
+        "identity",
+        "in_flight",
+        "is_certified",
+        "is_closed",
+        "is_writable",
+        "key",
+        "origin",
+        "parts",
+        "prefetch_count",
+        "principal",
+        "protocol",
+        "rights",
+        "rules",
+        "session",
+        "vouched",
+    )
 
     def __init__(
         self, parts: Parts, request: ConnectRequest, peer: ClientPeer, principal: Principal
@@ -61,6 +88,7 @@ class Client(ABC):
         self.key = self.origin.key
         self.expires_at = principal.expires_at
         self.vouched = Vouched(principal)
+        self.is_certified = request.tls_principal is not None
         self.session: SessionState | None = None
         self.is_writable = False
         self.is_closed = False

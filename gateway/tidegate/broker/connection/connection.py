@@ -62,6 +62,23 @@ class Connection(Client):
         consumers: what it consumes from, by the front-end's key.
     """
 
+    __slots__ = (
+        "_is_counted",
+        "_is_ending",
+        "_messages",
+        "_on_end",
+        "_resumed",
+        "_serving",
+        "_socket_writable",
+        "_will",
+        "_writer",
+        "acknowledge",
+        "check_publish",
+        "consumers",
+        "is_admitted",
+        "publish",
+    )
+
     def __init__(
         self,
         parts: Parts,
@@ -129,6 +146,8 @@ class Connection(Client):
         principal = vouched.principal
         if principal.name != self.principal:
             raise AccessError("authenticated again as somebody else", principal=self.principal)
+        if self.is_certified:
+            return  # its groups, and how long it may stay, are those of the certificate
         self.vouched = vouched
         self.expires_at = principal.expires_at
         self.identity = dataclasses.replace(self.identity, groups=principal.groups)

@@ -35,10 +35,12 @@ class Messages:
     __slots__ = (
         "_account",
         "_client",
+        "_detours",
         "_flow",
         "_parts",
         "_publishable",
         "_publisher",
+        "_routes",
         "_serving",
         "_transactions",
         "_writer",
@@ -53,7 +55,9 @@ class Messages:
         self._client = client
         self._serving = serving
         self._transactions: dict[str, Transaction] = {}
-        # Asked for each message, so it is at hand; None: there is nobody to ask.
+        # Asked for each message, so they are at hand; publishable: None: there is nobody to ask.
+        self._routes = parts.publisher.routes
+        self._detours = parts.publisher.detours
         self._publishable = client.rights.publishable if parts.access.authorizers else None
 
     # --- publishing ----------------------------------------------------------------------------
@@ -66,20 +70,23 @@ class Messages:
         inflight: InflightRecord | None = None,
         duplicate_id: str = "",
     ) -> bool:
+        client, flow = self._client, self._flow
         if (
             transaction is not None
             or inflight is not None
             or message.retain
-            or self._flow.checks_publish
+            or flow.checks_publish
             or duplicate_id
-            or self._client.is_closed
+            or client.is_closed
             or ((known := self._publishable) is not None and message.destination not in known)
         ):
             return self._publish_with_care(message, token, transaction, inflight, duplicate_id)
         writer = self._writer
         if writer.error is not None or writer.full_until:
             writer.check_writable()
-        route = self._publisher.route(message, self._client.origin)
+        route = self._routes.get(message.destination)
+        if route is None or route.is_picky or self._detours or not message.qos:
+            route = self._publisher.route(message, client.origin)
         sequence = writer.next_sequence
         writer.next_sequence = sequence + 1
         turn = writer.turn
@@ -91,19 +98,16 @@ class Messages:
         if ids:
             operations = turn.operations
             first = len(operations)
-            turn.units.append(Unit(first, 1, self._client, token))
+            turn.units.append(Unit(first, 1, client, token))
             operations.append(AddMessage(sequence, message, ids))
             turn.synced = True
             turn.body_bytes += size
-            if (
-                turn.body_bytes > self._flow.turn_bytes_max
-                or first >= self._flow.turn_operations_max
-            ):
-                self._flow.throttle_if_large(self._client)
+            if turn.body_bytes > flow.turn_bytes_max or first >= flow.turn_operations_max:
+                flow.throttle_if_large(client)
         elif token is not None:
-            turn.units.append(Unit(0, 0, self._client, token))
+            turn.units.append(Unit(0, 0, client, token))
         if route.width:
-            self._flow.add_work(self._client, route.width)
+            flow.add_work(client, route.width)
         added = turn.added
         if route in added:
             added[route].append(stored)
@@ -111,7 +115,7 @@ class Messages:
             added[route] = [stored]
         if not writer.scheduled:
             writer.schedule()
-        if self._flow.full_lists:
+        if flow.full_lists:
             self._throttle_full(route)
         return bool(ids or route.direct)
 
@@ -369,7 +373,7 @@ class Messages:
             if names.is_temporary(destination):  # it may be gone
                 parts.temporary.check_exists(destination)
             parts.access.check_held(self._client, step.message)
-        if self._publisher.has_detours:
+        if self._publisher.detours:
             messages = [step.message for step in published]
             self._publisher.check_together(self._client.key, messages)
         ids = [(s.message.destination, s.duplicate_id) for s in published if s.duplicate_id]

@@ -217,7 +217,7 @@ class Account:
             self.add(kind, more)
 
     def clear(self) -> None:
-        """Nothing is held here any more (and below)."""
+        """Nothing is held here any more; for one with nothing below it."""
         for kind in Held:
             if self.kinds[kind]:
                 self.add(kind, -self.kinds[kind])

@@ -57,15 +57,10 @@ class Publisher:
     _deliveries: RetainedDeliveries
     _limits: SubscriptionLimits
     _temporary: TemporaryDestinations
-    _detours: set[object]
+    detours: set[object]
 
     def __post_init__(self) -> None:
         self.routes = self._destinations.routes
-
-    @property
-    def has_detours(self) -> bool:
-        """Publishes just now are not like most."""
-        return bool(self._detours)
 
     # --- routes --------------------------------------------------------------------------------
 
@@ -103,10 +98,10 @@ class Publisher:
         if route is None:
             route = self.resolve(destination, origin.owner)
         if message.qos == 0:
-            route = route.without_storing()
+            route = route.volatile or route.without_storing()
         if route.is_picky:
             route = route.narrowed(message, origin.key)
-        if self._detours:
+        if self.detours:
             route = self._limits.admit(route)
             if self._deliveries.active and names.is_topic(destination):
                 self._deliveries.before_publish(destination)
@@ -121,7 +116,7 @@ class Publisher:
             if message.qos == 0:
                 route = route.without_storing()
             routes.append(route.narrowed(message, client_key) if route.is_picky else route)
-        if self._detours:
+        if self.detours:
             self._limits.check(routes)
 
     # --- publishing ----------------------------------------------------------------------------

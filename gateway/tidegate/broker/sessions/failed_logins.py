@@ -38,7 +38,7 @@ _IPV6_PREFIX: Final = 64
 _EXPONENT_MAX: Final = 30
 
 #: Characters of a user name that tell it from others.
-_NAME_MAX: Final = 1024
+_NAME_MAX: Final = 256
 
 #: RFC 3454 table B.1 has it besides what a category says.
 _UNSEEN: Final = frozenset(" \u1806")
@@ -163,17 +163,14 @@ class FailedLogins:
             keys.append(self._whole_key(attempt))
         keys += self._key(b"user", attempt.username), self._key(b"address", attempt.address)
         for key in keys:  # the address last: it is forgotten last
-            entry = self._failures.get(key)
-            if entry is None:
-                entry = self._failures[key] = _Failures()
-                if len(self._failures) > self._entries_max:
-                    self._failures.popitem(last=False)
-            else:
-                self._failures.move_to_end(key)
-                if now - entry.last > self._age_s:
-                    entry.count = 0
-            entry.count += 1
-            entry.last = now
+            self._count_up(key, now)
+
+    def abandoned(self, attempt: Attempt, now: float) -> None:
+        """Its client left in the middle of the check: what that cost is its address's.
+
+        Of the user nothing is known: clients leave because they have waited too long, too.
+        """
+        self._count_up(self._key(b"address", attempt.address), now)
 
     def succeeded(self, attempt: Attempt) -> None:
         """It was let in. What failed before is not forgiven: somebody else may be guessing there."""
@@ -184,6 +181,19 @@ class FailedLogins:
             self._known.popitem(last=False)
 
     # ------------------------------------------------------------------------------------- inside
+
+    def _count_up(self, key: bytes, now: float) -> None:
+        entry = self._failures.get(key)
+        if entry is None:
+            entry = self._failures[key] = _Failures()
+            if len(self._failures) > self._entries_max:
+                self._failures.popitem(last=False)
+        else:
+            self._failures.move_to_end(key)
+            if now - entry.last > self._age_s:
+                entry.count = 0
+        entry.count += 1
+        entry.last = now
 
     def _grown(self, count: int, longest: float) -> float:
         if count <= 0:

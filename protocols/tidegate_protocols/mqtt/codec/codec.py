@@ -225,7 +225,13 @@ class Codec:
                 length = buffer[position + 1]
                 start = position + 2
                 if length > 127:
-                    length, start = _long_length(buffer, start, length, level)
+                    # Nearly every long one has two bytes, of which the second is neither 0 nor
+                    # the first of more: this is a third of the call.
+                    if start < end and 0 < (byte := buffer[start]) < 128:
+                        length += (byte << 7) - 128
+                        start += 1
+                    else:
+                        length, start = _long_length(buffer, start, length, level)
                     if not start:
                         self._keep(position, end - position + 1)
                         break

@@ -149,6 +149,7 @@ class Receiving:
             return False
         codec, runtime, reading, large = self._codec, self._runtime, self._reading, self._large_in
         conversation = self._conversation
+        has_more = False
         try:
             if self._steps is not None:
                 for _ in self._steps:
@@ -177,12 +178,14 @@ class Receiving:
                         return False
                     self._held = [*self._rest, *self._held]
                     return bool(self._steps or self._held or codec.left_behind)
+                packets.clear()  # a client that says no more holds none of them
+                has_more = codec.left_behind
             # What the client acknowledged in a step counts before the next one, which may be far.
             conversation.settle()
         except GatewayError as error:
             self._session.fail(error)
             return False
-        return bool(self._held) or (bool(packets) and codec.left_behind)
+        return has_more or bool(self._held)
 
     def carry_out(self, steps: Iterator[None]) -> None:
         """What a packet asks for is done in *steps*; those behind it wait. Raises: GatewayError."""
