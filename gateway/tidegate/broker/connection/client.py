@@ -92,8 +92,8 @@ class Client(ABC):
         self.session: SessionState | None = None
         self.is_writable = False
         self.is_closed = False
-        self.rights = Rights()
         self.account = parts.accounts.open(principal.name, request.peer)
+        self.rights = Rights(self.account)
         self.in_flight = InFlightBytes(self.account, self.crowded)
         self.add_in_flight = self.in_flight.add
         self._peer = peer

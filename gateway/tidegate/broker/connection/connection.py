@@ -285,6 +285,7 @@ class Connection(Client):
             return
         parts = self.parts
         self._messages.abort_all()
+        self.rights.end()
         self.account.clear()
         if self._is_counted:
             self._is_counted = False
