@@ -96,9 +96,11 @@ def frame(command: str, body: bytes = b"", **headers: object) -> bytes:
 
 def publish_v5(topic: bytes, properties: bytes) -> bytes:
     """A PUBLISH of QoS 0 with properties (MQTT 5.0 section 3.3)."""
-    size = len(properties)  # of two or three bytes
+    size = len(properties)  # of up to three bytes
     length = bytes((size & 127 | 128, size >> 7 & 127 | 128, size >> 14))
-    if size < 1 << 14:
+    if size < 1 << 7:
+        length = bytes((size,))
+    elif size < 1 << 14:
         length = bytes((size & 127 | 128, size >> 7))
     return packet(0x30, field(topic) + length + properties + b"x")
 
@@ -339,6 +341,46 @@ def deep_filters(ports: Ports) -> Iterator[None]:
     client.flood(b"".join(packet(0x30, field(topic.encode()) + b"x") for topic in topics))
 
 
+def stored_sends(ports: Ports) -> Iterator[None]:
+    """The smallest message to a queue, which stores each of them."""
+    client = stomp(ports)
+    yield
+    client.flood(frame("SEND", destination="/queue/stored", expires=1) * 10_000)
+
+
+def retained_churn(ports: Ports) -> Iterator[None]:
+    """Retained messages of 1,000 topics, set and cleared."""
+    client = mqtt(ports)
+    topics = [field(f"churn/{n}/x".encode()) for n in range(1000)]
+    data = b"".join(packet(0x31, topic + b"v") for topic in topics)
+    yield
+    client.flood(data + b"".join(packet(0x31, topic) for topic in topics))
+
+
+def like_selectors(ports: Ports) -> Iterator[None]:
+    """Messages to a topic with 500 subscriptions, each with another LIKE."""
+    client = stomp(ports)
+    for n in range(500):
+        pattern = f"p LIKE '%{'_a' * 10}b{n}%'"
+        client.socket.sendall(
+            frame("SUBSCRIBE", id=n, destination="/topic/likes", selector=pattern)
+        )
+    client.ask(frame("SEND", destination="/topic/x", receipt="r"), b"RECEIPT")
+    other = stomp(ports)
+    yield
+    other.flood(frame("SEND", destination="/topic/likes", p="a" * 1000) * 1000)
+
+
+def mqtt_aliases(ports: Ports) -> Iterator[None]:
+    """Topic aliases that stand for another name of 60,000 characters each time."""
+    client = mqtt(ports, 5)
+    yield
+    names = [bytes([97 + n]) * 60_000 for n in range(8)]
+    client.flood(
+        b"".join(publish_v5(name, b"\x23\0" + bytes([n + 1])) for n, name in enumerate(names))
+    )
+
+
 def connections(ports: Ports) -> Iterator[None]:
     """Connect, and go, as fast as can be."""
     yield
@@ -373,6 +415,10 @@ ATTACKS: Final[dict[str, Callable[[Ports], Iterator[None]]]] = {
         retained_scans,
         fan_out,
         deep_filters,
+        stored_sends,
+        retained_churn,
+        like_selectors,
+        mqtt_aliases,
         connections,
     )
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from pathlib import Path
@@ -31,6 +32,7 @@ from tidegate_store_journal import JournalStore
 from tidegate_store_journal.checkpoint.metadata import MetadataState
 from tidegate_store_journal.index.changes import PENDING, Changes
 from tidegate_store_journal.log.format import BINDINGS_NAME
+from tidegate_store_journal.write import append
 
 MB = 1 << 20
 
@@ -167,6 +169,35 @@ async def test_a_value_larger_than_a_file_is_carried_and_copied_forward(tmp_path
         store, state = await opened(directory)
         assert sorted(len(item.body) for item in state.retained) == [2000] * 7 + [300_000]
         await store.close()
+
+
+@pytest.mark.parametrize("is_ahead", [True, False])
+async def test_room_is_made_before_it_is_needed(
+    tmp_path: Path, is_ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each wait for a file would be one for everybody whose messages are in the batch."""
+    if not is_ahead:
+        monkeypatch.setattr(append, "GROW_AHEAD", 0)
+    waits = 0
+    make_room = append.Appender._make_small_state_room  # pyright: ignore[reportPrivateUsage]
+
+    async def counted(self: append.Appender, more: int) -> None:
+        nonlocal waits
+        waits += 1
+        await make_room(self, more)
+
+    monkeypatch.setattr(append.Appender, "_make_small_state_room", counted)
+    store, _ = await opened(tmp_path / "a")
+    appender = store._appender  # pyright: ignore[reportPrivateUsage]
+    for begin in range(0, 4000, 200):
+        await write(store, *[retained(number, 200) for number in range(begin, begin + 200)])
+        while appender._growing is not None:  # pyright: ignore[reportPrivateUsage]
+            await asyncio.sleep(0.001)
+    await store.close()
+    if is_ahead:
+        assert waits <= 1
+    else:
+        assert waits >= 5
 
 
 async def test_a_bindings_journal_that_is_gone_or_cut_off_is_noticed(tmp_path: Path) -> None:

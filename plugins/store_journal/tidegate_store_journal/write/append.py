@@ -44,6 +44,11 @@ logger = logging.getLogger("tidegate.store.journal")
 #: On average, from which new files are not padded, see ``DataFiles.has_large_batches``.
 LARGE_BATCH_BYTES: Final = 256 << 10
 
+#: Room for the small state of so many batches like the last one is made before they come.
+GROW_AHEAD: Final = 16
+#: And no more: room that may never be needed is not there for messages.
+GROW_AHEAD_BYTES_MAX: Final = 512 << 10
+
 #: Encodes a batch as if its first record were at (file id, offset).
 Encode = Callable[[int, int], EncodedBatch]
 
@@ -122,6 +127,8 @@ class Appender:
         self._next_batch = index.batch + 1
         self._is_busy = False  # a batch is being encoded, waits for its file, or is under way
         self._waiting: list[asyncio.Future[None]] = []
+        self._growing: asyncio.Future[None] | None = None  # room for small state
+        self._capacity_full = 0  # of the bindings when there was no room for more
 
     async def append(self, encode: Encode, *, synced: bool, waits: bool = True) -> None:
         """Write what *encode* makes, behind everything before; see MessageStore.write.
@@ -157,6 +164,10 @@ class Appender:
                 more = self._index.changed_bytes + encoded.effects.small_bytes
                 if not self._bindings.fits(more):
                     raise _NotYetError(partial(self._make_small_state_room, more))
+                # Batches like this one should not have to wait for room, each for its own.
+                ahead = more + min(GROW_AHEAD * encoded.effects.small_bytes, GROW_AHEAD_BYTES_MAX)
+                if self._growing is None and not self._bindings.fits(ahead):
+                    self._grow_ahead(self._bindings, ahead)
             size = BATCH_HEADER_BYTES + len(encoded.payload)
             is_new_file = file is None or offset + size > file.length
             if (
@@ -188,6 +199,19 @@ class Appender:
         except BaseException:
             self._set_free()
             raise
+
+    def _grow_ahead(self, bindings: Bindings, more: int) -> None:
+        """Make room for what comes; should there be none, the batch that needs it will be told."""
+        if self._room.is_short or bindings.capacity == self._capacity_full:
+            return  # or it was tried, and nothing has changed
+
+        def done(growing: asyncio.Future[None]) -> None:
+            self._growing = None
+            if not growing.cancelled() and growing.exception() is not None:
+                self._capacity_full = bindings.capacity
+
+        self._growing = self._loop.run_in_executor(self._executor, bindings.grow, more)
+        self._growing.add_done_callback(done)
 
     async def _make_small_state_room(self, more: int) -> None:
         """Raises: StoreFullError, StoreUnavailableError, StoreIOError."""
