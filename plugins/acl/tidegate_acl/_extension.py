@@ -72,6 +72,7 @@ class AclOptions:
         help="Lines a second of the audit log; one user at one address, and whoever fails to log in "
         "from one address, has a tenth of them. Events past it are counted and not written, so that a "
         "client which is refused again and again cannot push out what others did.",
+        act="events are counted and not written",
     )
 
 
