@@ -24,7 +24,7 @@ FAILURES: Final = (Exception, *EXITS)
 Exit: TypeAlias = SystemExit | KeyboardInterrupt
 
 _OF_THE_LOOP: Final = ("asyncio", "uvloop")
-_UNKNOWN: Final = "unknown (its name is in the path)"
+_UNKNOWN: Final = "unknown (the event loop was asked to call it)"
 
 
 class PluginExitError(PluginError):
@@ -56,7 +56,7 @@ def failure_of(error: Exception | Exit) -> Exception:
 def package_that_ran(error: Exit) -> str | None:
     """The top-level package whose task or callback *error* ended: ``"tidegate"`` for the host's.
 
-    None: it ended none, but came out of the event loop itself, as Ctrl-C does.
+    None: it came out of the event loop itself, as Ctrl-C does, and ``call_soon(sys.exit)``.
     """
     return next(_packages(error), None)
 

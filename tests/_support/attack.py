@@ -24,10 +24,26 @@ MB: Final = 1 << 20
 class Victim(GatewayProcess):
     """A gateway under attack. Arguments: see :class:`GatewayProcess`.
 
+    Args: patch: ``module.NAME = value``: switches off a defence that is no option.
     Attributes: base_bytes: its memory when it had started, or at the last :meth:`mark`.
     """
 
     base_bytes = 0
+
+    def __init__(self, directory: Path, *, patch: str = "", **options: str) -> None:
+        super().__init__(directory, **options)
+        self.patch = patch
+
+    def command(self) -> list[str]:
+        command = super().command()
+        if not self.patch:
+            return command
+        module = self.patch.partition(" = ")[0].rpartition(".")[0]
+        code = (
+            f"import sys, {module}; {self.patch}; from tidegate.cli import main;"
+            " sys.exit(main(sys.argv[1:]))"
+        )
+        return [command[0], "-c", code, *command[3:]]
 
     def start(self) -> Self:
         super().start()

@@ -25,7 +25,7 @@ from tidegate_auth_file import _exchange
 from tidegate_auth_file._verifier import make
 from tidegate_auth_jwt import _authenticator
 
-FLOOD = 120
+FLOOD = 60
 LIMIT_S = 120.0
 METHOD = "SCRAM-SHA-256"
 #: What an address may get wrong before it has to pause: for one user, and altogether.

@@ -8,7 +8,12 @@ import pytest
 
 from tidegate.broker.limits.accounts import Accounts
 from tidegate.broker.sessions.authentication import Authentication
-from tidegate.cli._reference import block_names, limit_tables, update_document
+from tidegate.cli._reference import (
+    block_names,
+    limit_tables,
+    plugin_options,
+    update_document,
+)
 from tidegate.config import BrokerConfig, DestinationPolicy, Quota
 from tidegate.plugins import PluginHost
 from tidegate.spi import option_info
@@ -19,7 +24,14 @@ DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "limits.md"
 TEXT = DOCUMENT.read_text()
 
 #: Named like limits, but none on what clients take.
-OTHERS = {"page_count", "stop_timeout", "login_delay_max"}
+OTHERS = {
+    *("page_count", "stop_timeout", "login_delay_max"),
+    *("network_timeout", "connections_max", "cleanup_limit"),  # of the SQL stores
+    *("filepool_limit", "journal_buffer_timeout"),  # of the journal
+    "gap_timeout",  # of the sink
+}
+CLIENTS = (BrokerConfig, DestinationPolicy, Quota, StompOptions, MqttOptions)
+TABLES = (*CLIENTS, *plugin_options(PluginHost()).values())
 
 
 def test_every_limit_is_documented_as_it_is() -> None:
@@ -30,9 +42,7 @@ def test_every_limit_is_documented_as_it_is() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "table", [BrokerConfig, DestinationPolicy, Quota, StompOptions, MqttOptions]
-)
+@pytest.mark.parametrize("table", TABLES)
 def test_every_limit_says_what_happens_at_it(table: type) -> None:
     named = re.compile(r".*(_max|_limit|_timeout|_count)$")
     silent = [
@@ -41,6 +51,8 @@ def test_every_limit_says_what_happens_at_it(table: type) -> None:
         if named.match(field.name) and not option_info(field).act
     ]
     assert set(silent) <= OTHERS
+    if table in CLIENTS:
+        assert "connections_max" not in silent
 
 
 def test_every_metric_is_there_and_explained() -> None:
@@ -49,7 +61,7 @@ def test_every_metric_is_there_and_explained() -> None:
     metrics = {*Accounts(config).snapshot(), *logins.counts()}
     for metric in metrics:
         assert f"`{metric}`" in TEXT, metric
-    for table in (BrokerConfig, DestinationPolicy, Quota, StompOptions, MqttOptions):
+    for table in TABLES:
         for field in dataclasses.fields(table):
             metric = option_info(field).metric
             assert not metric or metric in metrics or metric.startswith("publish."), field.name

@@ -132,6 +132,20 @@ def test_a_task_of_a_plugins_own_ends_alone_as_with_any_other_error(
     gc.collect()  # asyncio tells of the task that nobody asked, here and not in another test
 
 
+def test_an_exit_that_the_loop_was_asked_to_call_has_no_frame_and_ends_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work() -> None:
+        asyncio.get_running_loop().call_soon(sys.exit, 9)
+
+    gateway = Running(work)
+    run_until_signal(lambda: gateway, lambda _gateway: None)
+    assert gateway.calls == ["still there", "stop"]
+    assert (
+        "plugin unknown (the event loop was asked to call it): it called sys.exit(9)" in caplog.text
+    )
+
+
 @pytest.mark.parametrize("error", EXITS, ids=["exit", "interrupt"])
 def test_where_a_task_of_the_hosts_is_hit_the_gateway_stops_cleanly(
     site, error: BaseException
@@ -162,7 +176,7 @@ def test_what_the_gateway_itself_runs_into_is_told(
 
     monkeypatch.setattr(Running, when, quits)
     with pytest.raises(PluginExitError, match=r"sys\.exit\(5\)"):
-        run_until_signal(lambda: Running(quits), lambda _gateway: None)
+        run_until_signal(lambda: Running(lambda: asyncio.sleep(0)), lambda _gateway: None)
     gc.collect()
 
 

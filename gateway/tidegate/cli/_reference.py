@@ -48,6 +48,11 @@ def plugin_tables(plugins: PluginHost) -> dict[str, str]:
 
     Raises: PluginError when one cannot be loaded.
     """
+    return {name: option_table(table) for name, table in plugin_options(plugins).items()}
+
+
+def plugin_options(plugins: PluginHost) -> dict[str, type]:
+    """By entry point, the type of the options of each of our own plugins."""
     lookups = {
         PluginKind.STORE: plugins.message_store,
         PluginKind.PROTOCOL: plugins.front_end,
@@ -55,7 +60,7 @@ def plugin_tables(plugins: PluginHost) -> dict[str, str]:
         PluginKind.EXTENSION: plugins.extension,
     }
     return {
-        f"{kind.value}-{name}": option_table(lookup(name).options_type)
+        f"{kind.value}-{name}": lookup(name).options_type
         for kind, lookup in lookups.items()
         for name in plugins.installed_names(kind)
         if f"{kind.value}-{name}" in PROVIDERS
@@ -65,9 +70,8 @@ def plugin_tables(plugins: PluginHost) -> dict[str, str]:
 def limit_tables(plugins: PluginHost) -> dict[str, str]:
     """The Markdown tables of docs/limits.md: of each table of options those that have an ``act``."""
     found = {f"limits-{name}": limit_table(table) for name, table in _HOST_TABLES.items()}
-    for name in plugins.installed_names(PluginKind.PROTOCOL):
-        if f"protocol-{name}" in PROVIDERS:
-            found[f"limits-{name}"] = limit_table(plugins.front_end(name).options_type)
+    for name, table in plugin_options(plugins).items():
+        found[f"limits-{name.removeprefix('protocol-')}"] = limit_table(table)
     return {name: table for name, table in found.items() if table}
 
 

@@ -141,7 +141,8 @@ def run_until_signal(make: Callable[[], RunningGateway], started: Callable[[Any]
             try:
                 runner.run(until_it_ends())
             except EXITS as error:
-                if serving is None or (whose := package_that_ran(error)) is None:
+                whose = package_that_ran(error)
+                if serving is None or (whose is None and isinstance(error, KeyboardInterrupt)):
                     raise  # Ctrl-C before there is a handler for it
                 told = failure_of(error)
                 if whose == "tidegate":

@@ -17,6 +17,7 @@ GatewayError
 │   ├── CorruptRecordError(location)
 │   └── StoreIOError            the store is read-only from here on
 ├── FlowControlError            retryable
+│   └── QuotaError              a limit of the client's own share
 ├── RequestError                a request that makes no sense now (unknown subscription, transaction …)
 ├── AccessError(principal, destination)
 └── ConnectionEndedError        why the gateway ends a connection (take-over, shutdown, …)

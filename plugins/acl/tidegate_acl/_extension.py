@@ -24,7 +24,8 @@ from tidegate.spi import (
 from tidegate.spi.private_files import WRITABLE, warn_of_others
 from tidegate.spi.watched_file import WatchedFile
 from tidegate_acl._audit import AuditLog
-from tidegate_acl._rules import Rules, read_rules
+from tidegate_acl._reading import read_rules
+from tidegate_acl._rules import Rules
 
 _log = logging.getLogger("tidegate.acl")
 
@@ -71,6 +72,7 @@ class AclOptions:
         help="Lines a second of the audit log; one user at one address, and whoever fails to log in "
         "from one address, has a tenth of them. Events past it are counted and not written, so that a "
         "client which is refused again and again cannot push out what others did.",
+        act="events are counted and not written",
     )
 
 

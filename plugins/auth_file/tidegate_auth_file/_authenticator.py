@@ -50,6 +50,8 @@ class AuthFileOptions:
         maximum=64,
         help="Plain passwords checked at a time, each in a thread that stands back for the rest: "
         "what a flood of wrong ones can take of the machine. SCRAM needs no threads.",
+        act="a login waits",
+        metric="logins.waiting",
     )
     memory_limit: int = option(
         128 << 20,
@@ -57,6 +59,7 @@ class AuthFileOptions:
         minimum=1 << 20,
         help="What all these checks may take together; a user whose hash needs more than its part "
         "of it is an error in the file. Guards against hashes that were made to cost a gigabyte.",
+        act="the file is refused",
     )
     rehash: bool = option(
         False,

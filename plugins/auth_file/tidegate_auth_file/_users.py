@@ -274,5 +274,11 @@ def read_text(path: Path) -> str:
             f" tidegate user add --file {path} NAME",
             key="users",
         ) from None
+    except PermissionError as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}; give it to the user that the gateway runs as"
+            " (chown)",
+            key="users",
+        ) from None
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}", key="users") from None

@@ -80,6 +80,7 @@ class JwtOptions:
         minimum=256,
         maximum=64 << 10,
         help="The longest token that is looked at.",
+        act="the login is refused",
     )
 
     def __post_init__(self) -> None:

@@ -54,6 +54,7 @@ class SparkSinkOptions:
         kind=Kind.SIZE,
         minimum=MB,
         help="Bytes of staged files above which staging waits for the table; the store's log grows.",
+        act="staging waits; the acknowledged log grows up to `acknowledged_limit`",
     )
     gap_timeout: float = option(
         30.0,

@@ -263,6 +263,7 @@ class JournalOptions:
         "room. At least 4 files.",
         kind=Kind.SIZE,
         minimum=256 << 10,
+        act="new messages are refused (store full)",
     )
     cleanup_interval: float = option(
         DefaultFloat(30.0),
@@ -291,6 +292,7 @@ class JournalOptions:
         "acknowledgements, checkpoints and other programs still have some.",
         kind=Kind.SIZE,
         minimum=0,
+        act="new messages are refused (store full)",
     )
     slow_sync_threshold: float = option(
         0.5,

@@ -72,7 +72,9 @@ class Share:
         begun_at = perf_counter()
         has_more = self._work(self._step)
         # Also of a step that was the last one: a whole read may be one of few, costly packets.
-        self._fit(perf_counter() - begun_at)
+        took_s = perf_counter() - begun_at
+        if took_s > STEP_S or self._step < STEP_PACKETS:
+            self._fit(took_s)
         if not has_more or self.is_held:
             return
         try:
@@ -125,7 +127,9 @@ class Share:
         now = perf_counter()
         while not self.is_held and self._work(self._step):
             begun_at, now = now, perf_counter()
-            self._fit(now - begun_at)
+            took_s = now - begun_at
+            if took_s > STEP_S or self._step < STEP_PACKETS:
+                self._fit(took_s)
             if now >= ends_at:
                 return True
         return False

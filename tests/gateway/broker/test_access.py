@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from tidegate.spi import (
     AuditKind,
     BranchId,
     Credentials,
+    Held,
     Identity,
     Message,
     Principal,
@@ -627,3 +629,47 @@ async def test_an_auditor_that_fails_changes_nothing(
     async with Broker(extensions=[Notes(bug=bug)]) as broker:
         client = await broker.client(username="ann")
         client.send("topic://t", "m")
+
+
+async def test_what_is_remembered_of_rights_is_held_for_the_connection() -> None:
+    async with Broker(extensions=[Wall(SECRET)]) as broker:
+        client = await broker.client()
+        account = client.connection.account
+        client.subscribe("topic://t.*", qos=0, acknowledge=False)
+        before = account.kinds[Held.RIGHTS]
+        tracemalloc.start()
+        begin = tracemalloc.get_traced_memory()[0]
+        for number in range(300):
+            client.connection.parts.access.check_destination(
+                client.connection, f"topic://t.{number:05}".ljust(256, "\U0001f600")
+            )
+        taken = tracemalloc.get_traced_memory()[0] - begin
+        tracemalloc.stop()
+        counted = account.kinds[Held.RIGHTS] - before
+        assert counted > 300 * 1000
+        assert taken <= 1.5 * counted, (taken, counted)
+        broker.core.rights_changed()
+        assert account.kinds[Held.RIGHTS] < before + 1000
+        client.connection.disconnect(graceful=True)
+        await broker.settle()
+        assert broker.core.accounts.gateway.held == 0
+
+
+async def test_without_room_rights_are_asked_for_each_time() -> None:
+    rules = Wall(SECRET)
+    async with Broker(extensions=[rules]) as broker:
+        client = await broker.client()
+        account = client.connection.account
+        before = account.kinds[Held.RIGHTS]
+        account.limit = account.held + 100
+        client.send("topic://t", "m")
+        asked = len(rules.asked)
+        client.send("topic://t", "m")
+        assert len(rules.asked) > asked
+        assert account.kinds[Held.RIGHTS] == before
+        assert broker.core.accounts.gateway.refused == 0
+        account.limit = 0
+        client.send("topic://t", "m")
+        asked = len(rules.asked)
+        client.send("topic://t", "m")
+        assert len(rules.asked) == asked

@@ -108,10 +108,13 @@ async def test_a_certificate_decides_and_an_exchange_must_end_in_the_same_name()
             await exchange.step(answer)
             with pytest.raises(AccessError, match="two users"):
                 await broker.client("mqtt", "c", exchange=exchange, tls_principal=Principal("ann"))
-        client = await broker.client(
-            "mqtt", exchange=exchange, tls_principal=Principal("sphinx-friend")
-        )
+        friend = Principal("sphinx-friend", sensors, broker.core.now() + 9_000_000)
+        client = await broker.client("mqtt", exchange=exchange, tls_principal=friend)
         assert client.connection.principal == "sphinx-friend"
+        client.connection.authenticated_again(exchange)  # which has no groups and no end
+        assert client.connection.identity.groups == sensors
+        await asyncio.sleep(12)
+        assert isinstance(client.ended, AccessError)
 
 
 async def test_a_method_that_nobody_offers_has_no_exchange() -> None:
@@ -288,6 +291,23 @@ async def test_answers_in_an_exchange_are_counted_and_delayed_too() -> None:
         begin = elapsed()
         assert await other.step(b"smoke") == b"pass"
         assert elapsed() == begin
+
+
+async def test_what_a_directory_does_not_know_of_a_login_stays() -> None:
+    class Short(Door):
+        async def authenticate(self, credentials: Credentials) -> Principal | None:
+            until = broker.core.now() + 9_000_000
+            return Principal("alice", frozenset("old"), until, repr(b"right"))
+
+    door = Short(alice=b"right")
+    door.groups["alice"] = frozenset("new")
+    async with Broker(extensions=[door]) as broker:
+        client = await knock(broker, b"right")
+        assert client.connection.identity.groups == frozenset("new")
+        broker.core.rights_changed()
+        assert client.ended is None
+        await asyncio.sleep(12)
+        assert "expired" in str(client.ended)
 
 
 async def test_guesses_in_an_exchange_count_for_who_was_claimed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import gc
 import time
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate.broker.lists import selector
 from tidegate.broker.lists.selector import compile_selector
 from tidegate.broker.lists.selector_grammar import parse
 from tidegate.broker.lists.selector_like import compile_like
@@ -250,3 +252,13 @@ def test_large_numbers_stay_bounded() -> None:
 def test_a_compiled_selector_is_used_again() -> None:
     assert compile_selector("n = 1") is compile_selector("n = 1")
     assert parse("n = 1") == parse("n=1")
+
+
+def test_long_selectors_are_one_while_somebody_has_them_and_then_forgotten() -> None:
+    text = " OR ".join(f"number = {number}" for number in range(200))
+    assert len(text) > selector._REMEMBERED_CHARACTERS
+    first = compile_selector(text)
+    assert compile_selector(text) is first
+    del first
+    gc.collect()
+    assert text not in selector._long

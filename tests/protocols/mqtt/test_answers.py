@@ -76,7 +76,9 @@ def test_before_5_0_there_are_few_words():
     answers = Answers(4)
     assert answers.disconnect(QUOTA, "full") == b""
     assert read(answers.refusal(ReasonCode.SERVER_UNAVAILABLE, "x"), 4) == Connack(False, 3)
-    assert answers.refusal(QUOTA, "x") == b""  # no return code for it [MQTT-3.2.2-6]
+    assert read(answers.refusal(QUOTA, "x"), 4) == Connack(False, 3)  # the nearest there is
+    no_code = answers.refusal(ReasonCode.PROTOCOL_ERROR, "x")
+    assert no_code == b""  # [MQTT-3.2.2-6]
     assert read(answers.suback(7, (2, 0x97, 0x8F)), 4) == Suback(7, (2, 0x80, 0x80))
     assert read(answers.unsuback(7, (0, 0x11)), 4) == Unsuback(7)
     assert read(answers.connack(True), 4) == Connack(True, 0)

@@ -1,6 +1,7 @@
 """What a client of MQTT 5.0 publishes. For the older versions see test_session.py."""
 
 import logging
+import sys
 
 import pytest
 
@@ -331,3 +332,9 @@ def test_packet_ids_are_told_in_steps_and_a_client_with_too_many_hears_so(client
     for number in range(1, 1000):
         client_5.sends(Pubrel(number))
     assert told[-1][1] < told[-4][1]
+
+
+def test_nothing_of_a_packet_is_kept_when_it_is_handled(client_5):
+    client_5.sends(*(Publish("a/b", b"%d" % number * 300, 0, 0) for number in range(10)))
+    counts = [sys.getrefcount(message.body) for message in messages(client_5)]
+    assert counts == [2] * 10, "the message, and who asks"

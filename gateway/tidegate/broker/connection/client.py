@@ -38,7 +38,7 @@ class Client(ABC):
     Attributes:
         prefetch_count: of subscriptions that are restored with the session.
         identity: who authorizers are told that it is; principal: the name in it.
-        vouched: who can say later who it is.
+        vouched: who can say later who it is; is_certified: its certificate says so.
         expires_at: microseconds since the Unix epoch; it ends then. 0: never.
         is_writable: the socket takes more and the handshake is finished.
         rights: what is remembered of what it may do.
@@ -58,6 +58,7 @@ class Client(ABC):
         "expires_at",
         "identity",
         "in_flight",
+        "is_certified",
         "is_closed",
         "is_writable",
         "key",
@@ -87,11 +88,12 @@ class Client(ABC):
         self.key = self.origin.key
         self.expires_at = principal.expires_at
         self.vouched = Vouched(principal)
+        self.is_certified = request.tls_principal is not None
         self.session: SessionState | None = None
         self.is_writable = False
         self.is_closed = False
-        self.rights = Rights()
         self.account = parts.accounts.open(principal.name, request.peer)
+        self.rights = Rights(self.account)
         self.in_flight = InFlightBytes(self.account, self.crowded)
         self.add_in_flight = self.in_flight.add
         self._peer = peer

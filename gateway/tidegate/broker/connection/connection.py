@@ -146,6 +146,8 @@ class Connection(Client):
         principal = vouched.principal
         if principal.name != self.principal:
             raise AccessError("authenticated again as somebody else", principal=self.principal)
+        if self.is_certified:
+            return  # its groups, and how long it may stay, are those of the certificate
         self.vouched = vouched
         self.expires_at = principal.expires_at
         self.identity = dataclasses.replace(self.identity, groups=principal.groups)
@@ -283,6 +285,7 @@ class Connection(Client):
             return
         parts = self.parts
         self._messages.abort_all()
+        self.rights.end()
         self.account.clear()
         if self._is_counted:
             self._is_counted = False

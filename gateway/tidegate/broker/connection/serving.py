@@ -10,7 +10,7 @@ import msgspec
 
 from tidegate.broker.connection.browser import Browser
 from tidegate.broker.connection.client import Client
-from tidegate.broker.destinations import group_of, subscription_of
+from tidegate.broker.destinations import SELECTOR_FACTOR, group_of, subscription_of
 from tidegate.broker.lists.pending_list import Consumer, PendingList
 from tidegate.broker.lists.selector import Matcher, compile_selector
 from tidegate.broker.lists.succession import Succession
@@ -60,6 +60,7 @@ class Serving:
     consumers: dict[str, Consumer] = field(default_factory=dict[str, Consumer])
     _ended: list[PendingList] = field(default_factory=list[PendingList])
     _attached: int = 0
+    _selectors: dict[str, int] = field(default_factory=dict[str, int])
 
     def subscribe(self, request: SubscribeRequest, token: Token = None) -> bool:
         parts = self._parts
@@ -116,14 +117,17 @@ class Serving:
         if names.is_queue(request.destination) and names.is_filter(request.destination):
             # The queues of the new one are counted with the next: they come bit by bit.
             self._attached = sum(len(item.lists) for item in self.consumers.values())
+        more = SELECTOR_FACTOR * len(request.selector)
         size = CONSUMER_BYTES * (len(self.consumers) + 1) + ATTACHED_BYTES * self._attached
-        self._client.account.put(Held.SUBSCRIPTIONS, size)
+        self._client.account.put(Held.SUBSCRIPTIONS, size + sum(self._selectors.values()) + more)
+        if more:
+            self._selectors[request.key] = more
 
     def _recount(self) -> None:
         """There are fewer subscriptions, or those of a session again."""
         if not self._client.is_closed:
             account, size = self._client.account, CONSUMER_BYTES * len(self.consumers)
-            size += ATTACHED_BYTES * self._attached
+            size += ATTACHED_BYTES * self._attached + sum(self._selectors.values())
             account.add(Held.SUBSCRIPTIONS, size - account.kinds[Held.SUBSCRIPTIONS])
 
     def _leave(self, consumer: Consumer) -> PendingList | None:
@@ -313,6 +317,7 @@ class Serving:
     def drop(self, consumer: Consumer, *, forget: bool = False) -> None:
         """Stop serving; what is in flight goes back, lists that end with it are removed."""
         self.consumers.pop(consumer.key, None)
+        self._selectors.pop(consumer.key, None)
         parts = self._parts
         parts.destinations.unwatch_queues(consumer)
         if isinstance(consumer, Browser):

@@ -134,6 +134,15 @@ class Account:
                     )
             node = node.parent
 
+    def has_room(self, size: int) -> bool:
+        """Whether *size* bytes more are not too many; who is told so is not refused anything."""
+        node: Account | None = self
+        while node is not None:
+            if node.limit and node.held + size > node.limit:
+                return False
+            node = node.parent
+        return True
+
     def count(self, what: Counted) -> None:
         """One more. Raises: FlowControlError; then it is not counted."""
         self.check_count(what)

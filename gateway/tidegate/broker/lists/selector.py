@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from weakref import WeakValueDictionary
 
 from tidegate.broker.lists.selector_like import compile_like
 from tidegate.spi import Message, RequestError
@@ -35,6 +36,7 @@ _Evaluate: TypeAlias = Callable[[Message], Value]
 
 #: Compiled selectors that are remembered: clients use few, and many connections use the same.
 _REMEMBERED: Final = 256
+_REMEMBERED_CHARACTERS: Final = 1024
 
 _NUMBER: Final = re.compile(
     r"[+-]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?"
@@ -50,10 +52,25 @@ def compile_selector(text: str) -> Matcher | None:
 
     Raises: RequestError that says what is wrong with it and where.
     """
-    return _compile(text) if text.strip() else None
+    if not text.strip():
+        return None
+    if len(text) <= _REMEMBERED_CHARACTERS:
+        return _remembered(text)
+    found = _long.get(text)
+    if found is None:
+        found = _long[text] = _compile(text)
+    return found
+
+
+#: Long ones are forgotten when nobody has them: compiled they take twenty times their length.
+_long: Final[WeakValueDictionary[str, Matcher]] = WeakValueDictionary()
 
 
 @lru_cache(maxsize=_REMEMBERED)
+def _remembered(text: str) -> Matcher:
+    return _compile(text)
+
+
 def _compile(text: str) -> Matcher:
     # Reading and building the grammar takes a tenth of a second: of the first selector, not of a start.
     from tidegate.broker.lists.selector_grammar import parse

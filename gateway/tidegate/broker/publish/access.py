@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence, Sized
 from functools import partial
 from typing import Final, Protocol, TypeAlias, final
 
 import msgspec
 
+from tidegate.broker.limits.accounts import Account
 from tidegate.broker.limits.acknowledged import AcknowledgedLog
 from tidegate.plugin_exit import FAILURES
 from tidegate.spi import (
@@ -23,6 +24,7 @@ from tidegate.spi import (
     Auditor,
     Authorizer,
     FlowControlError,
+    Held,
     Identity,
     Interceptor,
     Message,
@@ -30,6 +32,7 @@ from tidegate.spi import (
     SubscribeRequest,
     Verdict,
     names,
+    text_bytes,
 )
 
 _log = logging.getLogger("tidegate.broker")
@@ -37,8 +40,11 @@ _log = logging.getLogger("tidegate.broker")
 #: Answers that are remembered for a connection, of each kind; past it they are asked anew.
 AUTHORIZATIONS_MAX: Final = 1000
 
-#: About longer names is asked each time: what is remembered of a connection stays below 1 MiB.
+#: About longer names is asked each time.
 _REMEMBERED_CHARACTERS: Final = 256
+
+#: Of one answer, besides the name: its place in a dict, and a tuple.
+_ANSWER_BYTES: Final = 160
 
 #: Tells whether messages of a destination may be delivered.
 Allows: TypeAlias = Callable[[str], bool]
@@ -76,15 +82,20 @@ def check_own(write: OwnWrite, destination: str) -> None:
 class Rights:
     """What is remembered of what an author may do, until rights change.
 
+    Args: account: of a connection, which holds it; None: of a will, about which little is asked. Where
+        there is no room for an answer, it is asked for each time.
+
     Attributes:
         publishable: destinations of publishes about which nothing more is to be asked.
         takeable: by action, destinations of deliveries and whether they are permitted.
         is_complete: *verdicts* has all that was answered since rights changed.
     """
 
-    __slots__ = ("is_complete", "publishable", "takeable", "verdicts")
+    __slots__ = ("_account", "_size", "is_complete", "publishable", "takeable", "verdicts")
 
-    def __init__(self) -> None:
+    def __init__(self, account: Account | None = None) -> None:
+        self._account = account
+        self._size = 0
         self.publishable: dict[str, None] = {}
         self.takeable: dict[Action, _Takeable] = {}
         self.verdicts: dict[tuple[Action, str], Verdict] = {}
@@ -92,11 +103,38 @@ class Rights:
 
     def forget(self) -> None:
         """Rights are other ones now."""
+        self._clear()
+        self.is_complete = True
+
+    def end(self) -> None:
+        """The connection has ended, and its account is to be cleared."""
+        self._clear()
+        self._account = None
+
+    def takes(self, answers: Sized, destination: str) -> bool:
+        """Count one more that is about to be put into *answers*. Returns: False when it is not to be."""
+        if len(destination) > _REMEMBERED_CHARACTERS:
+            return False
+        if len(answers) >= AUTHORIZATIONS_MAX:
+            self._clear()
+            self.is_complete = False
+        account = self._account
+        if account is not None:
+            size = _ANSWER_BYTES + text_bytes(destination)
+            if not account.has_room(size):
+                return False
+            account.add(Held.RIGHTS, size)
+            self._size += size
+        return True
+
+    def _clear(self) -> None:
         self.publishable.clear()
         self.verdicts.clear()
         for known in self.takeable.values():
             known.clear()
-        self.is_complete = True
+        if self._account is not None:
+            self._account.add(Held.RIGHTS, -self._size)
+        self._size = 0
 
 
 @final
@@ -106,17 +144,16 @@ class _Takeable(dict[str, bool]):
     Each delivery of a filter that is broader than the right looks here, so that must be one look.
     """
 
-    __slots__ = ("_permits",)
+    __slots__ = ("_permits", "_rights")
 
-    def __init__(self, permits: Allows) -> None:
+    def __init__(self, permits: Allows, rights: Rights) -> None:
         super().__init__()
         self._permits = permits
+        self._rights = rights
 
     def __missing__(self, destination: str) -> bool:
         is_permitted = self._permits(destination)
-        if len(destination) <= _REMEMBERED_CHARACTERS:
-            if len(self) >= AUTHORIZATIONS_MAX:
-                self.clear()
+        if self._rights.takes(self, destination):
             self[destination] = is_permitted
         return is_permitted
 
@@ -175,10 +212,7 @@ class Access:
                     break
                 if asked is Verdict.FILTER:
                     verdict = asked
-        if len(destination) <= _REMEMBERED_CHARACTERS:
-            if len(verdicts) >= AUTHORIZATIONS_MAX:
-                verdicts.clear()
-                author.rights.is_complete = False
+        if author.rights.takes(verdicts, destination):
             verdicts[action, destination] = verdict
         else:
             author.rights.is_complete = False
@@ -253,9 +287,7 @@ class Access:
         self.authorize(author, Action.PUBLISH, destination)
         self._check_create(author, destination)
         is_there = destination in self._queues or not names.is_queue(destination)
-        if is_there and len(destination) <= _REMEMBERED_CHARACTERS:
-            if len(publishable) >= AUTHORIZATIONS_MAX:
-                publishable.clear()
+        if is_there and author.rights.takes(publishable, destination):
             publishable[destination] = None
 
     def _check_create(self, author: Author, destination: str) -> None:
@@ -365,7 +397,7 @@ class Access:
             raise self.refusal(author, action, destination)
         takeable = author.rights.takeable
         if action not in takeable:
-            takeable[action] = _Takeable(partial(self.permits, author, action))
+            takeable[action] = _Takeable(partial(self.permits, author, action), author.rights)
         return takeable[action].__getitem__
 
 

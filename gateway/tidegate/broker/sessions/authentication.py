@@ -301,7 +301,8 @@ def _vouched(principal: Principal, by: object) -> Vouched:
     now = vouched.now()
     if now is None:
         raise AccessError("the authentication does not count any more", principal=principal.name)
-    return Vouched(now, vouched.by)
+    # Of a directory's answer only the groups count: how long the login lasts it need not know.
+    return Vouched(dataclasses.replace(principal, groups=now.groups), vouched.by)
 
 
 def _checked(principal: Principal) -> Principal:

@@ -23,3 +23,4 @@ class Held(enum.IntEnum):
     DUPLICATE_IDS = 8
     LOGIN = 9  # sent by clients that are not let in yet
     PACKET_IDS = 10  # of MQTT messages in the middle of their handshake
+    RIGHTS = 11  # what is remembered of what a client may do

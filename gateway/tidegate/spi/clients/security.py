@@ -171,8 +171,8 @@ class Directory(Protocol):
 
         Args: principal: as this authenticator answered it, ``proof`` and all; without a proof when
             only the name is known, of one that has been away since a start before this one.
-        Returns: None when it is nobody any more, or what it was let in by does not count any more:
-            its connection ends.
+        Returns: one with the same name, of which the groups count; None when it is nobody any more, or
+            what it was let in by does not count any more: its connection ends.
         """
         ...
 
