@@ -56,6 +56,7 @@ async def test_a_new_subscriber_is_given_all_values_at_once() -> None:
             *("publish.messages.duplicates", "retained messages.count", "store.messages.count"),
             *("subscriptions.count", "shared_subscriptions.count"),
             *broker.core.held(),
+            *(f"waiting.{what}" for what in ("maximum", "largest.bytes", "largest.destination")),
             *(f"logins.{what}" for what in ("refused", "checking", "waiting", "delayed")),
             *("logins.dropped", "logins.abandoned", "logins.failures.bytes"),
             *("overload.active", "overload.refused"),
