@@ -24,7 +24,7 @@ FAILURES: Final = (Exception, *EXITS)
 Exit: TypeAlias = SystemExit | KeyboardInterrupt
 
 _OF_THE_LOOP: Final = ("asyncio", "uvloop")
-_UNKNOWN: Final = "unknown (its name is in the path)"
+_UNKNOWN: Final = "unknown (the event loop was asked to call it)"
 
 
 class PluginExitError(PluginError):

@@ -141,7 +141,9 @@ def test_an_exit_that_the_loop_was_asked_to_call_has_no_frame_and_ends_nothing(
     gateway = Running(work)
     run_until_signal(lambda: gateway, lambda _gateway: None)
     assert gateway.calls == ["still there", "stop"]
-    assert "plugin unknown (its name is in the path): it called sys.exit(9)" in caplog.text
+    assert (
+        "plugin unknown (the event loop was asked to call it): it called sys.exit(9)" in caplog.text
+    )
 
 
 @pytest.mark.parametrize("error", EXITS, ids=["exit", "interrupt"])

@@ -24,7 +24,8 @@ from tidegate.spi import (
 from tidegate.spi.private_files import WRITABLE, warn_of_others
 from tidegate.spi.watched_file import WatchedFile
 from tidegate_acl._audit import AuditLog
-from tidegate_acl._rules import Rules, read_rules
+from tidegate_acl._reading import read_rules
+from tidegate_acl._rules import Rules
 
 _log = logging.getLogger("tidegate.acl")
 

@@ -71,8 +71,24 @@ def decide(wanted: Sequence[str], patterns: Sequence[Pattern]) -> tuple[Coverage
     Returns: also the indices of patterns that decided about some name, with -1 for none of them, in
         ascending order, as far as was looked to know the answer.
     """
-    walk = _Walk(tuple(wanted), patterns)
-    return walk.result(), tuple(sorted(walk.deciding))
+    # Of many rules few are about the same names.
+    meeting = [index for index, item in enumerate(patterns) if meet(item.levels, wanted)]
+    walk = _Walk(tuple(wanted), [patterns[index] for index in meeting])
+    coverage = walk.result()
+    deciding = sorted(meeting[index] if index >= 0 else -1 for index in walk.deciding)
+    return coverage, tuple(deciding)
+
+
+def meet(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether two filters may cover a name both; False is sure."""
+    for mine, theirs in zip(one, other, strict=False):
+        if mine == _REST or theirs == _REST:
+            return True
+        if mine != theirs and mine != _ONE and theirs != _ONE:
+            return False
+    longer = one if len(one) > len(other) else other
+    shorter = min(len(one), len(other))
+    return len(longer) == shorter or longer[shorter] == _REST
 
 
 #: Levels consumed, and patterns alive (a set of their indices, as bits): those that agree with these levels.

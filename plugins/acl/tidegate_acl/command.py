@@ -50,7 +50,8 @@ def explain(
 
     Exit code 0: allowed, perhaps in part; 1: refused.
     """
-    from tidegate_acl._rules import NOWHERE, read_rules
+    from tidegate_acl._reading import read_rules
+    from tidegate_acl._rules import NOWHERE
 
     host: CommandHost = context.obj
     _check_name(action, name, action in NOWHERE)

@@ -28,7 +28,8 @@ from tidegate.spi import (
     Verdict,
     names,
 )
-from tidegate_acl._rules import Rules, parse_rules
+from tidegate_acl._reading import parse_rules
+from tidegate_acl._rules import Rules
 
 CLIENT_IDS: Final = ("a", "b", "c")
 PRINCIPALS: Final = {"a": "p", "b": "p", "c": "q"}

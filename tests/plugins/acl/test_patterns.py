@@ -110,3 +110,19 @@ def test_a_filter_that_would_take_long_is_asked_about_message_by_message() -> No
     walk = _patterns._Walk(("*",) * 6, many)
     assert walk.result() in (Coverage.SOME, Coverage.ALL)
     assert walk._work <= _patterns.WORK_MAX * 1.1
+
+
+@pytest.mark.parametrize("allows", [True, False])
+@pytest.mark.parametrize("wanted", [["*"] * 128, ["*"] * 127 + [">"], [">"], ["*", "*", "*", "b1"]])
+def test_a_hundred_rules_are_no_reason_to_give_up(wanted: list[str], allows: bool) -> None:
+    texts = [f"a{number}.*.b{number % 7}.>" for number in range(100)]
+    texts += [f"*.c{number % 5}.>" for number in range(100)]
+    patterns = [pattern(text, allows) for text in texts]
+    if allows:
+        patterns.append(pattern(">"))
+    walk = _patterns._Walk(tuple(wanted), patterns)
+    assert walk.result() is (Coverage.ALL if allows else Coverage.NONE)
+    mixed = [pattern(text, index % 2 == 0) for index, text in enumerate(texts)]
+    walk = _patterns._Walk(tuple(wanted), mixed)
+    assert walk.result() is Coverage.SOME
+    assert walk._work < 500

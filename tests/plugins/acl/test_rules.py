@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.spi import NOT_ASKED, Action, ConfigError, Verdict
-from tidegate_acl._rules import FILE_BYTES_MAX, parse_rules, read_rules
+from tidegate_acl._reading import FILE_BYTES_MAX, parse_rules, read_rules
 
 ALLOW, DENY, FILTER = Verdict.ALLOW, Verdict.DENY, Verdict.FILTER
 
@@ -217,3 +217,47 @@ def test_which_rules_decided_is_told(somebody) -> None:
     assert rules.decide(connect, Action.SUBSCRIBE, "topic://a.b").rules == (second,)
     assert rules.decide(connect, Action.SUBSCRIBE, "topic://a.>").rules == (second, None)
     assert (second.text(), second.line) == ("rule 2 (line 3)", 3)
+
+
+def test_what_is_decided_once_for_all_is_nobody_s_own(somebody) -> None:
+    text = """
+    [[rules]]
+    deny = "subscribe"
+    destinations = "own.{client_id}.secret"
+    [[rules]]
+    allow = "subscribe"
+    destinations = ["own.{client_id}.>", "x.>"]
+    [[rules]]
+    allow = "subscribe"
+    destinations = "y.>"
+    principals = "bob"
+    """
+    rules = parse_rules(text)
+    for _ in range(2):
+        for name, client_id, other in (
+            ("ann", "c1", "c2"),
+            ("ann", "c2", "c1"),
+            ("bob", "c1", "c2"),
+        ):
+            for wanted, verdict in (
+                ("x.>", ALLOW),
+                ("x.*.b", ALLOW),
+                (f"own.{client_id}.a.>", ALLOW),
+                (f"own.{client_id}.>", FILTER),
+                (f"own.{other}.>", DENY),
+                ("own.*.a", FILTER),
+                (">", FILTER),
+                ("y.>", ALLOW if name == "bob" else DENY),
+                ("z.>", DENY),
+            ):
+                identity = somebody(name, client_id)
+                decided = rules.decide(identity, Action.SUBSCRIBE, f"topic://{wanted}")
+                assert decided.verdict is verdict, (name, client_id, wanted)
+                if verdict is ALLOW:
+                    assert decided.rules == (rules.rules[2 if wanted == "y.>" else 1],)
+    # Thousands of identities do not make it forget who is who, nor keep them all.
+    for number in range(3000):
+        identity = somebody("ann", f"n{number}")
+        decided = rules.decide(identity, Action.SUBSCRIBE, f"topic://own.n{number}.a.>")
+        assert decided.verdict is ALLOW
+    assert len(rules._ready) <= 1000

@@ -53,7 +53,7 @@ def message_of(
     # it is: twice as fast as looking at the headers one by one.
     content_type = headers.pop("content-type", "")
     persistent = headers.pop("persistent", "true")
-    if frame.pairs or persistent != "true" or not _UNUSUAL.isdisjoint(headers):
+    if frame.pairs or persistent != "true" or (headers and not _UNUSUAL.isdisjoint(headers)):
         headers["content-type"] = content_type
         headers["persistent"] = persistent
         return _any_message(
@@ -62,7 +62,7 @@ def message_of(
     return Message(
         destination,
         frame.body,
-        tuple(frame.headers.items()),
+        tuple(headers.items()) if headers else (),
         received_at,
         0,
         PRIORITY_DEFAULT,
