@@ -45,7 +45,7 @@ class Waiting:
         self._walks = walks
         self._calls = 0
         self.maximum = self.largest_bytes = 0
-        self.largest = ""
+        self.largest = "none"
 
     def sample(self) -> None:
         """Look at all together, and now and then at each."""
@@ -55,7 +55,7 @@ class Waiting:
         self._calls += 1
 
     def _look(self) -> Walk:
-        most, name = 0, ""
+        most, name = 0, "none"
         for number, leaf in enumerate(list(self._leaves()), 1):
             size = leaf.cursor.memory_bytes
             if size > most:
