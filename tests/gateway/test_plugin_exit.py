@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import tidegate
 from tidegate.cli._run import run_until_signal
 from tidegate.config import parse_config, resolve
 from tidegate.gateway import Gateway
@@ -178,6 +179,16 @@ def test_what_the_gateway_itself_runs_into_is_told(
     with pytest.raises(PluginExitError, match=r"sys\.exit\(5\)"):
         run_until_signal(lambda: Running(lambda: asyncio.sleep(0)), lambda _gateway: None)
     gc.collect()
+
+
+def test_the_broker_outlives_an_exit_wherever_it_outlives_an_exception() -> None:
+    broker = Path(tidegate.__file__).with_name("broker")
+    narrow = [
+        path.name
+        for path in sorted(broker.rglob("*.py"))
+        if "except Exception" in path.read_text(encoding="utf-8")
+    ]
+    assert not narrow, "catch tidegate.plugin_exit.FAILURES: SystemExit passes by Exception"
 
 
 def test_other_errors_pass_as_they_are() -> None:

@@ -36,7 +36,7 @@ INFLIGHT_WORK: Final = 5
 
 #: Operations of one turn: who adds messages beyond that goes on in the next one. The store takes 2
 #: to 5 microseconds of the loop for each.
-TURN_OPERATIONS_MAX: Final = 2000
+TURN_OPERATIONS_MAX: Final = 1500
 
 #: Throttle reason: bodies accepted but not yet durable are over the limit.
 UNWRITTEN: Final = "unwritten"
