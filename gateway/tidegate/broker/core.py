@@ -17,6 +17,7 @@ from tidegate.broker.connection.connection import Connection
 from tidegate.broker.limits.newcomers import Newcomers
 from tidegate.broker.limits.overload import Overload
 from tidegate.broker.limits.sockets import Sockets
+from tidegate.broker.limits.waiting import Waiting
 from tidegate.broker.parts import Parts
 from tidegate.broker.publish.system_topics import SystemTopics
 from tidegate.broker.sessions.authentication import Authentication
@@ -59,6 +60,8 @@ class BrokerCore(Parts):
         self.socket_opened, self.socket_closed = sockets.opened, sockets.closed
         newcomers = Newcomers(self.accounts.gateway, self.config.login_input_limit)
         self.newcomer_holds = newcomers.holds
+        memories = (self.accounts.stored_memory, self.accounts.unstored_memory)
+        self.waiting = Waiting(lambda: self.destinations.charged, memories, self.flow.walks)
         self._authentication = Authentication(self.extensions, self.config, self._login_refused)
         self.begin_authentication = self._authentication.begin
         self.sessions.who_now = self._authentication.known_by_name
@@ -279,6 +282,7 @@ class BrokerCore(Parts):
 
     async def _maintain_once(self) -> None:
         now, elapsed = self.now(), self.writer.elapsed()
+        self.waiting.sample()
         for connection in [item for item in self._expiring if 0 < item.expires_at <= now]:
             connection.end(
                 AccessError("the credentials have expired", principal=connection.principal)
@@ -345,4 +349,5 @@ class BrokerCore(Parts):
             "publish.messages.duplicates": self.duplicates.discarded,
             "subscriptions.count": served + away,
             **self.held(),
+            **self.waiting.snapshot(),
         }

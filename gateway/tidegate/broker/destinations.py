@@ -79,6 +79,7 @@ class Destinations:
         durable: by the client's key and name.
         shared: by owner, share group and filter, see :func:`group_of`.
         routes: by destination, what is known.
+        charged: all lists there are, each with who is charged with it.
     """
 
     def __init__(
@@ -97,13 +98,11 @@ class Destinations:
         self.shared: dict[Group, PendingList] = {}
         self.queues: dict[str, PendingList] = {}
         self._by_client: dict[str, dict[str, PendingList]] = {}
-        # Shared subscriptions: the sessions that have them also while away.
         self._accounts = accounts
-        # Who is charged with what, as long as the list is there.
-        self._charged: dict[PendingList, tuple[Account, Counted, int]] = {}
+        self.charged: dict[PendingList, tuple[Account, Counted, int]] = {}
         self._levels_max = config.levels_max
         self._queues_max = config.queues_max
-        self._members: dict[Group, set[object]] = {}
+        self._members: dict[Group, set[object]] = {}  # the sessions that have it, also while away
         self._store = flow.store
         self._writer = flow.writer
         self._flow = flow
@@ -184,12 +183,12 @@ class Destinations:
         return self._add_queue(destination, owner, take_id)
 
     def _charge(self, made: PendingList, account: Account, what: Counted, size: int) -> None:
-        self._charged[made] = account, what, size
+        self.charged[made] = account, what, size
         account.recount(what, 1)
         account.add(Held.QUEUES if what is Counted.QUEUES else Held.SUBSCRIPTIONS, size)
 
     def _discharge(self, gone: PendingList) -> None:
-        account, what, size = self._charged.pop(gone, (None, Counted.QUEUES, 0))
+        account, what, size = self.charged.pop(gone, (None, Counted.QUEUES, 0))
         if account is not None:
             account.recount(what, -1)
             account.add(Held.QUEUES if what is Counted.QUEUES else Held.SUBSCRIPTIONS, -size)

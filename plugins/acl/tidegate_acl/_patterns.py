@@ -73,10 +73,27 @@ def decide(wanted: Sequence[str], patterns: Sequence[Pattern]) -> tuple[Coverage
     """
     # Of many rules few are about the same names.
     meeting = [index for index, item in enumerate(patterns) if meet(item.levels, wanted)]
+    if meeting and _includes(patterns[meeting[0]], wanted):
+        return (Coverage.ALL if patterns[meeting[0]].allows else Coverage.NONE), (meeting[0],)
     walk = _Walk(tuple(wanted), [patterns[index] for index in meeting])
     coverage = walk.result()
     deciding = sorted(meeting[index] if index >= 0 else -1 for index in walk.deciding)
     return coverage, tuple(deciding)
+
+
+def _includes(pattern: Pattern, wanted: Sequence[str]) -> bool:
+    """Whether the pattern covers all that *wanted* does; True is sure."""
+    levels = pattern.levels
+    if levels[0] in (_ONE, _REST) and wanted[0].startswith("$") and not pattern.covers_dollar:
+        return False
+    for position, level in enumerate(levels):
+        if level == _REST:
+            return True
+        if position >= len(wanted) or wanted[position] == _REST:
+            return False
+        if level not in (_ONE, wanted[position]):
+            return False
+    return len(levels) == len(wanted)
 
 
 def meet(one: Sequence[str], other: Sequence[str]) -> bool:

@@ -49,6 +49,7 @@ async def test_a_new_subscriber_is_given_all_values_at_once() -> None:
         assert got.pop("version") == "tidegate version 0"
         assert got.pop("uptime") == "0 seconds"
         assert got.pop("store.writable") == "1"
+        assert got.pop("waiting.largest.destination") == "none"
         assert set(got) == {
             *("clients.connected", "clients.disconnected", "clients.total"),
             *("clients.maximum", "clients.expired"),
@@ -56,6 +57,7 @@ async def test_a_new_subscriber_is_given_all_values_at_once() -> None:
             *("publish.messages.duplicates", "retained messages.count", "store.messages.count"),
             *("subscriptions.count", "shared_subscriptions.count"),
             *broker.core.held(),
+            *("waiting.maximum", "waiting.largest.bytes"),
             *(f"logins.{what}" for what in ("refused", "checking", "waiting", "delayed")),
             *("logins.dropped", "logins.abandoned", "logins.failures.bytes"),
             *("overload.active", "overload.refused"),

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from broker_harness import Broker, key_of, message
 
+from tidegate.broker.turn import flow
 from tidegate.broker.turn.turn import Turn
 from tidegate.broker.turn.writer import FULL_BACK_OFF_S
 from tidegate.spi import (
@@ -381,6 +382,40 @@ async def test_acknowledgements_free_room_although_new_destinations_do_not_fit()
         assert client.confirmations == ["r1", "r3"]
         assert [token for token, _ in client.failures] == ["r2"]
         assert "queue://new" in broker.contents.destinations
+
+
+async def test_a_client_that_waits_for_a_turn_goes_on_when_that_waits_for_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its acknowledgement may be what makes room."""
+    monkeypatch.setattr(flow, "TURN_WORK_MAX", 2 * flow.STATE_WORK)
+    async with Broker() as broker:
+        client = await broker.client()
+        client.subscribe("queue://q")
+        await broker.settle()
+        client.send("queue://q", "1")
+        await broker.settle()
+        is_acknowledged = False
+
+        def is_full(batch: WriteBatch) -> bool:
+            nonlocal is_acknowledged
+            is_acknowledged = is_acknowledged or has(batch, Acknowledge)
+            return not is_acknowledged
+
+        broker.store.is_full = is_full
+        broker.store.hold()
+        client.send("queue://new", "lost", "r1")
+        await broker.settle()
+        for number in range(3):
+            client.subscribe(f"topic://t{number}", f"t{number}")
+        assert client.is_paused
+        broker.store.release()
+        await broker.settle()
+        assert not client.is_paused
+        client.ack_all(token="r2")
+        await broker.core.writer.drained()
+        assert client.confirmations == ["r2"]
+        assert [token for token, _ in client.failures] == ["r1"]
 
 
 async def test_publishes_are_refused_during_the_back_off_and_accepted_after_it() -> None:

@@ -6,8 +6,23 @@ from tidegate_protocols.mqtt import PacketViolationError, ReasonCode
 from tidegate_protocols.mqtt.messages.aliases import AliasesIn, AliasesOut
 
 
+def untold(size):
+    raise AssertionError(f"short topics are not told, but {size} bytes are")
+
+
+def test_long_topics_that_have_an_alias_count():
+    told = []
+    aliases = AliasesIn(16, told.append)
+    for alias in range(1, 17):
+        aliases.resolve("t" * 60_000, alias)
+    assert len(told) == 16
+    assert told[-1] >= 16 * 60_000
+    aliases.resolve("short", 1)
+    assert told[-1] < told[-2]
+
+
 def test_an_alias_stands_for_the_topic_that_it_was_last_given():
-    aliases = AliasesIn(2)
+    aliases = AliasesIn(2, untold)
     assert aliases.resolve("a", 1) == "a"
     assert aliases.resolve("b", 2) == "b"
     assert aliases.resolve("", 1) == "a"
@@ -18,13 +33,13 @@ def test_an_alias_stands_for_the_topic_that_it_was_last_given():
 @pytest.mark.parametrize(("alias_max", "alias"), [(0, 1), (2, 3), (2, 0)])
 def test_an_alias_that_was_not_offered_is_invalid(alias_max, alias):
     with pytest.raises(PacketViolationError) as caught:  # 5.0:MQTT-3.3.2-9
-        AliasesIn(alias_max).resolve("a", alias)
+        AliasesIn(alias_max, untold).resolve("a", alias)
     assert caught.value.wire_code == ReasonCode.TOPIC_ALIAS_INVALID
 
 
 def test_an_alias_without_a_meaning_is_a_protocol_error():
     with pytest.raises(PacketViolationError) as caught:
-        AliasesIn(2).resolve("", 1)
+        AliasesIn(2, untold).resolve("", 1)
     assert caught.value.wire_code == ReasonCode.PROTOCOL_ERROR
 
 

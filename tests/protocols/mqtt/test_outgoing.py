@@ -57,6 +57,19 @@ def test_messages_of_qos_0_keep_their_place_in_their_own_subscription(make_side,
     assert side.bodies() == [b"2", b"3"]
 
 
+def test_each_packet_of_a_run_has_its_own_header(make_side, stored):
+    side = make_side()
+    bodies = [b"a", b"b", b"", b"c" * 300, b"d" * 300, b"e", b"f", b"g" * 20_000]
+    run = [
+        stored(number, body=body, qos=number % 4 // 2, delivery_count=number % 3 // 2)
+        for number, body in enumerate(bodies)
+    ]
+    side.outgoing.deliver(side.subscribed("a", 1), run)
+    assert [(packet.body, packet.qos, packet.dup) for packet in side.gets()] == [
+        (m.message.body, m.message.qos, m.message.qos > 0 and m.delivery_count > 0) for m in run
+    ]
+
+
 def test_a_released_id_takes_room_until_it_is_complete(make_side, stored):
     side = make_side(size=1)
     side.outgoing.deliver(side.subscribed(), messages(stored, 1, 2))

@@ -63,7 +63,8 @@ class TurnWriter:
         clock: microseconds since the epoch; may jump when the operator sets it.
         end_of_turn: called at the end of each turn before it is sealed: hands out messages for
             which consumers have room again.
-        on_write: called when a turn is done, durable or not, with the bytes not yet durable.
+        on_write: called when a turn is done, durable or not, or waits for room, with the bytes not
+            yet durable.
 
     Attributes:
         turn: the one that is being filled.
@@ -352,6 +353,8 @@ class TurnWriter:
             except StoreError as still:
                 if not still.retryable or self._gives_up.is_set():
                     raise
+                # Who waits for this turn may be the one whose acknowledgements make room.
+                self._on_write(self.turn.body_bytes)
                 self.full_until = self._loop.time() + FULL_BACK_OFF_S
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(FULL_BACK_OFF_S):

@@ -8,8 +8,8 @@ import enum
 class Held(enum.IntEnum):
     """Why bytes are held.
 
-    The first two are what a front-end holds and tells with :meth:`BrokerConnection.holds`, and packet
-    ids, which the broker counts as well where a session keeps them; it counts the others itself.
+    The first two, packet ids and aliases are what a front-end holds and tells with
+    :meth:`BrokerConnection.holds`. Packet ids that a session keeps, and all others, the broker counts.
     """
 
     INPUT = 0  # a frame or packet whose end has not come
@@ -23,4 +23,5 @@ class Held(enum.IntEnum):
     DUPLICATE_IDS = 8
     LOGIN = 9  # sent by clients that are not let in yet
     PACKET_IDS = 10  # of MQTT messages in the middle of their handshake
+    ALIASES = 11  # long topic names that have one
     RIGHTS = 11  # what is remembered of what a client may do

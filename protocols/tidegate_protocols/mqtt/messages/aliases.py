@@ -5,27 +5,39 @@ Each direction has its own table, which ends with the connection [MQTT-3.3.2-7].
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, final
 
+from tidegate.spi import text_bytes
 from tidegate_protocols.mqtt.codec.codes import PacketViolationError, ReasonCode
+
+#: The broker is told of so many bytes more or fewer: short topics are not worth it.
+STEP_BYTES: Final = 16 * 1024
 
 _EMPTY_TOPIC: Final = b"\0\0"
 
 
 @final
 class AliasesIn:
-    """What the client's aliases mean. alias_max: 0 to 65535; bounds the table."""
+    """What the client's aliases mean.
 
-    __slots__ = ("_alias_max", "_topics")
+    Args: alias_max: 0 to 65535; bounds the table; tell: told now and then how many bytes the topics
+        take. May raise FlowControlError.
+    """
 
-    def __init__(self, alias_max: int) -> None:
+    __slots__ = ("_alias_max", "_bytes", "_tell", "_told", "_topics")
+
+    def __init__(self, alias_max: int, tell: Callable[[int], None]) -> None:
         self._alias_max = alias_max
+        self._tell = tell
+        self._bytes = self._told = 0
         self._topics: dict[int, str] = {}
 
     def resolve(self, topic: str, alias: int) -> str:
         """The topic of a PUBLISH that has an alias; learns it when *topic* is given.
 
-        Raises: PacketViolationError for an alias that we did not offer, or that means nothing yet.
+        Raises: PacketViolationError for an alias that we did not offer, or that means nothing yet;
+            FlowControlError: no more may be held for this client.
         """
         if not 0 < alias <= self._alias_max:
             raise PacketViolationError(
@@ -34,7 +46,11 @@ class AliasesIn:
                 ReasonCode.TOPIC_ALIAS_INVALID,
             )
         if topic:
+            self._bytes += text_bytes(topic) - text_bytes(self._topics.get(alias, ""))
             self._topics[alias] = topic
+            if abs(self._bytes - self._told) >= STEP_BYTES:
+                self._tell(self._bytes)
+                self._told = self._bytes
             return topic
         known = self._topics.get(alias)
         if known is None:

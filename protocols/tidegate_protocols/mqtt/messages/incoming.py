@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, final
 
 import msgspec
@@ -252,9 +253,11 @@ class Incoming:
             self._received[packet_id] = token
 
     def _resolve(self, topic: str, alias: int) -> str:
-        """Raises: PacketViolationError."""
+        """Raises: PacketViolationError, FlowControlError."""
         if self._aliases is None:
-            self._aliases = AliasesIn(self._options.topic_alias_max)
+            self._aliases = AliasesIn(
+                self._options.topic_alias_max, partial(self._connection.holds, Held.ALIASES)
+            )
         return self._aliases.resolve(topic, alias)
 
     def _message(self, packet: Publish, destination: str, now_us: int) -> Message:

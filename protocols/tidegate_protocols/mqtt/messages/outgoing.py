@@ -218,6 +218,8 @@ class Outgoing:
         fan_out = self._fan_out
         may_keep = not qos_max and not start and self._is_common(subscription)
         index = start
+        header = b""  # of the packet before: most of a run have the same
+        header_first = header_length = -1
         large: LargeBody | None = None
         for stored in islice(messages, start, None) if start else messages:
             message = stored.message
@@ -286,7 +288,10 @@ class Outgoing:
                 first |= 1
             if not qos:
                 # DUP stays 0 [MQTT-3.3.1-2]; no packet id [MQTT-2.3.1-5]; never in flight.
-                now += (fixed_header(first, length), topic, block, body)
+                if first != header_first or length != header_length:
+                    header_first, header_length = first, length
+                    header = fixed_header(first, length)
+                now += (header, topic, block, body)
                 continue
             if known:
                 packet_id = wanted_id = known  # again under its own id [MQTT-4.4.0-1]
@@ -302,7 +307,10 @@ class Outgoing:
                 if stored.delivery_count or (sequence <= sent_before and comes_back):
                     first |= 0x08
             inflight[packet_id] = (subscription, sequence, qos)
-            pieces = (fixed_header(first, length), topic, packet_id.to_bytes(2, "big"), block, body)
+            if first != header_first or length != header_length:
+                header_first, header_length = first, length
+                header = fixed_header(first, length)
+            pieces = (header, topic, packet_id.to_bytes(2, "big"), block, body)
             if is_held:
                 later += pieces  # QoS 2 messages keep their order [MQTT-4.6.0-6]
                 if records_qos_2 and not known:
