@@ -59,7 +59,7 @@ def transactions(victim: Victim, stack: ExitStack) -> None:
     attacker.flood(attacks.open_transactions(), patience_s=20)
 
 
-def newcomers(victim: Victim, stack: ExitStack) -> None:
+def unauthenticated(victim: Victim, stack: ExitStack) -> None:
     stack.callback(attacks.close_all, attacks.half_connects(victim))
 
 
@@ -173,7 +173,7 @@ def unserved(victim: Victim, stack: ExitStack) -> None:
     [
         (receipts, 60 * MB, {"stomp": 'unread_output_max = "1gb"'}),
         (transactions, 60 * MB, {}),
-        (newcomers, 60 * MB, {}),
+        (unauthenticated, 60 * MB, {}),
         (half, 60 * MB, {}),
         (retained, 50 * MB, {}),
         (vm, 50 * MB, {}),

@@ -14,9 +14,9 @@ from typing import Final
 
 from tidegate.broker.connection.client import identity_of
 from tidegate.broker.connection.connection import Connection
-from tidegate.broker.limits.newcomers import Newcomers
 from tidegate.broker.limits.overload import Overload
 from tidegate.broker.limits.sockets import Sockets
+from tidegate.broker.limits.unauthenticated import Unauthenticated
 from tidegate.broker.limits.waiting import Waiting
 from tidegate.broker.parts import Parts
 from tidegate.broker.publish.system_topics import SystemTopics
@@ -58,8 +58,8 @@ class BrokerCore(Parts):
         overload = self.overload = Overload(self.config.overload_lag)
         sockets = self.sockets = Sockets(self.config.connections_max, overload.refuses)
         self.socket_opened, self.socket_closed = sockets.opened, sockets.closed
-        newcomers = Newcomers(self.accounts.gateway, self.config.login_input_limit)
-        self.newcomer_holds = newcomers.holds
+        unauthenticated = Unauthenticated(self.accounts.gateway, self.config.login_input_limit)
+        self.unauthenticated_holds = unauthenticated.holds
         memories = (self.accounts.stored_memory, self.accounts.unstored_memory)
         self.waiting = Waiting(lambda: self.destinations.charged, memories, self.flow.walks)
         self._authentication = Authentication(self.extensions, self.config, self._login_refused)

@@ -39,7 +39,7 @@ class _NoBroker:
     def socket_closed(self) -> None:
         _refuse()
 
-    def newcomer_holds(self, peer: ClientPeer, size: int) -> None:
+    def unauthenticated_holds(self, peer: ClientPeer, size: int) -> None:
         _refuse()
 
     def begin_authentication(

@@ -82,7 +82,7 @@ class HeldLimits:
         zero="unlimited",
         help="Memory that all clients which are not let in yet may fill together: with the half of a "
         "CONNECT, or with what they send behind it. Guards against strangers, each with a little.",
-        act="the newcomers that hold most are closed",
+        act="the unauthenticated clients that hold most are closed",
         metric="held.login.bytes",
     )
     connection_held_limit: int = option(

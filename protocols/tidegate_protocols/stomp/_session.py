@@ -160,7 +160,7 @@ class Session:
             if waiting >= STEP_BYTES or unfinished.size:
                 self._hold_unfinished(unfinished, waiting)
         elif self.state is State.WAITING or self.state is State.CONNECTING:
-            self._context.broker.newcomer_holds(self, self._decoder.buffered_bytes)
+            self._context.broker.unauthenticated_holds(self, self._decoder.buffered_bytes)
 
     def _hold_unfinished(self, unfinished: UnfinishedInput, waiting: int) -> None:
         try:
@@ -337,7 +337,7 @@ class Session:
         assert handshake is not None, "a broker's answer needs a CONNECT"
         self.state = step(self.state, Input.ACCEPT)
         context = self._context
-        context.broker.newcomer_holds(self, 0)
+        context.broker.unauthenticated_holds(self, 0)
         self._client = Client(
             result.connection,
             version=handshake.version,
@@ -444,7 +444,7 @@ class Session:
         """Let go of timers, the task and the broker's side. Idempotent."""
         self._connect_timer.cancel()
         if self._unfinished is None:
-            self._context.broker.newcomer_holds(self, 0)
+            self._context.broker.unauthenticated_holds(self, 0)
         if self._connect_task is not None:
             self._connect_task.cancel()
             self._connect_task = None

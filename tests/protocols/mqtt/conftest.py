@@ -314,7 +314,7 @@ class FakeBroker:
     def socket_closed(self) -> None:
         pass
 
-    def newcomer_holds(self, peer, size) -> None:
+    def unauthenticated_holds(self, peer, size) -> None:
         pass
 
     def __init__(self) -> None:

@@ -74,7 +74,7 @@ class Broker:
     def socket_closed(self) -> None:
         pass
 
-    def newcomer_holds(self, peer, size) -> None:
+    def unauthenticated_holds(self, peer, size) -> None:
         pass
 
     def __init__(self):

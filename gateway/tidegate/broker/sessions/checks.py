@@ -211,7 +211,7 @@ class Checks:
             self._lanes.pop((lane.is_known, lane.address), None)
 
     def _make_room(self, lane: _Lane) -> None:
-        """Refuse some: of the newcomer's address, unless another one has far more than its share."""
+        """Refuse some: of the new check's address, unless another one has far more than its share."""
         share = self._waiting_bytes / len(self._lanes)
         enough = self._waiting_bytes_max
         if lane.size_bytes < share:

@@ -354,7 +354,7 @@ class Broker(Protocol):
         """A socket that was counted is gone."""
         ...
 
-    def newcomer_holds(self, peer: ClientPeer, size: int) -> None:
+    def unauthenticated_holds(self, peer: ClientPeer, size: int) -> None:
         """From now on *size* bytes wait that came from a client which is not let in yet.
 
         Call it with 0 when it is, and when it is gone. Where all of them together hold more than

@@ -153,7 +153,7 @@ class Session:
             return
         codec.receive_data(data)
         if self._receiving is None:
-            self._newcomer_received()
+            self._received_before_login()
         else:
             self._receiving.run()
             if self._meter is not None:
@@ -164,7 +164,7 @@ class Session:
                 if waiting >= STEP_BYTES or unfinished.size:
                     self._hold_unfinished(unfinished, waiting)
 
-    def _newcomer_received(self) -> None:
+    def _received_before_login(self) -> None:
         if self.state is SessionState.CONNECTING:
             self._admission.read_connect()
         elif self.state is SessionState.CHALLENGED:
@@ -172,7 +172,7 @@ class Session:
         elif self.state is SessionState.AUTHENTICATING:
             self._reading.pause(Pause.AUTHENTICATING)  # they stay undecoded [MQTT-3.1.4-5]
         if self.state is not SessionState.CLOSED:
-            self._context.broker.newcomer_holds(self, self._codec.waiting_bytes)
+            self._context.broker.unauthenticated_holds(self, self._codec.waiting_bytes)
 
     def _hold_unfinished(self, unfinished: UnfinishedInput, waiting: int) -> None:
         try:
@@ -288,7 +288,7 @@ class Session:
             self._context.broker,
             Pace(options.body_timeout, self._runtime.call_later, lambda: self._reading.is_paused),
         )
-        self._context.broker.newcomer_holds(self, 0)
+        self._context.broker.unauthenticated_holds(self, 0)
         self._codec.packet_bytes_max = options.packet_bytes_max
         bodies = self._context.broker.large_bodies
         if bodies is not None:
@@ -427,7 +427,7 @@ class Session:
         if self._receiving is not None:
             self._receiving.stop()
         else:
-            self._context.broker.newcomer_holds(self, 0)
+            self._context.broker.unauthenticated_holds(self, 0)
         self._codec.forget()  # the socket may linger
         if self._writing.is_streaming:
             self._writing.cancel_large()  # a PUBLISH ends in the middle: nothing can follow it

@@ -19,8 +19,8 @@ _STEP: Final = 4
 
 
 @final
-class Newcomers:
-    """See :meth:`tidegate.spi.Broker.newcomer_holds`.
+class Unauthenticated:
+    """See :meth:`tidegate.spi.Broker.unauthenticated_holds`.
 
     At the limit those go that hold most: whoever says who it is and waits for the answer holds next
     to nothing, so that it gets in while others try to fill the memory.
@@ -47,7 +47,7 @@ class Newcomers:
     def _make_room(self) -> None:
         wanted = self._limit - self._limit // _STEP
         error = FlowControlError(
-            f"clients that are not let in yet hold more than {format_size(self._limit)}, and this"
+            f"unauthenticated clients hold more than {format_size(self._limit)}, and this"
             " one is among those that hold most (broker.login_input_limit); try again later"
         )
         count = 0
@@ -58,4 +58,4 @@ class Newcomers:
             self._account.note_refusal()
             peer.closed(error)
             count += 1
-        _log.warning("newcomers_closed=%d: %s", count, error)
+        _log.warning("unauthenticated_closed=%d: %s", count, error)
