@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import fnmatch
 import gc
+import re
 import time
-from collections.abc import Iterator
+from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.broker.lists import selector
+from tidegate.broker.lists import selector, selector_like
 from tidegate.broker.lists.selector import compile_selector
 from tidegate.broker.lists.selector_grammar import parse
 from tidegate.broker.lists.selector_like import compile_like
@@ -185,11 +187,19 @@ def test_like_is_what_a_shell_pattern_is(pattern: str, text: str) -> None:
     assert selects(f"t LIKE '{pattern}'", message) is wanted
 
 
-@given(st.text("ab_", min_size=17, max_size=40), st.text("ab", max_size=120))
-def test_a_long_piece_of_like_is_found_where_it_is(piece: str, text: str) -> None:
-    wanted = fnmatch.fnmatchcase(text, f"*{piece}*b*".replace("_", "?"))
-    message = Message("queue://q", b"", (("t", text),))
-    assert selects(f"t LIKE '%{piece}%b%'", message) is wanted
+_LETTERS = "abcd\u00e9\u0163\u1e63\ud800\U0001f40b\U0001f60b"  # some have bytes in common
+
+
+@given(st.data())
+def test_a_long_piece_of_like_is_found_where_it_is(data: st.DataObject) -> None:
+    letters = data.draw(st.sampled_from(["ab", "abcd", _LETTERS]))
+    text = data.draw(st.text(letters, max_size=40)) * data.draw(st.integers(1, 5))
+    begin = data.draw(st.integers(0, len(text)))
+    near = text[begin : begin + data.draw(st.integers(2, 40))]
+    changes = st.sampled_from([None, None, None, "_", "_", letters[0]])
+    piece = "_" + "".join(data.draw(changes) or letter for letter in near)
+    wanted = re.search(f"{piece}.*b".replace("_", "."), text, re.DOTALL) is not None
+    assert compile_like(f"%{piece}%b%", None)(text) is wanted
 
 
 def test_a_piece_of_like_is_found_across_what_nearly_is_one() -> None:
@@ -199,20 +209,32 @@ def test_a_piece_of_like_is_found_across_what_nearly_is_one() -> None:
     assert not wild("b" * 500 + "c")
 
 
-def test_like_looks_at_each_character_of_the_text_once() -> None:
-    looked_at = 0
+@pytest.mark.parametrize(
+    "text", ["a" * 3000, "ab" * 10_000, "a" * 2985 + "b" * 15, "é" * 3000 + "b"]
+)
+def test_like_tries_few_places_and_reads_a_text_once_for_all_selectors(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = read = 0
 
     class Text(str):
         __slots__ = ()
 
-        def __iter__(self) -> Iterator[str]:
-            nonlocal looked_at
-            for character in str.__iter__(self):
-                looked_at += 1
-                yield character
+        def find(self, *where: Any) -> int:
+            nonlocal tried
+            tried += 1
+            return str.find(self, *where)
 
-    assert not compile_like("%" + "_a" * 30 + "b%", None)(Text("a" * 3000))
-    assert looked_at == 3000
+    def counted(characters: str) -> Counter[str]:
+        nonlocal read
+        read += 1
+        return Counter(characters)
+
+    monkeypatch.setattr(selector_like, "Counter", counted)
+    for letter in "abcdefghijé":
+        assert not compile_like("%" + f"_{letter}" * 30 + "bxb%", None)(Text(text))
+    assert read == 1
+    assert tried <= 11 * 40  # a place of the rarest character each
 
 
 @pytest.mark.parametrize("condition", ["'%" + "_" * 65 + "%'", "'x' OR n LIKE " * 8 + "'y'"])

@@ -1,28 +1,34 @@
-"""LIKE of message selectors: a pattern of SQL-92 compiled to a function, in linear time.
+"""LIKE of message selectors: a pattern of SQL-92 compiled to a function, whatever the text, in linear time.
 
 Pieces between ``%`` are found one after the other, from the left. That is enough, because only
 where a piece can begin first matters for the ones behind it. No text makes it go back: a piece
-without ``_`` is found by ``str.find``, which is linear, and a long one with ``_`` by shift-and
-(R. Baeza-Yates and G. Gonnet, "A new approach to text searching", 1992), which is a step of
-integer arithmetic for each character. A regular expression tries each of its characters at each
-place of the text: that is seconds for a piece of 4,000 and a header of 65,000.
+without ``_`` is found by ``str.find``, which is linear. One with ``_`` is found at all places of the
+text at once, in integers with a bit for each place (:class:`_Places`): shift-and of R. Baeza-Yates
+and G. Gonnet ("A new approach to text searching", 1992) with pattern and text exchanged, so that
+a step of integer arithmetic is one for each character of the short piece, and what is known of a
+text serves all selectors that ask about it. A regular expression tries each character of the piece at
+each place: that is seconds for a piece of 4,000 and a header of 65,000.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
 from tidegate.spi import RequestError
 
-#: Characters of a piece with ``_`` that a regular expression may try at each place of the text: as
-#: quick as shift-and or quicker.
-_TRIED_MAX: Final = 16
-
-#: Characters of such a piece: the integers of shift-and have as many bits, and with up to this many
-#: a header of 65,000 characters takes some milliseconds.
+#: Characters of a piece with ``_`` between two ``%``: each costs an operation on an integer that has as
+#: many bits as the text has characters, some microseconds for 65,000.
 _WILD_MAX: Final = 64
+
+#: Places of a piece's rarest character that are tried one by one, at least, and one more for so many
+#: characters of the text: of characters that are there more often there are so few that an integer
+#: for each is not much. All places are tried in a text of at most so many characters.
+_TRIED_MIN: Final = 16
+_TRIED_EVERY: Final = 512
+_SHORT: Final = 64
 
 #: Finds a piece: the text, and where to begin; returns where it ends, -1: nowhere.
 _Find = Callable[[str, int], int]
@@ -82,28 +88,85 @@ def _finder(piece: list[str | None]) -> _Find:
         return lambda text, start: (
             -1 if (at := text.find(literal, start)) < 0 else at + len(literal)
         )
-    if len(piece) <= _TRIED_MAX:
-        search = _expression(piece).search
-        return lambda text, start: -1 if (found := search(text, start)) is None else found.end()
-    return _shift_and(piece)
+    return _wild_finder(piece)
 
 
-def _shift_and(piece: list[str | None]) -> _Find:
-    """Bit *i* of the state says that the last ``i + 1`` characters are the piece's first ones."""
-    anything = sum(1 << index for index, character in enumerate(piece) if character is None)
-    masks: dict[str, int] = {}
-    for index, character in enumerate(piece):
-        if character is not None:
-            masks[character] = masks.get(character, anything) | 1 << index
-    complete = 1 << len(piece) - 1
+def _wild_finder(piece: list[str | None]) -> _Find:
+    characters = [(at, item) for at, item in enumerate(piece) if item is not None]
+    place_of = {item: at for at, item in characters}
+    expression = _expression(piece)
+    length, match, search = len(piece), expression.match, expression.search
 
     def find(text: str, start: int) -> int:
-        state = 0
-        mask_of = masks.get
-        for position, character in enumerate(text[start:] if start else text, start + 1):
-            state = (state << 1 | 1) & mask_of(character, anything)
-            if state & complete:
-                return position
+        if len(text) <= _SHORT:
+            return -1 if (found := search(text, start)) is None else found.end()
+        stop = len(text) - length
+        if start > stop:
+            return -1
+        if not characters:
+            return start + length
+        places = _places(text)
+        rarest = min(place_of, key=places.counts.__getitem__)
+        if places.counts[rarest] > max(_TRIED_MIN, len(text) // _TRIED_EVERY):
+            begin = places.first(characters, start, stop)
+            return begin + length if begin >= 0 else -1
+        at = place_of[rarest]
+        place = text.find(rarest, start + at)
+        while 0 <= place <= stop + at:
+            if match(text, place - at):
+                return place - at + length
+            place = text.find(rarest, place + 1)
         return -1
 
     return find
+
+
+class _Places:
+    """Where the characters of one text are. The bit of the first place is the highest.
+
+    Attributes: counts: how often each character is there.
+    """
+
+    __slots__ = ("_masks", "_planes", "counts", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.counts = Counter(text)
+        if text.isascii():
+            self._planes = [text.encode()]
+        else:  # each byte of a character is looked at by itself
+            encoded = text.encode("utf-32-le", "surrogatepass")
+            self._planes = [encoded[at::4] for at in range(3)]
+        self._masks: dict[str, int] = {}
+
+    def first(self, characters: list[tuple[int, str]], start: int, stop: int) -> int:
+        """The first place from *start* to *stop* that has each character so far behind it; or -1."""
+        size = len(self.text)
+        found = (1 << size - start) - (1 << size - 1 - stop)
+        for at, character in characters:
+            found &= self._mask(character) << at
+            if not found:
+                return -1
+        return size - found.bit_length()
+
+    def _mask(self, character: str) -> int:
+        mask = self._masks.get(character)
+        if mask is None:
+            code = ord(character)
+            mask = -1
+            for plane in self._planes:
+                value, code = code & 255, code >> 8
+                mask &= int(plane.translate(b"0" * value + b"1" + b"0" * (255 - value)), 2)
+            self._masks[character] = mask
+        return mask
+
+
+#: The last text that was asked about: the selectors of a topic are asked about one message at a time.
+_last = _Places("-")
+
+
+def _places(text: str) -> _Places:
+    global _last
+    if _last.text != text:
+        _last = _Places(text)
+    return _last
