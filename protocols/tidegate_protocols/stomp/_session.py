@@ -37,16 +37,14 @@ from tidegate_protocols.stomp._split import SUBPROTOCOLS
 from tidegate_protocols.stomp._transitions import Farewell, Input, State, input_of, step
 from tidegate_protocols.stomp._wire import Wire
 from tidegate_protocols.stomp.codec.decoder import Decoder
-from tidegate_protocols.stomp.codec.encoder import (
-    LargeBodyMetError,
-    encode_receipts,
-)
+from tidegate_protocols.stomp.codec.encoder import LargeBodyMetError, encode_receipts
 from tidegate_protocols.stomp.codec.frames import AckRun, Frame, LargeSend, Version
 from tidegate_protocols.transport import Link
 
 logger = logging.getLogger("tidegate.stomp")
 
 _CONNECTED: Final = State.CONNECTED
+_REFUSED: Final = State.REFUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +136,8 @@ class Session:
         heart_beat = self._wire.heart_beat
         if heart_beat is not None:
             heart_beat.heard_at = self._loop.time()
+        if self.state is _REFUSED:
+            return  # read only so that a client that leaves or falls silent is noticed
         try:
             self._decoder.receive_data(data)
         except PeerProtocolError:
@@ -234,7 +234,7 @@ class Session:
 
     def failed(self, token: Token, error: GatewayError) -> None:
         """ClientPeer: an operation was not carried out: ERROR, and the connection ends."""
-        if self.state is State.REFUSED and type(token) is Farewell:
+        if self.state is _REFUSED and type(token) is Farewell:
             self._part(token)  # of what it waited for everything was confirmed
             return
         receipt = token.receipt if isinstance(token, Farewell) else cast("str | None", token)
@@ -383,7 +383,7 @@ class Session:
         First it is told what became of all that it sent before: who hears nothing sends that again.
         """
         client = self._client
-        if self.state is State.REFUSED:
+        if self.state is _REFUSED:
             return
         if (
             client is None
@@ -399,10 +399,9 @@ class Session:
         self.state = step(self.state, Input.REFUSE)
         if self._receiving is not None:
             self._receiving.hold(True)
-        self.adjust_reading()
         client.connection.writable(False)
         client.connection.synchronize(Farewell(error=told))
-        self._loop.call_soon(self._stop_receiving)  # not at once: it may be what calls us
+        self._loop.call_soon(self._ignore_rest)  # not at once: it may be what calls us
 
     def _fail(
         self, error: GatewayError, frame: object = None, *, receipt: str | None = None
@@ -429,6 +428,10 @@ class Session:
         log = logger.debug if isinstance(error, ConnectionEndedError) else logger.info
         log("refused peer=%s state=%s reason=%s", self._wire.link.peer, self.state.name, error)
         return error_frame(error, self._version, frame=shown, receipt=receipt)
+
+    def _ignore_rest(self) -> None:
+        self._stop_receiving()
+        self.adjust_reading()
 
     def _stop_receiving(self) -> None:
         """Nothing more that was read counts. Idempotent."""
@@ -490,7 +493,6 @@ class Session:
         paused = (
             self._throttled
             or self._is_behind
-            or self.state is State.REFUSED
             # Whoever leaves now is noticed only while its socket is read; so it is, until it sends.
             or (self.state is State.CONNECTING and self._decoder.buffered_bytes > 0)
             or (receiving is not None and receiving.wants_pause)
