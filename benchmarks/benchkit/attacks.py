@@ -56,6 +56,11 @@ class Client:
         self.socket.sendall(data)
         self._seen.acquire()
 
+    def leave(self) -> None:
+        """Close the connection, which closing the socket would not do while the thread reads."""
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+
     def flood(self, data: bytes) -> None:
         """Send *data* again and again."""
         while True:
@@ -239,17 +244,29 @@ def queue_wildcards(ports: Ports) -> Iterator[None]:
         client.ask(begin + end + marker, b"RECEIPT")
 
 
-def subscription_churn(ports: Ports) -> Iterator[None]:
-    """Connections that subscribe a thousand times, and go."""
-    yield
+def _subscriber(ports: Ports) -> Client:
+    client = stomp(ports)
     subscribes = b"".join(
         frame("SUBSCRIBE", id=n, destination=f"/topic/churn.{n}.*", ack="client")
         for n in range(1000)
     )
-    for number in itertools.count():
-        client = stomp(ports)
-        client.ask(subscribes + frame("SEND", destination="/topic/x", receipt=number), b"RECEIPT")
-        client.socket.close()
+    client.ask(subscribes + frame("SEND", destination="/topic/x", receipt="r"), b"RECEIPT")
+    return client
+
+
+def subscription_churn(ports: Ports) -> Iterator[None]:
+    """Connections that subscribe a thousand times, and go."""
+    yield
+    while True:
+        _subscriber(ports).leave()
+
+
+def subscribers(ports: Ports) -> Iterator[None]:
+    """The same, and they stay: there are more of them for as long as it lasts."""
+    yield
+    kept: list[Client] = []
+    while True:
+        kept.append(_subscriber(ports))
 
 
 def commits(ports: Ports) -> Iterator[None]:
@@ -409,6 +426,7 @@ ATTACKS: Final[dict[str, Callable[[Ports], Iterator[None]]]] = {
         selector,
         queue_wildcards,
         subscription_churn,
+        subscribers,
         commits,
         stored_commits,
         cumulative_ack,

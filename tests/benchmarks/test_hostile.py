@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import socket
 import sys
 from pathlib import Path
 
@@ -36,6 +37,19 @@ def test_attacks_are_chosen_by_name() -> None:
 def test_it_is_not_measured_together_with_something_else() -> None:
     with pytest.raises(SystemExit):
         bench.parse_arguments(["--hostile", "--idle", "5"])
+
+
+def test_an_attacker_that_goes_is_gone() -> None:
+    """Its own thread reads all the while: closing alone would leave the connection open."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(60)
+        client = attacks.Client(server.getsockname()[1])
+        connection, _ = server.accept()
+        with connection:
+            connection.settimeout(60)
+            connection.sendall(b"x")
+            client.leave()
+            assert connection.recv(1) == b""
 
 
 @pytest.mark.long

@@ -408,6 +408,29 @@ async def test_acknowledgements_free_room_although_new_destinations_do_not_fit()
         assert "queue://new" in broker.contents.destinations
 
 
+async def test_a_turn_takes_half_as_many_subscriptions_that_begin_as_that_end() -> None:
+    """One that begins keeps the loop twice as long, and the turn before is written no sooner."""
+    async with Broker() as broker:
+        client = await broker.client()
+        await broker.settle()
+        broker.store.hold()
+        begun = ended = 0
+        while not client.is_paused:
+            client.subscribe(f"topic://t{begun}", f"t{begun}")
+            begun += 1
+        broker.store.release()
+        await broker.settle()
+        assert not client.is_paused
+        broker.store.hold()
+        while not client.is_paused and ended < begun:
+            client.connection.unsubscribe(f"t{ended}")
+            ended += 1
+        assert begun == 101
+        assert not client.is_paused, "and as many again could end"
+        broker.store.release()
+        await broker.settle()
+
+
 async def test_a_client_that_waits_for_a_turn_goes_on_when_that_waits_for_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -18,7 +18,7 @@ from tidegate.broker.parts import Parts
 from tidegate.broker.publish.access import taking_from
 from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.state import SessionState
-from tidegate.broker.turn.flow import STATE_WORK
+from tidegate.broker.turn.flow import STATE_WORK, SUBSCRIPTION_WORK
 from tidegate.broker.turn.walks import Walk
 from tidegate.spi import (
     AccessError,
@@ -109,7 +109,7 @@ class Serving:
         ):
             parts.deliveries.begin(consumer.first_list)
         parts.flow.mark_lists(consumer)
-        parts.flow.add_work(self._client, STATE_WORK)
+        parts.flow.add_work(self._client, SUBSCRIPTION_WORK)
         return taken_up
 
     def _charge(self, request: SubscribeRequest) -> None:

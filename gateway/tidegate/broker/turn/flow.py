@@ -28,9 +28,13 @@ DISPATCHED_AT_ONCE: Final = 16
 #: route that fans out: 1 to 3 microseconds.
 TURN_WORK_MAX: Final = 10_000
 
-#: What a subscription that begins or ends, or a message that is retained, is in that unit: the store
-#: encodes it and keeps it on the loop, and a turn grows for as long as the one before it is written.
+#: What a subscription that ends, or a message that is retained, is in that unit: the store encodes
+#: it and keeps it on the loop, and a turn grows for as long as the one before it is written.
 STATE_WORK: Final = 50
+#: The same for a subscription that begins: its list, its cursor and its place among the routes take
+#: some 100 microseconds. All the while the loop hardly lets go of the interpreter, and the thread
+#: that writes the turn before waits for that: a turn takes as long as the next one takes to fill.
+SUBSCRIPTION_WORK: Final = 2 * STATE_WORK
 #: The same for a packet id that a session keeps.
 INFLIGHT_WORK: Final = 5
 
