@@ -1,16 +1,30 @@
-"""CONNECT: which version, which heart-beats, who it is. STOMP 1.2 "Connecting"."""
+"""CONNECT: which version, which heart-beats, who it is, and what the broker says. STOMP 1.2 "Connecting"."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import Callable
 from typing import Final, final
 
 import msgspec
 
-from tidegate.spi import ConnectRequest, PeerProtocolError
+from tidegate.spi import (
+    Broker,
+    ClientPeer,
+    ConnectRequest,
+    ConnectResult,
+    GatewayError,
+    PeerProtocolError,
+    RequestError,
+    format_duration,
+)
 from tidegate_protocols.stomp._heartbeat import parse
 from tidegate_protocols.stomp.codec.frames import Frame, Version
 from tidegate_protocols.stomp.codec.messages import PROTOCOL
 from tidegate_protocols.transport import Link
+
+logger = logging.getLogger("tidegate.stomp")
 
 #: Newest first: the highest common one is used (STOMP 1.2 "Protocol Negotiation").
 _VERSIONS: Final = (Version.V1_2, Version.V1_1, Version.V1_0)
@@ -89,3 +103,91 @@ def _negotiate(accepted: str | None, bound: Version | None) -> Version:
         if version.value in wanted:
             return version
     raise NoCommonVersionError(f"Supported protocol versions are {SUPPORTED.replace(',', ' ')}")
+
+
+@final
+class Admission:
+    """CONNECT, and the broker's answer to it, within a time. Owned by one session.
+
+    Args:
+        peer: the session; link, loop: its own.
+        listener: its address, known once it is bound; anonymous_allowed: its rule.
+        timeout_s: from now until the client is accepted.
+        accept: called with what the broker answers; refuse: called when the client is not let in.
+
+    Attributes: handshake: what CONNECT says, once it has come.
+    """
+
+    __slots__ = (
+        "_accept",
+        "_anonymous_allowed",
+        "_broker",
+        "_link",
+        "_listener",
+        "_loop",
+        "_peer",
+        "_refuse",
+        "_task",
+        "_timeout_s",
+        "_timer",
+        "handshake",
+    )
+
+    def __init__(
+        self,
+        broker: Broker,
+        peer: ClientPeer,
+        link: Link,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        listener: Callable[[], str],
+        anonymous_allowed: bool,
+        timeout_s: float,
+        accept: Callable[[Handshake, ConnectResult], None],
+        refuse: Callable[[GatewayError], None],
+    ) -> None:
+        self._broker = broker
+        self._peer = peer
+        self._link = link
+        self._loop = loop
+        self._listener = listener
+        self._anonymous_allowed = anonymous_allowed
+        self._timeout_s = timeout_s
+        self._accept = accept
+        self._refuse = refuse
+        self._timer = loop.call_later(timeout_s, self._timed_out)
+        self._task: asyncio.Task[None] | None = None
+        self.handshake: Handshake | None = None
+
+    def connect(self, frame: Frame, *, bound: Version | None) -> Version:
+        """CONNECT or STOMP has come: ask the broker. Raises: PeerProtocolError."""
+        self.handshake = handshake = read_handshake(frame, bound=bound)
+        self._task = self._loop.create_task(self._ask(handshake))
+        return handshake.version
+
+    async def _ask(self, handshake: Handshake) -> None:
+        try:
+            request = handshake.request(
+                self._link, self._listener(), anonymous_allowed=self._anonymous_allowed
+            )
+            result = await self._broker.connect(request, self._peer)
+            self._timer.cancel()
+            self._accept(handshake, result)
+        except GatewayError as error:
+            self._refuse(error)
+        except Exception:
+            logger.exception("connect failed, connection aborted peer=%s", self._link.peer)
+            self._link.abort()
+        finally:
+            self._task = None
+
+    def _timed_out(self) -> None:
+        what = "no CONNECT came" if self.handshake is None else "CONNECT was not answered"
+        self._refuse(RequestError(f"{what} within {format_duration(self._timeout_s)}"))
+
+    def stop(self) -> None:
+        """Nobody waits for the answer any more. Idempotent."""
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,39 +19,32 @@ from tidegate.spi import (
     AccessError,
     Broker,
     ConnectionEndedError,
-    ConnectRequest,
     ConnectResult,
     GatewayError,
     Held,
     PeerProtocolError,
-    RequestError,
     StoredMessage,
     Token,
-    format_duration,
 )
 from tidegate_protocols._unfinished import STEP_BYTES, Pace, UnfinishedInput
 from tidegate_protocols.stomp._client import Client
 from tidegate_protocols.stomp._errors import error_frame
-from tidegate_protocols.stomp._handshake import Handshake, read_handshake
+from tidegate_protocols.stomp._handshake import Admission, Handshake
 from tidegate_protocols.stomp._headers import check_no_body
-from tidegate_protocols.stomp._heartbeat import negotiate
 from tidegate_protocols.stomp._options import StompOptions
 from tidegate_protocols.stomp._receiving import Receiving
 from tidegate_protocols.stomp._split import SUBPROTOCOLS
-from tidegate_protocols.stomp._transitions import Input, State, input_of, step
+from tidegate_protocols.stomp._transitions import Farewell, Input, State, input_of, step
 from tidegate_protocols.stomp._wire import Wire
 from tidegate_protocols.stomp.codec.decoder import Decoder
-from tidegate_protocols.stomp.codec.encoder import (
-    LargeBodyMetError,
-    encode_connected,
-    encode_receipts,
-)
+from tidegate_protocols.stomp.codec.encoder import LargeBodyMetError, encode_receipts
 from tidegate_protocols.stomp.codec.frames import AckRun, Frame, LargeSend, Version
 from tidegate_protocols.transport import Link
 
 logger = logging.getLogger("tidegate.stomp")
 
 _CONNECTED: Final = State.CONNECTED
+_REFUSED: Final = State.REFUSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +65,6 @@ class SessionContext:
     ended: Callable[[Session], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Farewell:
-    """Token of DISCONNECT. Attributes: receipt (None: not asked for)."""
-
-    receipt: str | None
-
-
 @final
 class Session:
     """The protocol side of one connection; also the broker's :class:`~tidegate.spi.ClientPeer`.
@@ -88,12 +73,10 @@ class Session:
     """
 
     __slots__ = (
+        "_admission",
         "_client",
-        "_connect_task",
-        "_connect_timer",
         "_context",
         "_decoder",
-        "_handshake",
         "_is_behind",
         "_is_graceful",
         "_loop",
@@ -127,12 +110,18 @@ class Session:
             idle=self._all_written,
             broken=self._large_broke,
         )
-        self._handshake: Handshake | None = None
-        self._client: Client | None = None
-        self._connect_timer = loop.call_later(
-            context.options.connect_timeout, self._connect_timed_out
+        self._admission = Admission(
+            context.broker,
+            self,
+            link,
+            loop,
+            listener=context.address,
+            anonymous_allowed=context.allow_anonymous,
+            timeout_s=context.options.connect_timeout,
+            accept=self._answered,
+            refuse=self.end,
         )
-        self._connect_task: asyncio.Task[None] | None = None
+        self._client: Client | None = None
         self._is_graceful = False  # the client said DISCONNECT
         self._receiving: Receiving | None = None  # since CONNECTED
         self._throttled = False
@@ -147,6 +136,8 @@ class Session:
         heart_beat = self._wire.heart_beat
         if heart_beat is not None:
             heart_beat.heard_at = self._loop.time()
+        if self.state is _REFUSED:
+            return  # read only so that a client that leaves or falls silent is noticed
         try:
             self._decoder.receive_data(data)
         except PeerProtocolError:
@@ -166,7 +157,7 @@ class Session:
         try:
             unfinished.waits(waiting)
         except GatewayError as error:
-            self.refuse(error, None)
+            self.refuse(error)
 
     def link_closed(self, error: Exception | None) -> None:
         """The socket is gone."""
@@ -193,8 +184,8 @@ class Session:
         self._context.ended(self)
 
     def end(self, error: GatewayError) -> None:
-        """The listener ends the connection: ERROR, then close."""
-        self.refuse(error, None)
+        """The connection ends: ERROR, then close."""
+        self._fail(error)
 
     def pause_writing(self) -> None:
         """The client reads too slowly."""
@@ -208,7 +199,7 @@ class Session:
         if self._is_behind:
             self._is_behind = False
             self.adjust_reading()
-        if self._client is not None and not self._wire.is_streaming:
+        if self._client is not None and self._may_deliver and not self._wire.is_streaming:
             self._client.connection.writable(True)
 
     def _stop_reading(self) -> None:
@@ -223,22 +214,31 @@ class Session:
         if self.state is State.CLOSED:
             return
         last = tokens[-1]
-        if type(last) is _Farewell:  # nothing follows DISCONNECT, so it is the last token
+        if type(last) is Farewell:  # nothing was asked for behind it, so it is the last token
             tokens = [*tokens[:-1], last.receipt] if last.receipt is not None else tokens[:-1]
         if tokens:
             self._wire.write(encode_receipts(cast("Sequence[str]", tokens), self._version))
             if self._client is not None and not self._client.is_subscribed:
                 self._wire.link.flush()  # nothing else will come in this turn
-        if type(last) is _Farewell:
-            self.state = step(self.state, Input.SETTLED)
-            if not self._wire.is_streaming:  # else when that is over
-                self._wire.link.close()
-            self._loop.call_soon(self._release)
+        if type(last) is Farewell:
+            self._part(last)
+
+    def _part(self, last: Farewell) -> None:
+        """The client knows what became of all that it sent: close."""
+        if last.error:
+            self._wire.write(last.error)
+        self.state = step(self.state, Input.SETTLED)
+        if not self._wire.is_streaming:  # else when that is over
+            self._wire.link.close()
+        self._loop.call_soon(self._release)
 
     def failed(self, token: Token, error: GatewayError) -> None:
         """ClientPeer: an operation was not carried out: ERROR, and the connection ends."""
-        receipt = token.receipt if isinstance(token, _Farewell) else cast("str | None", token)
-        self.refuse(error, None, receipt)
+        if self.state is _REFUSED and type(token) is Farewell:
+            self._part(token)  # of what it waited for everything was confirmed
+            return
+        receipt = token.receipt if isinstance(token, Farewell) else cast("str | None", token)
+        self._fail(error, receipt=receipt)
 
     @property
     def has_unsent(self) -> bool:
@@ -247,7 +247,7 @@ class Session:
 
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
         """ClientPeer: messages for subscription *key*, in one write."""
-        if self._client is not None and self.state is not State.CLOSED and not self._is_lost:
+        if self._client is not None and self._may_deliver and not self._is_lost:
             try:
                 data = self._client.deliver(key, messages)
             except LargeBodyMetError:
@@ -269,7 +269,7 @@ class Session:
         if isinstance(error, AccessError) and self.has_unsent:
             self._wire.cancel_large()
             self._wire.link.abort()
-        self.refuse(error, None)
+        self._fail(error)
 
     # ------------------------------------------------------------------------------------- frames
 
@@ -280,7 +280,7 @@ class Session:
         elif self.state is State.CONNECTING:
             self.adjust_reading()
         # Here CONNECT is awaited, or everything is an error (after DISCONNECT). In CONNECTING
-        # further frames wait in the decoder, and in CLOSED for ever.
+        # further frames wait in the decoder, and in REFUSED and CLOSED for ever.
         while self.state is State.WAITING or self.state is State.LEAVING:
             frame: Frame | AckRun | LargeSend | None = None
             try:
@@ -296,45 +296,26 @@ class Session:
         after = step(self.state, input_of(frame.command), frame.command.rstrip("*+"))
         assert isinstance(frame, Frame), "no step is taken by an ACK"
         if after is State.CONNECTING:
-            self._connect(frame)
+            # STOMP 1.2 "CONNECT or STOMP Frame"
+            bound = SUBPROTOCOLS.get(self._wire.link.subprotocol)
+            self._decoder.version = self._admission.connect(frame, bound=bound)
         else:  # STOMP 1.2 "DISCONNECT": the receipt says that everything before it is safe
             assert self._client is not None, "only a connected client can send DISCONNECT"
             check_no_body(frame, self._version)
             self._is_graceful = True
-            self._client.connection.synchronize(_Farewell(frame.headers.get("receipt")))
+            self._client.connection.synchronize(Farewell(frame.headers.get("receipt")))
         self.state = after
         self.adjust_reading()
 
-    def _connect(self, frame: Frame) -> None:
-        """CONNECT or STOMP. STOMP 1.2 "CONNECT or STOMP Frame"."""
-        bound = SUBPROTOCOLS.get(self._wire.link.subprotocol)
-        self._handshake = handshake = read_handshake(frame, bound=bound)
-        self._decoder.version = handshake.version
-        context = self._context
-        request = handshake.request(
-            self._wire.link, context.address(), anonymous_allowed=context.allow_anonymous
-        )
-        self._connect_task = self._loop.create_task(self._ask_broker(request))
+    def _answered(self, handshake: Handshake, result: ConnectResult) -> None:
+        """The broker lets the client in."""
+        if self.state is State.CONNECTING:
+            self._accept(handshake, result)
+            self._process()
+        else:
+            result.connection.disconnect(graceful=False)
 
-    async def _ask_broker(self, request: ConnectRequest) -> None:
-        try:
-            result = await self._context.broker.connect(request, self)
-            if self.state is State.CONNECTING:
-                self._accept(result)
-                self._process()
-            else:
-                result.connection.disconnect(graceful=False)
-        except GatewayError as error:
-            self.refuse(error, None)
-        except Exception:
-            logger.exception("connect failed, connection aborted peer=%s", self._wire.link.peer)
-            self._wire.link.abort()
-        finally:
-            self._connect_task = None
-
-    def _accept(self, result: ConnectResult) -> None:
-        handshake = self._handshake
-        assert handshake is not None, "a broker's answer needs a CONNECT"
+    def _accept(self, handshake: Handshake, result: ConnectResult) -> None:
         self.state = step(self.state, Input.ACCEPT)
         context = self._context
         context.broker.unauthenticated_holds(self, 0)
@@ -348,27 +329,8 @@ class Session:
         self._receiving = Receiving(
             self, self._client, self._decoder, self._wire, context.broker.large_bodies
         )
-        self._connect_timer.cancel()
-        server = context.options.heart_beat_ms
-        self._wire.write(
-            encode_connected(
-                handshake.version,
-                session=secrets.token_hex(8),
-                server=f"tidegate/{context.broker.version}",
-                heart_beat=server,
-            )
-        )
-        send_ms, receive_ms = negotiate(handshake.heart_beat, server)
-        if send_ms or receive_ms:
-            factor = context.options.heart_beat_grace_factor
-            self._wire.beat(send_ms, receive_ms, factor, self._heart_beat_expired)
-        logger.debug(
-            "connected peer=%s version=%s principal=%s heart_beat_ms=%d,%d",
-            self._wire.link.peer,
-            handshake.version.value,
-            result.connection.principal,
-            send_ms,
-            receive_ms,
+        self._wire.begin(
+            handshake, context.options, result.connection.principal, self._heart_beat_expired
         )
         self._meter = result.connection.meter
         self._unfinished = UnfinishedInput(
@@ -376,7 +338,7 @@ class Session:
             context.options.frame_timeout,
             self._loop.call_later,
             lambda: not self._wire.is_reading,
-            lambda error: self.refuse(error, None),
+            self.refuse,
             lambda: self._decoder.buffered_bytes,
         )
         self._wire.unread.tell = partial(result.connection.holds, Held.OUTPUT)
@@ -396,7 +358,7 @@ class Session:
     def _all_written(self) -> None:
         if self.state is State.CLOSED:  # DISCONNECT was answered meanwhile
             self._wire.link.close()
-        elif self._client is not None and self._wire.is_writable:
+        elif self._client is not None and self._may_deliver and self._wire.is_writable:
             self._client.connection.writable(True)
 
     def _large_broke(self, error: GatewayError) -> None:
@@ -415,24 +377,43 @@ class Session:
 
     # ------------------------------------------------------------------------------------- the end
 
-    def refuse(
-        self,
-        error: GatewayError,
-        frame: object,
-        receipt: str | None = None,
+    def refuse(self, error: GatewayError, frame: object = None) -> None:
+        """What the client sent is refused: ERROR, then close (STOMP 1.2 "ERROR").
+
+        First it is told what became of all that it sent before: who hears nothing sends that again.
+        """
+        client = self._client
+        if self.state is _REFUSED:
+            return
+        if (
+            client is None
+            or self.state is not _CONNECTED
+            or self._is_lost
+            or self._wire.is_streaming
+            or isinstance(error, ConnectionEndedError)
+            or not client.connection.has_unconfirmed
+        ):
+            self._fail(error, frame)
+            return
+        told = self._error_frame(error, frame, None)
+        self.state = step(self.state, Input.REFUSE)
+        if self._receiving is not None:
+            self._receiving.hold(True)
+        client.connection.writable(False)
+        client.connection.synchronize(Farewell(error=told))
+        self._loop.call_soon(self._ignore_rest)  # not at once: it may be what calls us
+
+    def _fail(
+        self, error: GatewayError, frame: object = None, *, receipt: str | None = None
     ) -> None:
-        """ERROR, then close. STOMP 1.2 "ERROR": the server "MUST close the connection"."""
+        """ERROR, then close, whatever is not confirmed yet."""
         if self.state is State.CLOSED:
             return
-        shown = frame if isinstance(frame, Frame) else None
-        if receipt is None and shown is not None:
-            receipt = shown.headers.get("receipt")
-        log = logger.debug if isinstance(error, ConnectionEndedError) else logger.info
-        log("refused peer=%s state=%s reason=%s", self._wire.link.peer, self.state.name, error)
+        told = self._error_frame(error, frame, receipt)
         if self._wire.is_streaming:
             self._wire.cancel_large()  # a body ends in the middle, so ERROR would be taken for it
         else:
-            self._wire.write(error_frame(error, self._version, frame=shown, receipt=receipt))
+            self._wire.write(told)
         self.state = step(self.state, Input.FAIL)
         if self._receiving is not None:
             self._receiving.hold(True)
@@ -440,29 +421,37 @@ class Session:
         # Not at once: the broker may be calling us, and wants no call before it returned.
         self._loop.call_soon(self.lose if self._is_lost else self._release)
 
-    def _release(self) -> None:
-        """Let go of timers, the task and the broker's side. Idempotent."""
-        self._connect_timer.cancel()
-        if self._unfinished is None:
-            self._context.broker.unauthenticated_holds(self, 0)
-        if self._connect_task is not None:
-            self._connect_task.cancel()
-            self._connect_task = None
-        self._wire.stop_beating()
-        if self._unfinished is not None:
-            self._unfinished.stop()
-            self._unfinished = None
+    def _error_frame(self, error: GatewayError, frame: object, receipt: str | None) -> bytes:
+        shown = frame if isinstance(frame, Frame) else None
+        if receipt is None and shown is not None:
+            receipt = shown.headers.get("receipt")
+        log = logger.debug if isinstance(error, ConnectionEndedError) else logger.info
+        log("refused peer=%s state=%s reason=%s", self._wire.link.peer, self.state.name, error)
+        return error_frame(error, self._version, frame=shown, receipt=receipt)
+
+    def _ignore_rest(self) -> None:
+        self._stop_receiving()
+        self.adjust_reading()
+
+    def _stop_receiving(self) -> None:
+        """Nothing more that was read counts. Idempotent."""
         if self._receiving is not None:
             self._receiving.stop()
+        if self._unfinished is not None:
+            self._unfinished.stop()
         self._decoder.forget()  # the socket may linger
+
+    def _release(self) -> None:
+        """Let go of timers, the task and the broker's side. Idempotent."""
+        self._admission.stop()
+        if self._unfinished is None:
+            self._context.broker.unauthenticated_holds(self, 0)
+        self._wire.stop_beating()
+        self._stop_receiving()
+        self._unfinished = None
         client, self._client = self._client, None
         if client is not None:
             client.connection.disconnect(graceful=self._is_graceful)
-
-    def _connect_timed_out(self) -> None:
-        what = "no CONNECT came" if self.state is State.WAITING else "CONNECT was not answered"
-        limit_s = self._context.options.connect_timeout
-        self.refuse(RequestError(f"{what} within {format_duration(limit_s)}"), None)
 
     def _heart_beat_expired(self, silent_s: float) -> None:
         logger.info(
@@ -472,7 +461,7 @@ class Session:
         error = ConnectionEndedError("heart-beat", problem)
         receiving = self._receiving
         if receiving is None or self.state is not _CONNECTED or not receiving.fail_behind(error):
-            self.refuse(error, None)
+            self._fail(error)
 
     # ------------------------------------------------------------------------------------- helpers
 
@@ -492,7 +481,12 @@ class Session:
 
     @property
     def _version(self) -> Version:
-        return Version.V1_0 if self._handshake is None else self._handshake.version
+        handshake = self._admission.handshake
+        return Version.V1_0 if handshake is None else handshake.version
+
+    @property
+    def _may_deliver(self) -> bool:
+        return self.state is _CONNECTED or self.state is State.LEAVING
 
     def adjust_reading(self) -> None:
         receiving = self._receiving

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, final
 
 from tidegate.spi import PeerProtocolError
 
@@ -19,6 +20,7 @@ class State(enum.Enum):
     CONNECTING = "before the answer to CONNECT"
     CONNECTED = "on a connection that is connected already"
     LEAVING = "after DISCONNECT"
+    REFUSED = "after a frame that was refused"
     CLOSED = "on a closed connection"
 
 
@@ -29,9 +31,22 @@ class Input(enum.Enum):
     WORK = "work"  # any client frame but CONNECT, STOMP and DISCONNECT
     DISCONNECT = "DISCONNECT"
     ACCEPT = "accept"  # the broker accepted the client
-    SETTLED = "settled"  # everything before DISCONNECT is durable
+    REFUSE = "refuse"  # a frame is refused, and the client is to hear first what became of others
+    SETTLED = "settled"  # everything before DISCONNECT, or before that frame, is durable
     FAIL = "fail"  # ERROR has been written: our refusal, or the broker ended the connection
     LOST = "lost"  # the socket is gone
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Farewell:
+    """The last token that the broker is given; that it is confirmed is ``SETTLED``.
+
+    Attributes: receipt: of DISCONNECT (None: not asked for); error: the ERROR frame that is told then.
+    """
+
+    receipt: str | None = None
+    error: bytes = b""
 
 
 _TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = {
@@ -43,12 +58,16 @@ _TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = {
     (State.CONNECTING, Input.LOST): State.CLOSED,
     (State.CONNECTED, Input.WORK): State.CONNECTED,  # STOMP 1.2 "Client Frames"
     (State.CONNECTED, Input.DISCONNECT): State.LEAVING,  # STOMP 1.2 "DISCONNECT"
+    (State.CONNECTED, Input.REFUSE): State.REFUSED,
     (State.CONNECTED, Input.FAIL): State.CLOSED,  # STOMP 1.2 "ERROR": MUST close after it
     (State.CONNECTED, Input.LOST): State.CLOSED,
     # STOMP 1.2 "DISCONNECT": "Clients MUST NOT send any more frames after the DISCONNECT frame".
     (State.LEAVING, Input.SETTLED): State.CLOSED,
     (State.LEAVING, Input.FAIL): State.CLOSED,
     (State.LEAVING, Input.LOST): State.CLOSED,
+    (State.REFUSED, Input.SETTLED): State.CLOSED,
+    (State.REFUSED, Input.FAIL): State.CLOSED,
+    (State.REFUSED, Input.LOST): State.CLOSED,
     (State.CLOSED, Input.LOST): State.CLOSED,
 }
 

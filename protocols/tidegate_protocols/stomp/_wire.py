@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable, Sequence
 from typing import final
 
@@ -11,8 +12,10 @@ from tidegate.spi import Broker, GatewayError, StoredMessage
 from tidegate_protocols._large_out import LargeOut
 from tidegate_protocols._unread import UnreadOutput
 from tidegate_protocols.stomp._client import Client
-from tidegate_protocols.stomp._heartbeat import HeartBeat
-from tidegate_protocols.stomp.codec.encoder import HEART_BEAT_BYTES
+from tidegate_protocols.stomp._handshake import Handshake
+from tidegate_protocols.stomp._heartbeat import HeartBeat, negotiate
+from tidegate_protocols.stomp._options import StompOptions
+from tidegate_protocols.stomp.codec.encoder import HEART_BEAT_BYTES, encode_connected
 from tidegate_protocols.transport import Link
 
 logger = logging.getLogger("tidegate.stomp")
@@ -139,17 +142,40 @@ class Wire:
         if self._large is not None:
             self._large.cancel()
 
-    def beat(
-        self, send_ms: int, receive_ms: int, grace_factor: float, expired: Callable[[float], None]
+    def begin(
+        self,
+        handshake: Handshake,
+        options: StompOptions,
+        principal: str,
+        expired: Callable[[float], None],
     ) -> None:
-        """Begin to send and to expect heart-beats, as negotiated."""
-        self.heart_beat = HeartBeat(
-            self._loop,
-            send_s=send_ms / 1000,
-            receive_s=receive_ms / 1000,
-            grace_factor=grace_factor,
-            write=self._write_heart_beat,
-            expired=expired,
+        """CONNECTED; from now on heart-beats are sent and expected, as negotiated."""
+        server = options.heart_beat_ms
+        self.write(
+            encode_connected(
+                handshake.version,
+                session=secrets.token_hex(8),
+                server=f"tidegate/{self._broker.version}",
+                heart_beat=server,
+            )
+        )
+        send_ms, receive_ms = negotiate(handshake.heart_beat, server)
+        if send_ms or receive_ms:
+            self.heart_beat = HeartBeat(
+                self._loop,
+                send_s=send_ms / 1000,
+                receive_s=receive_ms / 1000,
+                grace_factor=options.heart_beat_grace_factor,
+                write=self._write_heart_beat,
+                expired=expired,
+            )
+        logger.debug(
+            "connected peer=%s version=%s principal=%s heart_beat_ms=%d,%d",
+            self.link.peer,
+            handshake.version.value,
+            principal,
+            send_ms,
+            receive_ms,
         )
 
     def _write_heart_beat(self) -> None:

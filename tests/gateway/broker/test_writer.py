@@ -171,6 +171,30 @@ async def test_synchronize_is_confirmed_only_when_earlier_acknowledgements_are_s
         assert client.confirmations == ["all", "nothing new"]
 
 
+async def test_whoever_waits_for_a_confirmation_has_something_unconfirmed() -> None:
+    async with Broker() as broker:
+        client, other = await broker.client(), await broker.client()
+        await broker.settle()
+        assert not client.connection.has_unconfirmed
+        client.send("queue://q", "nobody waits")
+        assert not client.connection.has_unconfirmed
+        client.send("queue://q", "1", "in the filling turn")
+        assert client.connection.has_unconfirmed
+        assert not other.connection.has_unconfirmed
+        broker.store.hold()
+        await broker.settle()
+        other.send("queue://q", "2", "in the next turn")
+        assert client.connection.has_unconfirmed
+        assert other.connection.has_unconfirmed
+        broker.store.release()
+        await broker.settle()
+        assert not client.connection.has_unconfirmed
+        assert not other.connection.has_unconfirmed
+        client.send("queue://q", "3", "never")
+        client.connection.disconnect(graceful=False)
+        assert not client.connection.has_unconfirmed
+
+
 async def test_acknowledgements_of_one_list_are_one_operation_a_turn() -> None:
     async with Broker() as broker:
         client = await broker.client("stomp", "me")

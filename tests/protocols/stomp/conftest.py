@@ -138,6 +138,7 @@ class FakeConnection:
 
     principal = "tester"
     meter = None
+    has_unconfirmed = False
 
     def __init__(self):
         self.calls: list[Any] = []

@@ -21,6 +21,7 @@ class Connection:
     def __init__(self, broker, peer):
         self.broker, self.peer, self.subscriptions = broker, peer, {}
         self.disconnected = None
+        self.waiting = 0
 
     def resume(self):
         pass
@@ -56,12 +57,21 @@ class Connection:
     def synchronize(self, token):
         self.later(token)
 
+    @property
+    def has_unconfirmed(self):
+        return self.waiting > 0
+
     def disconnect(self, *, graceful, detached=(), publish_will=False):
         self.disconnected = graceful
 
     def later(self, token):
         if token is not None:
-            asyncio.get_running_loop().call_soon(self.peer.confirmed, [token])
+            self.waiting += 1
+            asyncio.get_running_loop().call_soon(self.confirm, token)
+
+    def confirm(self, token):
+        self.waiting -= 1
+        self.peer.confirmed([token])
 
 
 class Broker:

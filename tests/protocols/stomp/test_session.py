@@ -216,6 +216,10 @@ class TestEveryFrameInEveryState:
             harness.feed(CONNECTS["CONNECT"])
         if state is State.LEAVING:
             harness.feed(DISCONNECT["DISCONNECT"])
+        if state is State.REFUSED:
+            harness.connection.has_unconfirmed = True
+            harness.session.refuse(RequestError("no"))
+            harness.loop.turn()
         if state is State.CLOSED:
             harness.session.link_closed(None)
         assert harness.session.state is state
@@ -277,6 +281,170 @@ class TestConfirmations:
         harness.session.confirmed(["8"])
         harness.session.failed("9", StoreIOError("y"))
         assert harness.frames() == []
+
+
+SENDS = "".join(f"SEND\ndestination:/queue/a\nreceipt:{n}\n\n\0" for n in range(3))
+BAD = {
+    "unknown command": "NONSENSE\n\n\0",
+    "malformed": "SEND\nno colon\n\n\0",
+    "wrong moment": "CONNECT\n\n\0",
+    "no destination": "SEND\nreceipt:bad\n\nbody\0",
+    "unknown subscription": "UNSUBSCRIBE\nid:9\nreceipt:bad\n\n\0",
+    "unknown ack": "ACK\nid:9-1\n\n\0",
+    "unknown transaction": "SEND\ndestination:/queue/a\ntransaction:t\nreceipt:bad\n\n\0",
+    "DISCONNECT with a body": "DISCONNECT\nreceipt:bad\n\nx\0",
+}
+
+
+class TestRefusedBehindOthers:
+    """The client hears what became of the frames before the bad one."""
+
+    @pytest.fixture
+    def refused(self, harness):
+        """Three SENDs wait for the store; the frame behind them was refused. Its token, too."""
+        harness.connect()
+        self.feed(harness, BAD["unknown subscription"])
+        harness.farewell = harness.connection.take()[-1][1]
+        return harness
+
+    @staticmethod
+    def feed(harness, bad):
+        harness.connection.has_unconfirmed = True
+        if "transaction:t" in bad:
+            harness.connection.fail["publish"] = lambda _m, _r, t: (
+                RequestError("no such transaction") if t else None
+            )
+        harness.feed(SENDS + bad + "SEND\ndestination:/queue/behind\n\n\0DISCONNECT\n\n\0")
+
+    @pytest.mark.parametrize("bad", BAD.values(), ids=list(BAD))
+    def test_error_waits_for_the_receipts(self, harness, bad):
+        harness.connect()
+        self.feed(harness, bad)
+        calls = harness.connection.take()
+        names = ["publish", "publish", "publish", "writable", "synchronize"]
+        assert [call[0] for call in calls] == names
+        assert calls[3] == ("writable", False)
+        assert harness.session.state is State.REFUSED
+        assert (harness.frames(), harness.link.is_closing) == ([], False)
+        harness.session.confirmed(["0", "1"])
+        assert [f.headers["receipt-id"] for f in harness.frames()] == ["0", "1"]
+        harness.session.confirmed(["2", calls[4][1]])
+        receipt, error = harness.frames()
+        assert (receipt.command, receipt.headers["receipt-id"]) == ("RECEIPT", "2")
+        assert error.command == "ERROR"
+        assert error.headers.get("receipt-id") == ("bad" if "receipt:bad" in bad else None)
+        assert harness.link.is_closing
+        assert harness.connection.take() == []  # not from inside the broker's call
+        harness.loop.turn()
+        assert harness.connection.take() == [("disconnect", {"graceful": False})]
+        harness.session.link_closed(None)
+        assert harness.ended == [harness.session]
+        assert harness.loop.live_timers == []
+
+    @pytest.mark.parametrize("bad", BAD.values(), ids=list(BAD))
+    def test_error_comes_at_once_when_nothing_waits(self, harness, bad):
+        harness.connect()
+        if "transaction:t" in bad:
+            harness.connection.fail["publish"] = RequestError("no such transaction")
+        harness.session.data_received(bad.encode())  # no turn of the loop
+        assert harness.error()
+        assert "synchronize" not in [call[0] for call in harness.connection.take()]
+
+    async def test_meanwhile_what_comes_is_thrown_away(self, refused):
+        refused.session.throttle(True, at_once=True)
+        refused.session.throttle(False)
+        refused.feed("SEND\ndestination:/queue/late\n\n\0NONSENSE\n\n\0")
+        refused.feed("x" * 200_000)
+        await settled()
+        assert refused.link.is_reading  # or nobody would notice that it leaves
+        assert refused.session._decoder.buffered_bytes == 0
+        assert (refused.connection.take("holds"), refused.frames()) == ([], [])
+        refused.session.confirmed(["0", "1", "2", refused.farewell])
+        assert [f.command for f in refused.frames()] == ["RECEIPT"] * 3 + ["ERROR"]
+        refused.loop.turn()
+        assert refused.loop.live_timers == []
+
+    def test_meanwhile_nothing_is_delivered(self, harness):
+        harness.connect()
+        harness.subscribe("1")
+        self.feed(harness, BAD["unknown command"])
+        harness.connection.take()
+        assert harness.deliver("1", 5) == []
+        harness.session.pause_writing()
+        harness.session.resume_writing()
+        assert ("writable", True) not in harness.connection.take()
+
+    @pytest.mark.parametrize("told", ["1", None])
+    def test_what_fails_before_it_is_the_error(self, refused, told):
+        refused.session.failed(told, StoreIOError("the disk is gone"))
+        error = refused.error()
+        assert error.headers["message"] == StoreIOError.client_text
+        assert error.headers.get("receipt-id") == told
+        refused.session.failed("2", StoreIOError("the disk is gone"))
+        refused.session.failed(refused.farewell, StoreIOError("the disk is gone"))
+        assert refused.frames() == []
+        refused.loop.turn()
+        assert refused.connection.take() == [("disconnect", {"graceful": False})]
+
+    def test_a_store_that_fails_behind_the_receipts_changes_nothing(self, refused):
+        refused.session.confirmed(["0", "1", "2"])
+        refused.session.failed(refused.farewell, StoreIOError("the disk is gone"))
+        *receipts, error = refused.frames()
+        assert [f.headers["receipt-id"] for f in receipts] == ["0", "1", "2"]
+        assert "no subscription '9'" in error.headers["message"]
+        assert refused.link.is_closing
+
+    def test_a_lost_link_ends_it_at_once(self, refused):
+        refused.session.link_closed(ConnectionResetError())
+        assert refused.connection.take() == [("disconnect", {"graceful": False})]
+        assert refused.ended == [refused.session]
+        refused.session.confirmed(["0", refused.farewell])
+        assert refused.frames() == []
+
+    @pytest.mark.parametrize("how", ["closed", "end", "heart-beat"])
+    def test_the_gateways_own_end_does_not_wait(self, refused, how):
+        if how == "heart-beat":
+            refused.session._heart_beat_expired(2.0)
+        else:
+            getattr(refused.session, how)(ConnectionEndedError("shutdown", "over"))
+        assert refused.error().headers["message"].startswith(("over", "no heart-beat"))
+        refused.session.confirmed(["0", "1", "2", refused.farewell])
+        assert refused.frames() == []
+
+    def test_heart_beats_go_on(self, harness):
+        harness.connect(heart_beat="1000,1000")
+        self.feed(harness, BAD["unknown command"])
+        harness.link.written.clear()
+        for _ in range(30):
+            harness.loop.advance(1)
+            harness.feed("\n")
+        assert b"".join(harness.link.written).strip(b"\n") == b""
+        assert len(harness.link.written) >= 20
+        assert not harness.link.is_closing
+        harness.link.written.clear()
+        harness.loop.advance(30)
+        assert "no heart-beat" in harness.error().headers["message"]
+
+    async def test_a_large_body_on_its_way_to_the_client_ends_it_at_once(self, harness):
+        harness.connect()
+        harness.connection.has_unconfirmed = True
+        harness.session._wire._large = Streaming()
+        harness.feed(SENDS + BAD["unknown command"])
+        assert "synchronize" not in [call[0] for call in harness.connection.take()]
+        assert (harness.frames(), harness.link.is_closing) == ([], True)
+        assert not harness.session._wire.is_streaming
+
+
+class Streaming:
+    """A large MESSAGE is on its way."""
+
+    is_busy = True
+
+    def send(self, data):
+        raise AssertionError("nothing may be written in the middle of a body")
+
+    def cancel(self):
+        self.is_busy = False
 
 
 class TestDisconnect:
@@ -582,6 +750,25 @@ class TestLargeSendsBeforeTheEnd:
         await settled()
         assert self.published(harness) == [1, 2, "disconnect"]
         assert "unknown command" in harness.error().headers["message"]
+        harness.session.link_closed(None)
+        assert harness.ended == [harness.session]
+
+    async def test_a_frame_behind_large_bodies_waits_for_them_too(self, ending):
+        harness, bodies = ending
+        harness.connection.has_unconfirmed = True
+        harness.session.data_received(
+            (large_send(1, receipt="1") + BAD["unknown command"] + SENDS).encode()
+        )
+        await settled()
+        assert harness.session.state is State.CONNECTED
+        bodies.finish_door.set()
+        await settled()
+        calls = harness.connection.take("check_publish", "holds")
+        assert [call[0] for call in calls] == ["publish", "writable", "synchronize"]
+        assert (harness.frames(), harness.link.is_reading) == ([], True)
+        harness.session.confirmed(["1", calls[-1][1]])
+        assert [f.command for f in harness.frames()] == ["RECEIPT", "ERROR"]
+        await settled()
         harness.session.link_closed(None)
         assert harness.ended == [harness.session]
 

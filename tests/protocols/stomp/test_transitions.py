@@ -8,22 +8,25 @@ from tidegate.spi import PeerProtocolError
 from tidegate_protocols.stomp._transitions import Input, State, input_of, step
 from tidegate_protocols.stomp.codec.frames import ACK_RUN, CLIENT_COMMANDS
 
-W, C, K, L, X = State.WAITING, State.CONNECTING, State.CONNECTED, State.LEAVING, State.CLOSED
+W, C, K, X = State.WAITING, State.CONNECTING, State.CONNECTED, State.CLOSED
+L, R = State.LEAVING, State.REFUSED
 
 # Rows: state; columns: the state after each input, None: a protocol error.
 TABLE = {
-    #  CONNECT  WORK  DISCONNECT  ACCEPT  SETTLED  FAIL  LOST
-    W: (C, None, None, None, None, X, X),
-    C: (None, None, None, K, None, X, X),
-    K: (None, K, L, None, None, X, X),
-    L: (None, None, None, None, X, X, X),
-    X: (None, None, None, None, None, None, X),
+    #  CONNECT  WORK  DISCONNECT  ACCEPT  REFUSE  SETTLED  FAIL  LOST
+    W: (C, None, None, None, None, None, X, X),
+    C: (None, None, None, K, None, None, X, X),
+    K: (None, K, L, None, R, None, X, X),
+    L: (None, None, None, None, None, X, X, X),
+    R: (None, None, None, None, None, X, X, X),
+    X: (None, None, None, None, None, None, None, X),
 }
 COLUMNS = (
     Input.CONNECT,
     Input.WORK,
     Input.DISCONNECT,
     Input.ACCEPT,
+    Input.REFUSE,
     Input.SETTLED,
     Input.FAIL,
     Input.LOST,

@@ -273,6 +273,10 @@ class Connection(Client):
     def synchronize(self, token: Token) -> None:
         self._writer.confirm(self, token)
 
+    @property
+    def has_unconfirmed(self) -> bool:
+        return not self.is_closed and self._writer.owes(self)
+
     def disconnect(
         self,
         *,

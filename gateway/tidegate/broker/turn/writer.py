@@ -182,6 +182,13 @@ class TurnWriter:
         turn.synced = True
         self.schedule()
 
+    def owes(self, who: Waiting) -> bool:
+        """*who* waits for a confirmation. It looks at all that wait."""
+        turns = (self.turn,) if self._in_flight is None else (self._in_flight, self.turn)
+        return any(
+            unit.who is who and unit.token is not None for turn in turns for unit in turn.units
+        )
+
     def acknowledge_automatically(
         self,
         consumer: Consumer,

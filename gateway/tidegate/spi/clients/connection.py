@@ -254,6 +254,14 @@ class BrokerConnection(Protocol):
         ...
 
     @property
+    def has_unconfirmed(self) -> bool:
+        """Of a token that was given here nobody has said yet that it is confirmed or failed.
+
+        It looks through all that waits for the store: not for every message.
+        """
+        ...
+
+    @property
     def meter(self) -> Callable[[int], None] | None:
         """To be called with the number of bytes of each read, once the client is let in; None: nobody
         wants to know. It may call :meth:`ClientPeer.throttle`."""
