@@ -162,6 +162,10 @@ class FakeConnection:
         self.unanswered: dict[str, Sequence[int]] = {}
         self.on_call: Callable[[str], None] = lambda _name: None
 
+    @property
+    def has_unconfirmed(self) -> bool:
+        return bool(self.tokens)
+
     def authenticated_again(self, exchange: AuthenticationExchange) -> None:
         assert exchange.principal is not None
         if exchange.principal.name != self.principal:
