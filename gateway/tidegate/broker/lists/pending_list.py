@@ -1,7 +1,6 @@
 """A pending list: the one structure behind queues and topic subscriptions (design, section 2.6).
 
-With its consumers: neither is anything without the other. What either wants of those around it is
-said by the protocols here.
+Its consumers are here, too. What both need of those around them is said by the protocols.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def check_own(write: OwnWrite, destination: str) -> None:
 
 
 class Rights:
-    """What is remembered of what an author may do, until rights change.
+    """What is remembered of what a requester may do, until rights change.
 
     Args: account: of a connection, which holds it; None: of a will, about which little is asked. Where
         there is no room for an answer, it is asked for each time.
@@ -158,7 +158,7 @@ class _Takeable(dict[str, bool]):
         return is_permitted
 
 
-class Author(Protocol):
+class Requester(Protocol):
     """Who wants something: a connection, or the will of one that is gone."""
 
     address: str
@@ -193,11 +193,11 @@ class Access:
 
     # --- questions to the authorizers ------------------------------------------------------------
 
-    def decide(self, author: Author, action: Action, destination: str) -> Verdict:
+    def decide(self, requester: Requester, action: Action, destination: str) -> Verdict:
         """What all authorizers say together: the strictest of their verdicts."""
         if not self.authorizers:
             return Verdict.ALLOW
-        verdicts = author.rights.verdicts
+        verdicts = requester.rights.verdicts
         verdict = verdicts.get((action, destination))
         if verdict is not None:
             return verdict
@@ -206,16 +206,16 @@ class Access:
         # TemporaryDestinations sees to.
         if not names.is_temporary(destination):
             for authorizer in self.authorizers:
-                asked = self._ask(authorizer, author.identity, action, destination)
+                asked = self._ask(authorizer, requester.identity, action, destination)
                 if asked is Verdict.DENY:
                     verdict = asked
                     break
                 if asked is Verdict.FILTER:
                     verdict = asked
-        if author.rights.takes(verdicts, destination):
+        if requester.rights.takes(verdicts, destination):
             verdicts[action, destination] = verdict
         else:
-            author.rights.is_complete = False
+            requester.rights.is_complete = False
         return verdict
 
     @staticmethod
@@ -242,20 +242,20 @@ class Access:
             )
         return Verdict.DENY
 
-    def permits(self, author: Author, action: Action, destination: str) -> bool:
+    def permits(self, requester: Requester, action: Action, destination: str) -> bool:
         """It is allowed without condition."""
-        return self.decide(author, action, destination) is Verdict.ALLOW
+        return self.decide(requester, action, destination) is Verdict.ALLOW
 
-    def authorize(self, author: Author, action: Action, destination: str) -> None:
+    def authorize(self, requester: Requester, action: Action, destination: str) -> None:
         """Raises: AccessError unless it is allowed without condition."""
-        if self.authorizers and not self.permits(author, action, destination):
-            raise self.refusal(author, action, destination)
+        if self.authorizers and not self.permits(requester, action, destination):
+            raise self.refusal(requester, action, destination)
 
-    def refusal(self, author: Author, action: Action, destination: str) -> AccessError:
+    def refusal(self, requester: Requester, action: Action, destination: str) -> AccessError:
         """What the client is told; auditors are, too."""
         problem = f"{action.value} is not allowed"
-        self.audit(AuditKind.REFUSED, author.identity, action, destination, problem)
-        return AccessError(problem, principal=author.principal, destination=destination)
+        self.audit(AuditKind.REFUSED, requester.identity, action, destination, problem)
+        return AccessError(problem, principal=requester.principal, destination=destination)
 
     def audit(
         self,
@@ -274,77 +274,77 @@ class Access:
 
     # --- publishing ------------------------------------------------------------------------------
 
-    def check_destination(self, author: Author, destination: str) -> None:
+    def check_destination(self, requester: Requester, destination: str) -> None:
         """Limits and authorizers. Raises: AccessError, FlowControlError."""
         if self._log.refusing:
             raise FlowControlError(
                 "publishes are refused: the sinks do not keep up and the acknowledged log is at"
                 " its limit (broker.acknowledged_limit)"
             )
-        publishable = author.rights.publishable
+        publishable = requester.rights.publishable
         if not self.authorizers or destination in publishable:
             return
-        self.authorize(author, Action.PUBLISH, destination)
-        self._check_create(author, destination)
+        self.authorize(requester, Action.PUBLISH, destination)
+        self._check_create(requester, destination)
         is_there = destination in self._queues or not names.is_queue(destination)
-        if is_there and author.rights.takes(publishable, destination):
+        if is_there and requester.rights.takes(publishable, destination):
             publishable[destination] = None
 
-    def _check_create(self, author: Author, destination: str) -> None:
+    def _check_create(self, requester: Requester, destination: str) -> None:
         if (
             names.is_queue(destination)
             and destination not in self._queues
             and not names.is_temporary(destination)
         ):
-            self.authorize(author, Action.CREATE, destination)
+            self.authorize(requester, Action.CREATE, destination)
 
-    def check_publish(self, author: Author, message: Message) -> Message:
+    def check_publish(self, requester: Requester, message: Message) -> Message:
         """Limits, authorizers and interceptors. Raises: AccessError, FlowControlError."""
         asked = message.destination
-        self.check_destination(author, asked)
+        self.check_destination(requester, asked)
         for interceptor in self._interceptors:
             try:
-                message = interceptor.intercept(message, author.principal)
+                message = interceptor.intercept(message, requester.principal)
             except AccessError:
                 raise
             except FAILURES:
                 _log.exception("interceptor=%s failed", interceptor)
                 raise AccessError(
                     "the publish could not be checked",
-                    principal=author.principal,
+                    principal=requester.principal,
                     destination=message.destination,
                 ) from None
         destination = message.destination
         if destination != asked:
-            self.check_destination(author, destination)
+            self.check_destination(requester, destination)
         check_large(message)
         if message.retain:
             if names.is_queue(destination) or names.is_temporary(destination):
                 # A queue keeps its messages anyway; nobody could find a temporary topic's later.
                 return msgspec.structs.replace(message, retain=False)
-            self.authorize(author, Action.RETAIN, destination)
+            self.authorize(requester, Action.RETAIN, destination)
         return message
 
-    def check_held(self, author: Author, message: Message) -> None:
+    def check_held(self, requester: Requester, message: Message) -> None:
         """What was held back since it was checked, by a transaction or a prepared branch, is asked
         about again: the right may be gone. Raises: AccessError."""
-        self.authorize(author, Action.PUBLISH, message.destination)
+        self.authorize(requester, Action.PUBLISH, message.destination)
         if message.retain:
-            self.authorize(author, Action.RETAIN, message.destination)
+            self.authorize(requester, Action.RETAIN, message.destination)
 
-    def check_will(self, author: Author, will: Message) -> None:
+    def check_will(self, requester: Requester, will: Message) -> None:
         """Refuse now what would be refused when nobody is there to be told. Raises: AccessError."""
         if not self.authorizers:
             return
         destination = will.destination
-        self.authorize(author, Action.PUBLISH, destination)
-        self._check_create(author, destination)
+        self.authorize(requester, Action.PUBLISH, destination)
+        self._check_create(requester, destination)
         if will.retain and names.is_topic(destination) and not names.is_temporary(destination):
-            self.authorize(author, Action.RETAIN, destination)
+            self.authorize(requester, Action.RETAIN, destination)
 
     # --- subscribing -----------------------------------------------------------------------------
 
-    def check_subscribe(self, author: Author, request: SubscribeRequest) -> None:
+    def check_subscribe(self, requester: Requester, request: SubscribeRequest) -> None:
         """Raises: RequestError for a bad name, AccessError when refused."""
         destination = request.destination
         if not (names.is_queue(destination) or names.is_topic(destination)):
@@ -356,13 +356,17 @@ class Access:
         if not self.authorizers:
             return
         action = Action.BROWSE if request.browse else taking_from(destination)
-        if self.decide(author, action, destination) is Verdict.DENY:
-            raise self.refusal(author, action, destination)
+        if self.decide(requester, action, destination) is Verdict.DENY:
+            raise self.refusal(requester, action, destination)
         if action is Action.CONSUME and not names.is_filter(names.name_of(destination)):
-            self._check_create(author, destination)
+            self._check_create(requester, destination)
 
     def check_unsent(
-        self, author: Author, before: Mapping[tuple[Action, str], Verdict], *, is_complete: bool
+        self,
+        requester: Requester,
+        before: Mapping[tuple[Action, str], Verdict],
+        *,
+        is_complete: bool,
     ) -> None:
         """Call after rights changed for a client that has not taken all that it was given.
 
@@ -373,16 +377,16 @@ class Access:
             if (
                 action in _OF_FILTERS
                 and verdict is Verdict.ALLOW
-                and not self.permits(author, action, destination)
+                and not self.permits(requester, action, destination)
             ):
-                raise self.refusal(author, action, destination)
+                raise self.refusal(requester, action, destination)
         if not is_complete:
             raise AccessError(
                 "rights have changed, and what was on its way may not be allowed any more",
-                principal=author.principal,
+                principal=requester.principal,
             )
 
-    def allows(self, author: Author, destination: str) -> Allows | None:
+    def allows(self, requester: Requester, destination: str) -> Allows | None:
         """What of a subscription may be delivered; None: everything.
 
         Raises: AccessError when nothing may.
@@ -390,14 +394,14 @@ class Access:
         if not self.authorizers:
             return None
         action = taking_from(destination)
-        verdict = self.decide(author, action, destination)
+        verdict = self.decide(requester, action, destination)
         if verdict is Verdict.ALLOW:
             return None
         if verdict is Verdict.DENY:
-            raise self.refusal(author, action, destination)
-        takeable = author.rights.takeable
+            raise self.refusal(requester, action, destination)
+        takeable = requester.rights.takeable
         if action not in takeable:
-            takeable[action] = _Takeable(partial(self.permits, author, action), author.rights)
+            takeable[action] = _Takeable(partial(self.permits, requester, action), requester.rights)
         return takeable[action].__getitem__
 
 

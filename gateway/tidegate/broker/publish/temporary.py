@@ -10,7 +10,7 @@ import secrets
 from typing import Final
 
 from tidegate.broker.destinations import Destinations
-from tidegate.broker.publish.access import Author
+from tidegate.broker.publish.access import Requester
 from tidegate.spi import AccessError, RequestError, SubscribeRequest, names
 
 #: Of one connection. A client needs one, or one for each kind of request; each is a list in memory.
@@ -25,11 +25,11 @@ class TemporaryDestinations:
 
     def __init__(self, lists: Destinations) -> None:
         self._lists = lists
-        self._owners: dict[str, Author] = {}
+        self._owners: dict[str, Requester] = {}
         #: By owner: its token, and what it owns.
-        self._owned: dict[Author, tuple[str, list[str]]] = {}
+        self._owned: dict[Requester, tuple[str, list[str]]] = {}
 
-    def make(self, connection: Author, destination: str) -> str:
+    def make(self, connection: Requester, destination: str) -> str:
         """See :meth:`tidegate.spi.BrokerConnection.make_temporary`."""
         if not (names.is_queue(destination) or names.is_topic(destination)):
             raise RequestError(f"{destination!r} is neither a queue nor a topic")
@@ -62,7 +62,7 @@ class TemporaryDestinations:
                 " owned it has ended"
             )
 
-    def check_subscribe(self, connection: Author, request: SubscribeRequest) -> None:
+    def check_subscribe(self, connection: Requester, request: SubscribeRequest) -> None:
         """Raises: AccessError unless *connection* owns it; RequestError when it is to be kept."""
         if self._owners.get(request.destination) is not connection:
             raise AccessError(
@@ -73,7 +73,7 @@ class TemporaryDestinations:
         if request.durable_name or request.share_group:
             raise RequestError("a subscription to a temporary destination ends with its connection")
 
-    def remove_of(self, connection: Author) -> None:
+    def remove_of(self, connection: Requester) -> None:
         """The connection ended: what it owned is gone, with everything in it."""
         _, owned = self._owned.pop(connection, ("", ()))
         for destination in owned:

@@ -12,7 +12,7 @@ import msgspec
 from tidegate.broker.destinations import Destinations
 from tidegate.broker.limits.accounts import Accounts, Counted
 from tidegate.broker.owner import key_of, origin_of
-from tidegate.broker.publish.access import Author
+from tidegate.broker.publish.access import Requester
 from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.authentication import Vouched
 from tidegate.broker.sessions.state import (
@@ -45,7 +45,7 @@ from tidegate.spi import (
 _CLOCK_SET_US: Final = 1_577_836_800_000_000
 
 
-class Client(Author, Protocol):
+class Client(Requester, Protocol):
     """Whose session it is, while it is connected."""
 
     vouched: Vouched

@@ -54,7 +54,7 @@ class Will:
         session: the stored session that holds it; None when none does.
         due: when to publish, by :meth:`TurnWriter.elapsed`.
         is_late: its time came, but there was no room: nothing takes it back any more.
-        rights: see :class:`~tidegate.broker.publish.access.Author`.
+        rights: see :class:`~tidegate.broker.publish.access.Requester`.
         who_now: tells who the client would be by now; None: nobody can.
     """
 
