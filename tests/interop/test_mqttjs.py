@@ -33,7 +33,14 @@ def program() -> Path:
 
 
 @pytest.mark.parametrize("transport", SCHEMES)
-@pytest.mark.parametrize("version", [3, 4, 5], ids=["3.1", "3.1.1", "5.0"])
+@pytest.mark.parametrize(
+    "version",
+    [
+        pytest.param(3, id="3.1", marks=pytest.mark.long),
+        pytest.param(4, id="3.1.1"),
+        pytest.param(5, id="5.0"),
+    ],
+)
 def test_mqttjs(program, mqtt_gateway, version, transport) -> None:
     path = "/mqtt" if transport in ("ws", "wss") else ""
     url = f"{SCHEMES[transport]}://127.0.0.1:{mqtt_gateway.ports[transport]}{path}"

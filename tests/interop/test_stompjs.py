@@ -44,7 +44,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     assert "Traceback" not in running.log.read_text(), running.tail()
 
 
-@pytest.mark.parametrize("kind", ["text", "binary"])
+@pytest.mark.parametrize("kind", ["text", pytest.param("binary", marks=pytest.mark.long)])
 @pytest.mark.parametrize("version", ["1.0", "1.1", "1.2"])
 def test_stompjs(program, url, version, kind) -> None:
     done = subprocess.run(

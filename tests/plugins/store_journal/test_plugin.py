@@ -36,6 +36,7 @@ class TestConformance(StoreConformance):
         return options(disk_free_limit=1 << 20)
 
 
+@pytest.mark.long
 class TestConformanceOfAPreset(TestConformance):
     """Every preset is the same store with other names, sizes and layout, whoever writes.
 
