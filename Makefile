@@ -33,7 +33,7 @@ test: compiled  ## run the tests but the long ones, in WORKERS processes
 	@exec $(BIN)/pytest -n $(WORKERS) --dist worksteal --hypothesis-profile=quick $(ARGS)
 
 long: setup  ## those that take their time: gateways killed under load, models on PostgreSQL
-	@exec $(BIN)/pytest -m long -n $(WORKERS) --dist worksteal --timeout 600 $(ARGS)
+	@exec $(BIN)/pytest -m "long and not fuzz" -n $(WORKERS) --dist worksteal --timeout 600 $(ARGS)
 
 lint: setup  ## ruff, pyright and codespell
 	$(BIN)/ruff check
@@ -48,8 +48,8 @@ format: setup  ## let ruff mend what it can
 audit: setup  ## ask whether anything installed has a known vulnerability (needs a network)
 	@exec $(BIN)/python scripts/audit.py $(ARGS)
 
-demo: setup  ## real input to a real table; KILL=1 also kills the gateway on the way
-	@exec $(BIN)/python examples/demo/demo.py $(if $(KILL),--kill) $(ARGS)
+demo: setup  ## real input to a real table; KILL=1 also kills the gateway; FORMAT=iceberg or parquet
+	@exec $(BIN)/python examples/demo/demo.py $(if $(KILL),--kill) $(if $(FORMAT),--format $(FORMAT)) $(ARGS)
 
 bench: setup  ## messages a second beside the peers that are found
 	@exec $(BIN)/python benchmarks/bench.py $(ARGS)

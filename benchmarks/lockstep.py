@@ -2,6 +2,7 @@
 
     .venv/bin/python benchmarks/lockstep.py ../before .          # two trees with a .venv each
     .venv/bin/python benchmarks/lockstep.py . . --acl            # the second one with 100 rules
+    .venv/bin/python benchmarks/lockstep.py . . --unacknowledged --only one
     .venv/bin/python benchmarks/lockstep.py ../before . --only qos0 --bursts 100
 
 All gateways run at the same time, and bursts of messages go to one after the other: the next burst when the
@@ -24,7 +25,9 @@ from typing import Final, Protocol
 
 from benchkit import brokers
 from benchkit.access import rules
-from benchkit.attacks import connect, field, frame, packet
+from benchkit.brokers import Address
+from benchkit.instead.attacks import connect, field, frame, packet
+from benchkit.instead.slow import holding_back
 from benchkit.process import BrokerProcess, BrokerStartError, free_ports, running
 from benchkit.report import percentile
 from rich.console import Console
@@ -35,6 +38,8 @@ console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 _BODY: Final = b"x" * 256
 #: Messages of a burst: what one client may have unconfirmed, and a few turns of the gateway.
 _MESSAGES: Final = 512
+#: And where one comes after the other.
+_ONE_BY_ONE: Final = 64
 _WARM_UP: Final = 40
 _TIMEOUT_SECONDS: Final = 30.0
 #: Between two bursts, so that a gateway has done all that the last one left behind.
@@ -42,10 +47,12 @@ _PAUSE_SECONDS: Final = 0.002
 
 
 class Load(Protocol):
-    """Clients of one gateway."""
+    """Clients of one gateway. Attributes: count: messages of a burst."""
+
+    count: int
 
     def burst(self) -> None:
-        """Send `_MESSAGES` messages, receive all, and acknowledge them."""
+        """Send that many messages, receive all, and acknowledge them."""
         ...
 
 
@@ -75,10 +82,13 @@ def receive(source: socket.socket, count: int, measure: Callable[[bytearray], in
 class Stomp:
     """One producer and one consumer of a queue; a receipt and an ACK for each message."""
 
+    count = _MESSAGES
+    queue = "/queue/bench.lockstep"
+
     def __init__(self, stack: ExitStack, port: int) -> None:
         hello = frame("CONNECT", host="bench", accept_version="1.2")
         self._producer, self._consumer = link(stack, port, hello), link(stack, port, hello)
-        name = "/queue/bench.lockstep"
+        name = self.queue
         self._consumer.sendall(
             frame("SUBSCRIBE", id=1, destination=name, ack="client-individual", receipt=1)
         )
@@ -107,8 +117,34 @@ def _frames(data: bytearray) -> int:
     return data.count(b"\0")
 
 
+class One(Stomp):
+    """The same, and nothing is sent before the last message was confirmed and has come.
+
+    Attributes: waits: microseconds from each SEND to its receipt.
+    """
+
+    count = _ONE_BY_ONE
+    queue = "/queue/bench.one-by-one"
+
+    def __init__(self, stack: ExitStack, port: int) -> None:
+        super().__init__(stack, port)
+        self._each = [frame_ + b"\0" for frame_ in self._data.split(b"\0")[: self.count]]
+        self.waits: list[float] = []
+
+    def burst(self) -> None:
+        for each in self._each:
+            began = time.perf_counter()
+            self._producer.sendall(each)
+            receive(self._producer, 1, _frames)
+            self.waits.append((time.perf_counter() - began) * 1e6)
+            (ack,) = re.findall(rb"\nack:([^\n]+)\n", receive(self._consumer, 1, _frames))
+            self._consumer.sendall(frame("ACK", id=ack.decode()))
+
+
 class Mqtt:
     """Four publishers and one subscriber of a topic."""
+
+    count = _MESSAGES
 
     def __init__(self, stack: ExitStack, port: int, qos: int) -> None:
         self._qos = qos
@@ -141,6 +177,7 @@ LOADS: Final[dict[str, tuple[brokers.Protocol, Callable[[ExitStack, int], Load]]
     "stomp": ("stomp", Stomp),
     "qos1": ("mqtt", lambda stack, port: Mqtt(stack, port, 1)),
     "qos0": ("mqtt", lambda stack, port: Mqtt(stack, port, 0)),
+    "one": ("stomp", One),
 }
 
 
@@ -156,6 +193,8 @@ def measure(gateways: Sequence[BrokerProcess], loads: Sequence[Load], bursts: in
     for load in loads:
         for _ in range(_WARM_UP):
             load.burst()
+        if isinstance(load, One):
+            load.waits.clear()
     found: list[list[float]] = [[] for _ in loads]
     for turn in range(bursts):
         order = list(range(len(loads)))
@@ -164,7 +203,8 @@ def measure(gateways: Sequence[BrokerProcess], loads: Sequence[Load], bursts: in
             before = loop_seconds(gateways[each])
             loads[each].burst()
             time.sleep(_PAUSE_SECONDS)
-            found[each].append((loop_seconds(gateways[each]) - before) / _MESSAGES * 1e6)
+            used = loop_seconds(gateways[each]) - before
+            found[each].append(used / loads[each].count * 1e6)
     return [percentile(times, 0.05) for times in found]
 
 
@@ -200,11 +240,16 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(LOADS), help="loads (default: %(default)s)")
     parser.add_argument("--bursts", type=int, default=300, help="of 512 messages (%(default)s)")
     parser.add_argument("--acl", action="store_true", help="the last tree with tidegate-acl")
+    parser.add_argument(
+        "--unacknowledged",
+        action="store_true",
+        help="the last tree beside a consumer that acknowledges nothing (see bench.py --slow)",
+    )
     options = parser.parse_args()
     names = [name for name in options.only.split(",") if name]
     if unknown := [name for name in names if name not in LOADS]:
         parser.error(f"--only {','.join(unknown)}: the loads are {', '.join(LOADS)}")
-    table = Table("load", "tree", "us / message", "ratio")
+    table = Table("load", "tree", "us / message", "ratio", "confirm p50, p99 us")
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-lockstep-")))
         last = len(options.trees) - 1
@@ -216,13 +261,17 @@ def main() -> int:
         except (BrokerStartError, OSError) as error:
             console.print(f"a gateway did not start: {error}", style="red")
             return 1
+        if options.unacknowledged:
+            stack.enter_context(holding_back(Address("127.0.0.1", started[-1][1]["stomp"])))
         for name in names:
             protocol, load = LOADS[name]
             gateways = [gateway for gateway, _ in started]
             loads = [load(stack, ports[protocol]) for _, ports in started]
             costs = measure(gateways, loads, options.bursts)
-            for tree, cost in zip(options.trees, costs, strict=True):
-                table.add_row(name, str(tree), f"{cost:.2f}", f"{cost / costs[0]:.2f}")
+            for tree, cost, made in zip(options.trees, costs, loads, strict=True):
+                waits = made.waits if isinstance(made, One) else []
+                told = ", ".join(f"{percentile(waits, at):,.0f}" for at in (0.5, 0.99) if waits)
+                table.add_row(name, str(tree), f"{cost:.2f}", f"{cost / costs[0]:.2f}", told)
     console.print(table)
     return 0
 

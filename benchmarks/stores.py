@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Final
 
 import bench
-from benchkit import machine
+from benchkit import machine, targets
+from benchkit.arguments import ROOT
 from benchkit.brokers import BROKERS, PEERS_SCRIPT, TIDEGATE, Address, Target, tidegate_config
 from benchkit.postgres import PASSWORD, USER, Postgres, postgres
 from benchkit.process import BrokerStartError, free_ports, running
@@ -167,7 +168,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--work", type=Path, default=Path("/tmp/tidegate-bench"))
     parser.add_argument("--json", type=Path, help="result file")
     parser.add_argument(
-        "--tidegate-command", type=Path, default=bench.ROOT / ".venv" / "bin" / "tidegate"
+        "--tidegate-command", type=Path, default=ROOT / ".venv" / "bin" / "tidegate"
     )
     options = parser.parse_args(arguments)
     known = {variant.name for variant in VARIANTS}
@@ -183,12 +184,12 @@ def main(arguments: Sequence[str]) -> int:
     """Run the benchmark and return the exit code: 1 when a goal is missed."""
     options = parse_arguments(arguments)
     options.work.mkdir(parents=True, exist_ok=True)
-    bench.build_load_generator()
+    targets.build_load_generator()
     variants = [variant for variant in VARIANTS if variant.name in options.only]
     if options.no_classic:
         variants = [variant for variant in variants if variant.store is not None]
     if any(variant.store is None for variant in variants):
-        bench.make_ready("classic", options.work, fetch=True)
+        targets.make_ready("classic", options.work, fetch=True)
     results: list[Result] = []
     with postgres(options.work) as server:
         console.print(f"PostgreSQL {server.version}")

@@ -1,10 +1,8 @@
 """Figures out of runs: medians, ratios, tables, goals and the JSON file."""
 
-import json
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Final
 
 from rich.markup import escape
@@ -286,21 +284,3 @@ def judge(results: Results, goals: Iterable[Goal]) -> list[Verdict]:
 def generator_bound(runs: Iterable[Run]) -> list[Run]:
     """Return the runs in which the generator used more CPU than the broker it loaded."""
     return [r for r in runs if r.broker_cpu_s is not None and r.generator_cpu_s > r.broker_cpu_s]
-
-
-def write_json(
-    path: Path,
-    results: Results,
-    machine: Mapping[str, Any],
-    versions: Mapping[str, str],
-    command: Sequence[str],
-) -> None:
-    """Write everything that was measured, with the command that measured it."""
-    document = {
-        "command": list(command),
-        "machine": dict(machine),
-        "versions": dict(versions),
-        "runs": [asdict(run) for run in results.runs],
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=2) + "\n")

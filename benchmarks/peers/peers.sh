@@ -6,6 +6,7 @@
 #   peers.sh version NAME WORK_DIR                        print which version that is
 #   peers.sh run   NAME WORK_DIR STOMP_PORT MQTT_PORT AUX_PORT AUX_PORT
 #                                                         run NAME on 127.0.0.1, in the foreground, on an empty store
+#   peers.sh clean NAME WORK_DIR                          remove what NAME has stored; it must not be running
 #
 # NAME is artemis, classic, rabbitmq, mosquitto or nats. Everything is written below WORK_DIR. What each one
 # promises before it confirms, and why each option is as it is, stands in docs/benchmarks.md.
@@ -17,7 +18,7 @@ artemis_version=${ARTEMIS_VERSION:-2.44.0}
 fail() { echo "$*" >&2; exit 1; }
 need() { command -v "$1" >/dev/null || fail "$1 is not installed${2:+ ($2)}"; }
 
-usage() { sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
+usage() { sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2; exit 2; }
 [ $# -ge 3 ] || usage
 action=$1 name=$2
 mkdir -p "$3"
@@ -69,6 +70,13 @@ fetch() {
   esac
 }
 
+clean() {
+  case $name in
+  artemis) rm -rf "$work/artemis-$artemis_version-instance/data" ;;
+  *) rm -rf "$work/$name-state" ;;
+  esac
+}
+
 run() {
   local stomp=$1 mqtt=$2 aux=$3 aux2=$4
   local state=$work/$name-state
@@ -84,18 +92,20 @@ run() {
         --no-web --no-amqp-acceptor --no-hornetq-acceptor ${ARTEMIS_CREATE_OPTIONS:-} >"$work/artemis-create.log"
       cp "$instance/etc/broker.xml" "$instance/etc/broker.xml.made"
     fi
-    rm -rf "$instance/data"
+    clean
     sed -E "s#tcp://0\.0\.0\.0:#tcp://127.0.0.1:#; s#(127\.0\.0\.1):61616#\1:$aux#; s#(127\.0\.0\.1):61613#\1:$stomp#; \
-s#(127\.0\.0\.1):1883#\1:$mqtt#" "$instance/etc/broker.xml.made" >"$instance/etc/broker.xml"
+s#(127\.0\.0\.1):1883#\1:$mqtt#; \
+${ARTEMIS_GLOBAL_MAX_SIZE:+s#( *)<global-max-messages>#\1<global-max-size>$ARTEMIS_GLOBAL_MAX_SIZE</global-max-size>\n&#}" \
+      "$instance/etc/broker.xml.made" >"$instance/etc/broker.xml"
     exec "$instance/bin/artemis" run
     ;;
   classic)
-    rm -rf "$state"
+    clean
     exec java -Xms512M -Xmx2G -cp "$work/classic/target/classes:$work/classic/lib/*" Classic "$state" "$stomp" "$mqtt" \
       ${CLASSIC_JDBC_URL:+"$CLASSIC_JDBC_URL"}
     ;;
   rabbitmq)
-    rm -rf "$state"
+    clean
     mkdir -p "$state"
     cat >"$state/rabbitmq.conf" <<CONF
 listeners.tcp.local = 127.0.0.1:$aux
@@ -113,7 +123,7 @@ CONF
     exec /usr/lib/rabbitmq/bin/rabbitmq-server
     ;;
   mosquitto)
-    rm -rf "$state"
+    clean
     mkdir -p "$state"
     chmod 777 "$state" # started by root, it changes to a user of its own
     cat >"$state/mosquitto.conf" <<CONF
@@ -128,7 +138,7 @@ CONF
     exec mosquitto -c "$state/mosquitto.conf"
     ;;
   nats)
-    rm -rf "$state"
+    clean
     mkdir -p "$state"
     cat >"$state/nats.conf" <<CONF
 listen: "127.0.0.1:$aux"
@@ -143,7 +153,7 @@ CONF
 }
 
 case $action in
-check | fetch | version) "$action" ;;
+check | fetch | version | clean) "$action" ;;
 run) [ $# -eq 7 ] || usage; run "${@:4}" ;;
 *) usage ;;
 esac

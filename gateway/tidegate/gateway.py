@@ -1,7 +1,7 @@
 """The gateway: puts store, broker, listeners and sinks together, and takes them apart again.
 
 Order matters at both ends. Start: directory, store (recovery), broker, sinks, services of
-extensions, listeners: nobody can connect before everything behind the listener works. Stop: listeners close to new clients,
+extensions, the operator's socket, listeners: nobody can connect before everything behind the listener works. Stop: listeners close to new clients,
 accepted work is made durable and confirmed, clients are told, services stop, sinks get their
 last rows, the store closes.
 """
@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Final
 
 from tidegate import __version__
 from tidegate.broker import BrokerCore
-from tidegate.config import require_acknowledged_log
+from tidegate.broker.operate.operations import Operations
+from tidegate.config import require_acknowledged_log, require_measured_store
+from tidegate.operator_socket import OperatorSocket
 from tidegate.plugin_exit import FAILURES, exit_is_error, failure_of
 from tidegate.spi import (
     ConfigError,
@@ -30,6 +32,7 @@ from tidegate.spi import (
     RecoveredState,
     Reloadable,
     Service,
+    ServingSink,
     Sink,
     SinkContext,
     StoreContext,
@@ -69,6 +72,7 @@ class Gateway:
 
     Attributes:
         addresses: by listener (its index in the configuration), the address it listens on.
+        sink_addresses: of sinks that listen, by their names.
         recovered: what opening the store told.
     """
 
@@ -83,6 +87,7 @@ class Gateway:
         self._serves = serves
         self.config = config
         self.addresses: list[str] = []
+        self.sink_addresses: dict[str, str] = {}
         self.recovered: RecoveredState | None = None
         self._plugins = plugins
         self._progress = progress
@@ -90,6 +95,7 @@ class Gateway:
         self._front_ends: list[FrontEnd] = []
         self._services: list[Service] = []
         self._sinks: list[RunningSink] = []
+        self._operator_socket: OperatorSocket | None = None
         self._stopped = asyncio.Event()
         self._stopping = False
         self._borrowed: Path | None = None
@@ -134,14 +140,17 @@ class Gateway:
                     persistent=config.broker.persistent,
                     keep_acknowledged=bool(config.sinks),
                     may_stand_by=self._serves,
+                    disk_free_limit=config.broker.disk_free_limit,
+                    store_limit=config.broker.store_limit,
                     progress=self._progress or _log_progress,
                 ),
                 config.store.options,
             ),
             cursors=config.cursors,
-            policies=config.policies,
+            policies=[table.policy for table in config.policies],
             extensions=[item.instance for item in config.extensions],
             quotas=config.quotas,
+            keeps_log=bool(config.sinks),
             temporary_directory=temporary,
             version=__version__,
             # Messages that nobody stores take sequences too, and the store cannot know of those.
@@ -149,6 +158,7 @@ class Gateway:
             # catches up with it, so no message id is ever given out twice.
             sequence_floor=time.time_ns() // 1000,
         )
+        require_measured_store(broker.store, config.store.name, config.broker)
         if config.sinks:
             require_acknowledged_log(broker.store, config.store.name)
         try:
@@ -158,52 +168,80 @@ class Gateway:
             # What only opening the store can tell, such as a statement that its database refuses.
             raise error.at(path=config.path, prefix="store") from error.__cause__
         self._broker = broker
+        broker.limits.overflows.announce = self._plugins.announce_overflow
+        broker.slow_consumers.announce = self._plugins.announce_slow
+        broker.acknowledged_log.announce = self._plugins.announce_filling
+        broker.disk.announce = self._plugins.announce_shortage
         # Only now: the store's lock says that no other gateway uses the directory.
         await asyncio.to_thread(_empty_directory, temporary)
         if not self._serves:
             return
-        # All readers first: a sink that started could otherwise release rows that the next one,
-        # which has no reader yet, never saw.
-        readers = [broker.acknowledged_log.reader(item.name) for item in config.sinks]
-        for item, reader in zip(config.sinks, readers, strict=True):
-            sink_directory = directory / SINKS_DIRECTORY / item.name
-            make_private_directory(sink_directory)
-            sink = item.factory.create(
-                SinkContext(item.name, config.broker.name, sink_directory), item.options
-            )
-            self._sinks.append(RunningSink(item.name, sink))
-            with exit_is_error(f"sink-{item.plugin}"):
-                await sink.start(reader)
+        await self.start_sinks()
         for item in config.extensions:
             if isinstance(item.instance, Service):
                 with exit_is_error(f"extension-{item.name}"):
                     await item.instance.start(broker.rights_changed)
                 self._services.append(item.instance)
+        if config.broker.persistent:  # else there is no directory of its own
+            operator_socket = OperatorSocket(Operations(broker), directory)
+            await operator_socket.start()
+            self._operator_socket = operator_socket
+        for item, running in zip(config.sinks, self._sinks, strict=True):
+            if isinstance(running.sink, ServingSink):
+                with exit_is_error(f"sink-{item.plugin}"):
+                    address = await running.sink.serve(broker)
+                self.sink_addresses[item.name] = address
+                _log.info("sink=%s listening address=%s", item.name, address)
         for item in config.listeners:
             front_end = item.factory.create(item.config, broker)
             with exit_is_error(f"protocol-{item.config.protocol}"):
                 self.addresses.append(await front_end.start())
             self._front_ends.append(front_end)
 
+    async def start_sinks(self, only: str = "") -> None:
+        """Start all sinks, or *only* one; the log keeps what the others have not got.
+
+        Part of :meth:`start` for a gateway that serves; else a command may call it. Raises: as :meth:`start`.
+        """
+        # All readers first: a sink that started could otherwise release rows that the next one,
+        # which has no reader yet, never saw.
+        config, broker = self.config, self.broker
+        readers = [broker.acknowledged_log.reader(item.name) for item in config.sinks]
+        for item, reader in zip(config.sinks, readers, strict=True):
+            if only not in ("", item.name):
+                continue
+            sink_directory = config.broker.data_directory / SINKS_DIRECTORY / item.name
+            make_private_directory(sink_directory)
+            sink = item.factory.create(
+                SinkContext(
+                    item.name,
+                    config.broker.name,
+                    sink_directory,
+                    config.authenticates,
+                    self._plugins.announce_lag,
+                ),
+                item.options,
+            )
+            reader.sink = sink
+            self._sinks.append(RunningSink(item.name, sink))
+            with exit_is_error(f"sink-{item.plugin}"):
+                await sink.start(reader)
+
     async def wait(self) -> None:
         """Wait until :meth:`stop` has finished."""
         await self._stopped.wait()
 
     async def reload(self) -> None:
-        """Let every listener and extension read its files anew; one that cannot keeps what it has."""
+        """Let every listener and extension read its files anew; one that cannot keeps what it has.
+
+        All at once: none waits for another. The log says of each whether it did.
+        """
         listeners = zip(self.config.listeners, tuple(self._front_ends), strict=False)
         extensions = enumerate(self.config.extensions)
-        for key, part in (
-            *[(item.key, part) for item, part in listeners],
-            *[(f"extensions[{index}]", item.instance) for index, item in extensions],
-        ):
-            if not isinstance(part, Reloadable):
-                continue
-            try:
-                await part.reload()
-            except FAILURES as raised:
-                error = failure_of(raised)
-                _log.error("%s is not reloaded, what it has read before stays: %s", key, error)
+        await asyncio.gather(
+            *[_reload(item.key, part) for item, part in listeners],
+            *[_reload(f"extensions[{n}] plugin={e.name}", e.instance) for n, e in extensions],
+        )
 
     async def stop(self) -> None:
         """Stop cleanly: no new work, accepted work confirmed, clients told. Idempotent."""
@@ -220,9 +258,16 @@ class Gateway:
 
     async def _take_apart(self) -> None:
         """Stop whatever runs; an error in one part must not keep the others from stopping."""
+        if self._operator_socket is not None:
+            with _logged("closing the operator's socket"):
+                await self._operator_socket.stop()
         for front_end in self._front_ends:
             with _logged("closing a listener"):
                 await front_end.stop_accepting()
+        for running in self._sinks:
+            if isinstance(running.sink, ServingSink):
+                with _logged(f"ending the readers of sink {running.name}"):
+                    await running.sink.stop_serving()
         if self._broker is not None:
             with _logged("ending the connections"):
                 await self._broker.end_connections()
@@ -257,6 +302,20 @@ def _empty_directory(directory: Path) -> None:
 
 def _log_progress(what: str, done: int, total: int) -> None:
     _log.info("recovery=%s done=%d total=%d", what, done, total)
+
+
+async def _reload(key: str, part: object) -> None:
+    """Let *part* read its files anew, if it has any, and write down whether it did."""
+    if not isinstance(part, Reloadable):
+        return
+    try:
+        has_files = await part.reload()
+    except FAILURES as raised:
+        error = failure_of(raised)
+        _log.error("%s is not reloaded, what it has read before stays: %s", key, error)
+    else:
+        if has_files:
+            _log.info("%s is reloaded", key)
 
 
 @contextlib.contextmanager

@@ -29,12 +29,19 @@ from tidegate.spi import (
     Authorizer,
     Directory,
     GatewayInfo,
+    ListOverflow,
+    LogFilling,
     PluginContractError,
     PluginError,
     PluginInfo,
     PluginLoadError,
     Reloadable,
     Service,
+    ServingSink,
+    Sink,
+    SinkLag,
+    SlowConsumer,
+    StoreShortage,
     hookspecs,
     version,
 )
@@ -80,6 +87,7 @@ PROVIDERS: Final[Mapping[str, str]] = {
     "cursor-store": "tidegate-cursors",
     "cursor-vm": "tidegate-cursors",
     "cursor-file": "tidegate-cursors",
+    "sink-flight": "tidegate-sink-flight",
     "sink-spark": "tidegate-sink-spark",
     "extension-auth-file": "tidegate-auth-file",
     "extension-auth-jwt": "tidegate-auth-jwt",
@@ -190,11 +198,31 @@ class PluginHost:
 
     def announce_started(self, info: GatewayInfo) -> None:
         """Call every loaded plugin's ``gateway_started``; an exception is logged with its name."""
-        self._announce("gateway_started", info)
+        self._announce("gateway_started", gateway=info)
 
     def announce_stopping(self, info: GatewayInfo) -> None:
         """Call every loaded plugin's ``gateway_stopping``; same rules."""
-        self._announce("gateway_stopping", info)
+        self._announce("gateway_stopping", gateway=info)
+
+    def announce_slow(self, consumer: SlowConsumer) -> None:
+        """Call every loaded plugin's ``consumer_slowed``; same rules."""
+        self._announce("consumer_slowed", consumer=consumer)
+
+    def announce_shortage(self, shortage: StoreShortage) -> None:
+        """Call every loaded plugin's ``store_short``; same rules."""
+        self._announce("store_short", shortage=shortage)
+
+    def announce_lag(self, lag: SinkLag) -> None:
+        """Call every loaded plugin's ``sink_late``; same rules."""
+        self._announce("sink_late", lag=lag)
+
+    def announce_filling(self, filling: LogFilling) -> None:
+        """Call every loaded plugin's ``log_filling``; same rules."""
+        self._announce("log_filling", filling=filling)
+
+    def announce_overflow(self, overflow: ListOverflow) -> None:
+        """Call every loaded plugin's ``list_overflowed``; same rules."""
+        self._announce("list_overflowed", overflow=overflow)
 
     def list_plugins(self, active: Collection[tuple[PluginKind, str]]) -> list[PluginRow]:
         """One row for each installed plugin, by kind and name; imports each to read its version.
@@ -305,11 +333,11 @@ class PluginHost:
 
     # --------------------------------------------------------------------- announcing, listing
 
-    def _announce(self, hook: str, info: GatewayInfo) -> None:
+    def _announce(self, hook: str, **told: object) -> None:
         for name, plugin in self._manager.list_name_plugin():
             others = [other for other in self._manager.get_plugins() if other is not plugin]
             try:
-                self._manager.subset_hook_caller(hook, others)(gateway=info)
+                self._manager.subset_hook_caller(hook, others)(**told)
             except FAILURES:
                 _log.exception("plugin=%s hook=%s failed", name, hook)
 
@@ -415,6 +443,10 @@ def _products(hook: str) -> tuple[type, ...]:
     return members.product_of(factory)
 
 
+#: What an extension may be besides.
+_OF_EXTENSION: Final = (Service, Directory, Reloadable)
+
+
 class _CheckedFactory:
     """A plugin's factory; what it makes is looked at before anybody uses it."""
 
@@ -423,7 +455,8 @@ class _CheckedFactory:
     ) -> None:
         self._factory: Any = factory
         self._products = products
-        self._besides = (Service, Directory, Reloadable) if Authorizer in products else ()
+        is_extension = Authorizer in products
+        self._besides = _OF_EXTENSION if is_extension else (ServingSink,) * (Sink in products)
         self._entry_name = entry_name
         self._origin = origin
         self._seen: set[type[object]] = set()  # one cursor is like the other
@@ -450,7 +483,7 @@ class _CheckedFactory:
 #: What each kind's factory must have besides ``create``: the attribute and its type.
 _FACTORY_ATTRIBUTES: Final[Mapping[PluginKind, Sequence[tuple[str, type]]]] = {
     PluginKind.STORE: (("options_type", type),),
-    PluginKind.CURSOR: (("needs_store", bool),),
+    PluginKind.CURSOR: (("needs_store", bool), ("spools", bool)),
     PluginKind.PROTOCOL: (("options_type", type), ("transports", Sequence), ("default_port", int)),
     PluginKind.SINK: (("options_type", type),),
     PluginKind.EXTENSION: (("options_type", type),),

@@ -15,7 +15,8 @@ from collections.abc import Callable, Coroutine
 from typing import Final, Generic, Protocol, TypeVar
 
 from tidegate.spi import GatewayError, LargeBodies, LargeBody, LargeWriter
-from tidegate_protocols._unfinished import IdleBodies, Pace
+from tidegate_protocols._pace import Pace
+from tidegate_protocols._unfinished import IdleBodies
 
 #: Received bytes that may wait for the disk before the socket is paused, and the level at which it
 #: is read again.
@@ -226,7 +227,7 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
     def abandon(self) -> None:
         """The session ended: what is not published never will be. Idempotent."""
         self._is_over = True
-        self._idle.stop()
+        self._idle.end()
         self.held = self._error = None
         if self._queue:
             self._drop_from(self._queue[0])

@@ -6,10 +6,10 @@ A body that is streamed is not counted, because it is not kept in memory; it mus
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Protocol, final
+from typing import Final, final
 
 from tidegate.spi import FlowControlError, GatewayError, format_duration, format_size
+from tidegate_protocols._pace import Pace, Timer
 
 #: Fewer bytes of a frame are not worth a timer: what every connection may have waiting anyway. The broker
 #: is told each time that it is so many more.
@@ -19,34 +19,13 @@ STEP_BYTES: Final = 64 * 1024
 PROGRESS_BYTES: Final = 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How long a streamed body may stand still.
-
-    Attributes: timeout_s: ``body_timeout``, 0: as long as it likes; call_later: of the event loop;
-        is_paused: the client is not read now, so that nothing can come.
-    """
-
-    timeout_s: float
-    call_later: Callable[[float, Callable[[], None]], Timer]
-    is_paused: Callable[[], bool]
-
-
-class Timer(Protocol):
-    """Something that can be called off."""
-
-    def cancel(self) -> object: ...
-
-
 @final
 class UnfinishedInput:
     """Owned by one session.
 
     Args:
         tell: told how many bytes are held of it. May raise FlowControlError.
-        timeout_s: see ``PROGRESS_BYTES``; 0: it may take as long as it likes.
-        call_later: of the event loop.
-        is_paused: the client is not read now, so that nothing can come.
+        pace: with ``frame_timeout``; see ``PROGRESS_BYTES``.
         refuse: called when it is too slow.
         measure: how many bytes wait now: what came whole may have been waiting for its turn only.
 
@@ -54,13 +33,11 @@ class UnfinishedInput:
     """
 
     __slots__ = (
-        "_call_later",
-        "_is_paused",
         "_least",
         "_measure",
+        "_pace",
         "_refuse",
         "_tell",
-        "_timeout_s",
         "_timer",
         "size",
     )
@@ -68,17 +45,13 @@ class UnfinishedInput:
     def __init__(
         self,
         tell: Callable[[int], None],
-        timeout_s: float,
-        call_later: Callable[[float, Callable[[], None]], Timer],
-        is_paused: Callable[[], bool],
+        pace: Pace,
         refuse: Callable[[GatewayError], None],
         measure: Callable[[], int],
     ) -> None:
         self.size = 0
         self._tell = tell
-        self._timeout_s = timeout_s
-        self._call_later = call_later
-        self._is_paused = is_paused
+        self._pace = pace
         self._refuse = refuse
         self._measure = measure
         self._least = 0
@@ -96,7 +69,7 @@ class UnfinishedInput:
         if size - self.size < STEP_BYTES:
             return
         self._put(size)
-        if self._timer is None and self._timeout_s:
+        if self._timer is None and self._pace.timeout_s:
             self._begin()
 
     def stop(self) -> None:
@@ -111,7 +84,7 @@ class UnfinishedInput:
 
     def _begin(self) -> None:
         self._least = self.size + PROGRESS_BYTES
-        self._timer = self._call_later(self._timeout_s, self._check)
+        self._timer = self._pace.call_later(self._pace.timeout_s, self._check)
 
     def _check(self) -> None:
         self._timer = None
@@ -119,24 +92,27 @@ class UnfinishedInput:
         if size < STEP_BYTES:
             self._put(0)
             return
-        if self._is_paused() or size < self.size or size >= self._least:
+        if self._pace.is_paused() or size < self.size or size >= self._least:
             self._put(min(size, self.size))
             self._begin()
             return
         self._refuse(
             FlowControlError(
                 f"of a frame {format_size(self.size)} have come, and less than"
-                f" {format_size(PROGRESS_BYTES)} of it in {format_duration(self._timeout_s)}"
+                f" {format_size(PROGRESS_BYTES)} of it in {format_duration(self._pace.timeout_s)}"
                 " (frame_timeout)"
             )
         )
+
+
+def _nobody(_: object) -> None: ...
 
 
 @final
 class IdleBodies:
     """Ends a connection whose streamed body has begun and does not come. Owned by one session.
 
-    Args: refuse: called when nothing has come for ``pace.timeout_s``; nothing is watched then.
+    Args: pace: with ``body_timeout``; refuse: called when nothing has come for ``pace.timeout_s``; nothing is watched then.
     """
 
     __slots__ = ("_has_moved", "_pace", "_refuse", "_timer")
@@ -158,6 +134,11 @@ class IdleBodies:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def end(self) -> None:
+        """None ever will be: nobody is called any more."""
+        self.stop()
+        self._refuse = _nobody
 
     def _begin(self) -> None:
         self._has_moved = False

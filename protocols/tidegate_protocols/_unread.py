@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final, Protocol, final
+from typing import Final, final
 
 from tidegate.spi import FlowControlError, format_duration
+from tidegate_protocols._pace import Timer
 from tidegate_protocols.transport import Link
 
 logger = logging.getLogger("tidegate.transport")
@@ -19,10 +20,7 @@ logger = logging.getLogger("tidegate.transport")
 _STEP_BYTES: Final = 64 * 1024
 
 
-class Timer(Protocol):
-    """Something that can be called off."""
-
-    def cancel(self) -> object: ...
+def _nobody() -> None: ...
 
 
 @final
@@ -107,6 +105,12 @@ class UnreadOutput:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def forget(self) -> None:
+        """The link is gone: nobody is told anything any more."""
+        self.stop()
+        self.tell = None
+        self._stop_reading = _nobody
 
     def _report(self) -> None:
         if self.tell is not None and self._told != self._size:

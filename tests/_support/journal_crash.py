@@ -212,7 +212,9 @@ async def small_state(store: JournalStore, state: RecoveredState) -> Small:
         assert known.sequence > last.get(known.destination, 0), "duplicate ids out of order"
         last[known.destination] = known.sequence
         items.append((("duplicate", (known.destination, known.sequence)), known.duplicate_id))
-    items += [(("destination", d.destination), d.pending_list) for d in state.destinations]
+    items += [
+        (("destination", d.destination), (d.pending_list, d.owner)) for d in state.destinations
+    ]
     items += [(("subscription", s.pending_list), s.name) for s in state.subscriptions]
     items += [(("session", s.key), s.expiry_interval) for s in state.sessions]
     items += [
@@ -238,14 +240,14 @@ class _Writer:
     def setup(self) -> list[Operation]:
         """What everything else needs."""
         small = self.model.small
-        small["destination", QUEUE] = 1
-        small["destination", DEAD_LETTERS] = 3
-        small["destination", TOPIC] = 0
+        small["destination", QUEUE] = (1, "ann")
+        small["destination", DEAD_LETTERS] = (3, "")
+        small["destination", TOPIC] = (0, "bob")
         small["subscription", 2] = SUBSCRIPTION.name
         return [
-            AddDestination(QUEUE, 1),
+            AddDestination(QUEUE, 1, "ann"),
             AddDestination(DEAD_LETTERS, 3),
-            AddDestination(TOPIC, 0),
+            AddDestination(TOPIC, 0, "bob"),
             PutSubscription(SUBSCRIPTION),
         ]
 
@@ -441,7 +443,6 @@ def new_store(where: Path, storage: Any, **options: Any) -> JournalStore:
         "journal_max_file_length": 64 << 10,
         "checkpoint_interval": 3600.0,
         "cleanup_interval": 3600.0,
-        "disk_free_limit": 0,
     }
     context = StoreContext(where, "test", persistent=True, keep_acknowledged=True)
     large_storage = storage.folder(LARGE_NAME) if isinstance(storage, FaultyStorage) else None
@@ -749,7 +750,7 @@ async def live_with_few_handles(
         storage.open_max = 0
         model.states.append(model.state())
         await store.write(WriteBatch([AddDestination("queue://last", 9)]))
-        model.small["destination", "queue://last"] = 9
+        model.small["destination", "queue://last"] = (9, "")
         model.states[-1] = model.state()
         model.confirmed = len(model.states) - 1
     except (StoreError, OSError) as failure:

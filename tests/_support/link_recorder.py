@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 from typing import Any
 
+from tidegate.spi import Stranger
+
 TIMEOUT_S = 60  # bounds a hanging test, nothing waits for it
 
 
@@ -38,6 +40,9 @@ class Recorder:
     def closed(self, error):
         self.note(("closed", error))
 
+    def input_ended(self):
+        return False
+
     def pause_writing(self):
         self.note("pause")
 
@@ -51,14 +56,17 @@ class TwoSockets:
     def __init__(self) -> None:
         self.count = 0
 
-    def socket_opened(self) -> bool:
+    def socket_opened(self, size: int) -> bool:
         if self.count == 2:
             return False
         self.count += 1
         return True
 
-    def socket_closed(self) -> None:
+    def socket_closed(self, size: int) -> None:
         self.count -= 1
+
+    def unauthenticated_holds(self, peer: Stranger, size: int) -> None:
+        pass
 
 
 async def hang_up(writer):

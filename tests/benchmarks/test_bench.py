@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ brokers = importlib.import_module("benchkit.brokers")
 machine = importlib.import_module("benchkit.machine")
 process = importlib.import_module("benchkit.process")
 report = importlib.import_module("benchkit.report")
+files = importlib.import_module("benchkit.results")
 scenarios = importlib.import_module("benchkit.scenarios")
 bench = importlib.import_module("bench")
 
@@ -365,9 +367,11 @@ def test_the_floor_is_measured_and_leaves_nothing_behind(tmp_path: Path) -> None
 def test_the_result_file_holds_command_machine_and_every_run(tmp_path: Path) -> None:
     made = results(run("tidegate", 1, 5.0, floor=report.Floor(90.0, 200.0, 15.0)))
     path = tmp_path / "deep" / "result.json"
-    report.write_json(path, made, {"cpu": "x"}, {"tidegate": "1"}, ["bench.py", "--quick"])
+    heading = files.Heading(["bench.py", "--quick"], {"cpu": "x"}, {"tidegate": "1"})
+    files.write(path, heading, runs=[asdict(run) for run in made.runs])
     document = json.loads(path.read_text())
     assert document["command"] == ["bench.py", "--quick"]
+    assert (document["machine"], document["versions"]) == ({"cpu": "x"}, {"tidegate": "1"})
     assert document["runs"][0]["floor"] == {
         "sync_p50_us": 90.0,
         "sync_p99_us": 200.0,

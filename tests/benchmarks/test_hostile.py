@@ -11,8 +11,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))  # the scripts there are no distribution
 
-hostile = importlib.import_module("benchkit.hostile")
-attacks = importlib.import_module("benchkit.attacks")
+hostile = importlib.import_module("benchkit.instead.hostile")
+attacks = importlib.import_module("benchkit.instead.attacks")
 bench = importlib.import_module("bench")
 
 

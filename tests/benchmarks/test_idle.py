@@ -1,7 +1,6 @@
 """The idle benchmark's arithmetic, and one small measurement from end to end."""
 
 import importlib
-import json
 import os
 import resource
 import shutil
@@ -15,7 +14,7 @@ from free_ports import free_port
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))  # the scripts there are no distribution
 
-idle = importlib.import_module("benchkit.idle")
+idle = importlib.import_module("benchkit.instead.idle")
 brokers = importlib.import_module("benchkit.brokers")
 process = importlib.import_module("benchkit.process")
 bench = importlib.import_module("bench")
@@ -66,13 +65,6 @@ def test_the_line_has_every_figure() -> None:
     ):
         assert part in line
     assert run(error="refused").line() == "tidegate stomp idle: failed: refused"
-
-
-def test_the_result_file_has_the_machine_and_every_run(tmp_path: Path) -> None:
-    idle.write_json(tmp_path / "deep" / "r.json", [run()], {"cpu": "x"})
-    document = json.loads((tmp_path / "deep" / "r.json").read_text())
-    assert document["machine"] == {"cpu": "x"}
-    assert document["idle"][0]["bytes_each"] == 5632.0
 
 
 @pytest.mark.parametrize("arguments", [["--idle", "0"], ["--idle", "5", "--idle-hold", "0"]])

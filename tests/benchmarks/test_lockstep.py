@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 lockstep = importlib.import_module("lockstep")
+slow = importlib.import_module("benchkit.instead.slow")
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -23,7 +24,9 @@ def test_bursts_of_every_load_go_through_two_gateways(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(lockstep, "_WARM_UP", 1)
-    assert run(monkeypatch, str(ROOT), str(ROOT), "--acl", "--bursts", "2") == 0
+    monkeypatch.setattr(slow, "_UNACKNOWLEDGED", 100)
+    more = ("--acl", "--unacknowledged", "--bursts", "2")
+    assert run(monkeypatch, str(ROOT), str(ROOT), *more) == 0
     rows = [line.split("│") for line in capsys.readouterr().out.splitlines() if "│" in line]
     assert [row[1].strip() for row in rows] == [load for load in lockstep.LOADS for _ in "12"]
     assert all(float(row[3]) > 0 for row in rows)
@@ -34,6 +37,8 @@ def test_of_the_bursts_the_quickest_twentieth_counts(monkeypatch: pytest.MonkeyP
     """What other programs cost shows in the slow ones alone."""
 
     class Fake:
+        count = lockstep._MESSAGES
+
         def burst(self) -> None: ...
 
     asked = spent = 0
@@ -52,7 +57,7 @@ def test_of_the_bursts_the_quickest_twentieth_counts(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
-    [((str(ROOT), "--only", "mqtt5"), "the loads are stomp, qos1, qos0"), ((), "trees")],
+    [((str(ROOT), "--only", "mqtt5"), "the loads are stomp, qos1, qos0, one"), ((), "trees")],
 )
 def test_a_wrong_command_line_is_told(
     monkeypatch: pytest.MonkeyPatch,

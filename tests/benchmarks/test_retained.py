@@ -1,7 +1,6 @@
 """The benchmark of retained messages: its arithmetic, and one small measurement from end to end."""
 
 import importlib
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -13,10 +12,11 @@ from free_ports import free_port
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))  # the scripts there are no distribution
 
-retained = importlib.import_module("benchkit.retained")
+retained = importlib.import_module("benchkit.instead.retained")
 brokers = importlib.import_module("benchkit.brokers")
 process = importlib.import_module("benchkit.process")
 bench = importlib.import_module("bench")
+modes = importlib.import_module("benchkit.instead.modes")
 
 REPORT = {
     "published": 1000,
@@ -49,15 +49,6 @@ def test_a_failure_has_its_reason_and_no_figures() -> None:
     assert run.all_s == ()
 
 
-def test_the_result_file_has_command_machine_versions_and_every_run(tmp_path: Path) -> None:
-    run = retained.run_from_report("tidegate", "mqtt", 1000, 1, REPORT, 0)
-    path = tmp_path / "deep" / "r.json"
-    retained.write_json(path, [run], {"cpu": "x"}, {"tidegate": "1"}, ["bench.py"])
-    document = json.loads(path.read_text())
-    assert (document["command"], document["machine"]) == (["bench.py"], {"cpu": "x"})
-    assert document["retained"][0]["all_s"] == [0.2, 0.1, 0.4]
-
-
 @pytest.mark.parametrize("arguments", [["--retained", "0"], ["--retained", "5", "--idle", "5"]])
 def test_wrong_options_are_refused(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
@@ -69,9 +60,9 @@ def test_a_broker_without_wildcards_for_retained_messages_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(bench, "run_each", lambda targets, *_: asked.extend(targets) or [])
+    monkeypatch.setattr(modes, "run_each", lambda targets, *_: asked.extend(targets) or [])
     targets = [brokers.Target(brokers.BROKERS[name]) for name in ("tidegate", "rabbitmq")]
-    bench.run_retained(targets, bench.parse_arguments(["--retained", "5"]))
+    modes.run_retained(targets, bench.parse_arguments(["--retained", "5"]))
     assert [target.spec.name for target in asked] == ["tidegate"]
 
 

@@ -17,10 +17,9 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 from gateway_process import GatewayProcess
-from wire import StompClient
+from sink_load import delta_commits, exchange, job_of
 
 BATCH = 400
 READ = """
@@ -38,37 +37,10 @@ spark.stop()
 """
 
 
-def commits(table: Path) -> int:
-    return len(list((table / "_delta_log").glob("*.json")))
-
-
-def job_of(gateway: GatewayProcess) -> psutil.Process | None:
-    """The Spark job's process, the child of the gateway, when it runs."""
-    children = psutil.Process(gateway.pid).children()
-    return children[0] if children else None
-
-
-async def publish_and_consume(port: int, first: int, count: int) -> None:
-    """Send *count* messages and acknowledge all of them, each confirmed by a receipt."""
-    client = await StompClient.connect(port)
-    try:
-        for number in range(first, first + count):
-            client.send("SEND", f"m{number}".encode(), destination="/queue/sink")
-        client.send("SUBSCRIBE", destination="/queue/sink", id="1", ack="client-individual")
-        for _ in range(count):
-            frame = await client.receive()
-            assert frame.command == "MESSAGE", frame
-            client.send("ACK", id=frame.headers["ack"])
-        client.send("DISCONNECT", receipt="done")
-        await client.receipt("done")
-    finally:
-        await client.aclose()
-
-
 def wait_for_commits(gateway: GatewayProcess, table: Path, count: int) -> None:
     deadline = time.monotonic() + 400
-    while commits(table) < count:
-        assert time.monotonic() < deadline, f"{commits(table)} commits\n{gateway.tail()}"
+    while delta_commits(table) < count:
+        assert time.monotonic() < deadline, f"{delta_commits(table)} commits\n{gateway.tail()}"
         time.sleep(0.1)
 
 
@@ -90,7 +62,7 @@ stop_timeout = "120s"
 
         def load(count: int = BATCH) -> None:
             nonlocal sent
-            asyncio.run(publish_and_consume(gateway.stomp_port, sent, count))
+            asyncio.run(exchange(gateway.stomp_port, sent, count))
             sent += count
 
         load()
@@ -100,20 +72,20 @@ stop_timeout = "120s"
             gateway.kill()  # acknowledged, and perhaps staged or half committed
             gateway.start()
             load()
-        wait_for_commits(gateway, table, commits(table) + 1)
+        wait_for_commits(gateway, table, delta_commits(table) + 1)
         load()
         job = job_of(gateway)
         assert job is not None, "the job is not running"
         os.kill(job.pid, signal.SIGKILL)
         load()
-        wait_for_commits(gateway, table, commits(table) + 1)
+        wait_for_commits(gateway, table, delta_commits(table) + 1)
         load()
         gateway.kill()
         shutil.rmtree(tmp_path / "data" / "sinks")  # all local state of the sink
         gateway.start()
         load()
-        while commits(table) < 27:  # Delta writes a checkpoint at the tenth: go well beyond
-            before = commits(table)
+        while delta_commits(table) < 27:  # Delta writes a checkpoint at the tenth: go well beyond
+            before = delta_commits(table)
             load(20)
             wait_for_commits(gateway, table, before + 1)
         assert gateway.stop(180) == 0, gateway.tail()

@@ -71,7 +71,15 @@ COMMANDS |= OURS
 
 
 def test_the_commands_are_those_that_the_document_names() -> None:
-    assert set(COMMANDS) == {"run", "check-config", "plugins", "store", "transactions"} | set(OURS)
+    assert set(COMMANDS) == {
+        "run",
+        "check-config",
+        "destination",
+        "plugins",
+        "sink",
+        "store",
+        "transactions",
+    } | set(OURS)
     assert COMMAND.help is not None
     assert COMMAND.help in FLAT
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.broker.limits.accounts import Accounts
+from tidegate.broker.limits.overflow import Overflows
 from tidegate.broker.sessions.authentication import Authentication
 from tidegate.cli._reference import (
     block_names,
@@ -25,11 +26,13 @@ TEXT = DOCUMENT.read_text()
 
 #: Named like limits, but none on what clients take.
 OTHERS = {
-    *("page_count", "stop_timeout", "login_delay_max"),
+    *("page_count", "page_bytes", "stop_timeout", "login_delay_max"),
     *("network_timeout", "connections_max", "cleanup_limit"),  # of the SQL stores
     *("filepool_limit", "journal_buffer_timeout"),  # of the journal
     "gap_timeout",  # of the sink
 }
+#: What DiskWatch.snapshot() tells.
+DISK = {"disk.free.bytes", "disk.short", "store.used.bytes", "store.full"}
 CLIENTS = (BrokerConfig, DestinationPolicy, Quota, StompOptions, MqttOptions)
 TABLES = (*CLIENTS, *plugin_options(PluginHost()).values())
 
@@ -58,9 +61,16 @@ def test_every_limit_says_what_happens_at_it(table: type) -> None:
 def test_every_metric_is_there_and_explained() -> None:
     config = BrokerConfig()
     logins = Authentication((), config, lambda request, error: None)
-    metrics = {*Accounts(config).snapshot(), *logins.counts()}
+    metrics = {*Accounts(config).snapshot(), *logins.counts(), *Overflows().snapshot()}
+    metrics |= DISK
     for metric in metrics:
         assert f"`{metric}`" in TEXT, metric
+    told = set(
+        re.findall(
+            r"`((?:held|counted|in_flight|spooled|logins|overflow|disk|store)\.[\w.]+)`", TEXT
+        )
+    )
+    assert told <= metrics
     for table in TABLES:
         for field in dataclasses.fields(table):
             metric = option_info(field).metric

@@ -186,6 +186,7 @@ class StoreFactory:
 
 class CursorFactory:
     needs_store = False
+    spools = False
 
     def create(self, context):
         raise NotImplementedError

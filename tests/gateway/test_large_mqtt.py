@@ -299,7 +299,7 @@ async def test_what_is_refused_is_answered_and_leaves_no_file(certificate: Path)
 async def test_a_body_without_room_on_the_disk_is_an_answer_and_small_ones_still_go(
     certificate: Path,
 ) -> None:
-    async with gateway(certificate, 'disk_free_limit = "0b"') as running:
+    async with gateway(certificate) as running:
         large = running.gateway.broker.large_bodies
         large._free_limit_bytes = 1 << 60
         async with mqtt_client(running.mqtt_port) as client:

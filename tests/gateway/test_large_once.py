@@ -208,7 +208,7 @@ async def with_branch(where: Path, restart: str) -> AsyncIterator[EmbeddedGatewa
         assert before == 2
         if restart == "crash":
             # (Files that are being made ready for later are renamed when they are.)
-            unfinished = shutil.ignore_patterns("*.tmp")
+            unfinished = shutil.ignore_patterns("*.tmp", "*.sock")
             await asyncio.to_thread(
                 shutil.copytree, running.data_directory, copy, ignore=unfinished
             )

@@ -6,9 +6,18 @@ import sys
 import pytest
 
 from tidegate.plugins import FACTORY_HOOKS, PROVIDERS, PluginHost, PluginKind
-from tidegate.spi import GatewayInfo, PluginContractError, PluginLoadError, hookspecs
+from tidegate.spi import (
+    GatewayInfo,
+    ListOverflow,
+    PluginContractError,
+    PluginLoadError,
+    hookspecs,
+)
 
 INFO = GatewayInfo("gw", "0.1.0", ("toy://127.0.0.1:1",))
+OVERFLOW = ListOverflow(
+    "queue://q", "", "", "", "refuse", dropped=0, dead_lettered=0, refused=1, is_over=False
+)
 GOOD = """
 from dataclasses import dataclass
 from tidegate.spi import PluginInfo, hookimpl
@@ -241,6 +250,9 @@ def gateway_started(gateway):
 @hookimpl
 def gateway_stopping(gateway):
     seen.append(("stopping", gateway.listeners))
+@hookimpl
+def list_overflowed(overflow):
+    seen.append(("overflowed", overflow))
 """
 
 
@@ -259,8 +271,13 @@ def test_loaded_plugins_are_told_and_one_that_fails_disturbs_nobody(
     host.message_store("good")
     with caplog.at_level(logging.ERROR, "tidegate.plugins"):
         host.announce_started(INFO)
+        host.announce_overflow(OVERFLOW)
         host.announce_stopping(INFO)
-    assert sys.modules["good_dist"].seen == [("started", "gw"), ("stopping", INFO.listeners)]
+    assert sys.modules["good_dist"].seen == [
+        ("started", "gw"),
+        ("overflowed", OVERFLOW),
+        ("stopping", INFO.listeners),
+    ]
     assert [record.getMessage() for record in caplog.records] == [
         "plugin=store-loud hook=gateway_started failed"
     ]

@@ -143,7 +143,10 @@ def config(files: Path) -> str:
 async def killed(gateway: EmbeddedGateway, config: str, target: Path) -> EmbeddedGateway:
     """A gateway that begins with what a SIGKILL would have left of this one."""
     await asyncio.to_thread(
-        shutil.copytree, gateway.data_directory, target, ignore=shutil.ignore_patterns("*.tmp")
+        shutil.copytree,
+        gateway.data_directory,
+        target,
+        ignore=shutil.ignore_patterns("*.tmp", "*.sock"),
     )
     return EmbeddedGateway(config, data_directory=target)
 

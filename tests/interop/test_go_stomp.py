@@ -47,8 +47,19 @@ def program() -> Path:
         return put(BUILD / "made", BUILD / "go_stomp")
 
 
-@pytest.mark.parametrize("version", ["1.0", "1.1", "1.2"])
-@pytest.mark.parametrize("scenario", SCENARIOS)
+def _waits(version: str, scenario: str) -> list[pytest.MarkDecorator]:
+    """Heart-beats take seconds, so those of the older versions are with the long tests."""
+    return [pytest.mark.long] if scenario == "heartbeat" and version != "1.2" else []
+
+
+@pytest.mark.parametrize(
+    ("version", "scenario"),
+    [
+        pytest.param(version, name, marks=_waits(version, name))
+        for version in ("1.0", "1.1", "1.2")
+        for name in SCENARIOS
+    ],
+)
 def test_go_stomp(gateway, program, version, scenario) -> None:
     done = subprocess.run(
         [str(program), f"127.0.0.1:{gateway.stomp_port}", version, scenario],

@@ -32,7 +32,10 @@ def program() -> Path:
     return node_client(SOURCE, BUILD, "mqtt")
 
 
-@pytest.mark.parametrize("transport", SCHEMES)
+@pytest.mark.parametrize(
+    "transport",
+    ["tcp", "wss", *(pytest.param(name, marks=pytest.mark.long) for name in ("tls", "ws"))],
+)
 @pytest.mark.parametrize(
     "version",
     [

@@ -168,6 +168,7 @@ def resident_bytes() -> int:
         return int(statm.read().split()[1]) * 4096
 
 
+@pytest.mark.long
 async def test_a_thousand_clients_that_leave_wills_leave_nothing_else() -> None:
     kinds = (Session, Conversation, Connection, SessionState, Will)
 

@@ -3,6 +3,7 @@
 import pytest
 
 from tidegate.spi import FlowControlError
+from tidegate_protocols._pace import Pace
 from tidegate_protocols._unfinished import PROGRESS_BYTES, STEP_BYTES, UnfinishedInput
 
 
@@ -12,9 +13,7 @@ class Case:
         self.timers, self.refused, self.is_paused = [], [], False
         self.unfinished = UnfinishedInput(
             self.told.append,
-            timeout_s,
-            self.call_later,
-            lambda: self.is_paused,
+            Pace(timeout_s, self.call_later, lambda: self.is_paused),
             self.refused.append,
             lambda: self.unfinished.size if self.size is None else self.size,
         )

@@ -7,19 +7,25 @@ One instance per gateway, all of it on one event loop. Front-ends reach it throu
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from tidegate.broker.connection.client import identity_of
 from tidegate.broker.connection.connection import Connection
+from tidegate.broker.connection.deciding import Deciding
+from tidegate.broker.connection.slow_consumers import SlowConsumers
+from tidegate.broker.idle_queues import IdleQueues
+from tidegate.broker.limits.disk import DiskWatch
+from tidegate.broker.limits.full_cursors import FullCursors
 from tidegate.broker.limits.overload import Overload
 from tidegate.broker.limits.sockets import Sockets
 from tidegate.broker.limits.unauthenticated import Unauthenticated
 from tidegate.broker.limits.waiting import Waiting
 from tidegate.broker.parts import Parts
 from tidegate.broker.publish.system_topics import SystemTopics
+from tidegate.broker.queues import NOTHING
+from tidegate.broker.sessions.abandoned import Abandoned
 from tidegate.broker.sessions.authentication import Authentication
 from tidegate.broker.turn.flow import STATE_WORK
 from tidegate.broker.turn.writer import FULL_BACK_OFF_S
@@ -56,15 +62,35 @@ class BrokerCore(Parts):
         self.connections: set[Connection] = set()
         self.clients_maximum = 0
         overload = self.overload = Overload(self.config.overload_lag)
-        sockets = self.sockets = Sockets(self.config.connections_max, overload.refuses)
+        config = self.config
+        self.disk = DiskWatch(self.store, self.writer, config.disk_free_limit, config.store_limit)
+        account = self.accounts.gateway
+        sockets = self.sockets = Sockets(account, self.config.connections_max, overload.refuses)
         self.socket_opened, self.socket_closed = sockets.opened, sockets.closed
-        unauthenticated = Unauthenticated(self.accounts.gateway, self.config.login_input_limit)
+        unauthenticated = Unauthenticated(account, self.config.login_input_limit)
         self.unauthenticated_holds = unauthenticated.holds
         memories = (self.accounts.stored_memory, self.accounts.unstored_memory)
         self.waiting = Waiting(lambda: self.destinations.charged, memories, self.flow.walks)
         self._authentication = Authentication(self.extensions, self.config, self._login_refused)
+        self.full_cursors = FullCursors(self.flow, self.limits.overflows)
+        self.slow_consumers = SlowConsumers(
+            self.flow,
+            lambda: self.connections,
+            self.destinations.policy,
+            is_on=any(item.slow_consumer_age or item.slow_consumer_rate for item in self.policies),
+        )
+        self.abandoned = Abandoned(
+            self.flow,
+            self.destinations,
+            lambda key: self.sessions.get(key) is not None,
+            is_on=any(policy.subscription_expiry for policy in self.policies),
+        )
         self.begin_authentication = self._authentication.begin
         self.sessions.who_now = self._authentication.known_by_name
+        self._deciding = Deciding(self.flow.walks)
+        self.idle_queues = IdleQueues(
+            self.flow, self.tasks, self.destinations, self.policies, self.publisher.paused
+        )
         self._by_client: dict[str, Connection] = {}
         self._expiring: set[Connection] = set()
         self._closing = False
@@ -94,7 +120,9 @@ class BrokerCore(Parts):
         if self._closing:
             raise ConnectionEndedError("shutdown", "the gateway is shutting down")
         self._check_connections()  # others may have come while this one was authenticated
-        connection = Connection(self, request, peer, vouched.principal, self._forget)
+        connection = Connection(
+            self, request, peer, vouched.principal, self._deciding, self._forget
+        )
         connection.vouched = vouched
         # Before anything happens to others: a client that is refused takes nothing over. A will is
         # refused now, not when nobody is there to be told.
@@ -118,36 +146,62 @@ class BrokerCore(Parts):
                     f"another connection with client id {request.client_id!r} took over",
                 )
             )
-        session = self.sessions.find(key) if key else None
-        is_stored = session is not None
-        if session is not None and request.clean_start:
-            self.sessions.remove(session)
-            session = None
-        present = session is not None
-        subscriptions: Sequence[Subscription] = ()
-        refused: Sequence[Subscription] = ()
-        # One that is taken up but is to end with this connection counts too, and a will is kept
-        # with a session so that it outlives the gateway.
-        wants = request.session_expiry > 0 or request.will is not None or session is not None
-        if key and wants:
-            session = self.sessions.begin(
-                request, connection.identity, is_followed=vouched.is_followed
-            )
-            subscriptions, refused = connection.restore(session)
-            is_stored = True
         self.connections.add(connection)
         self.clients_maximum = max(self.clients_maximum, len(self.connections))
         if key:
             self._by_client[key] = connection
         if connection.expires_at or request.exchange is not None:  # which may come to expire
             self._expiring.add(connection)
+        connection.is_admitted = False  # whoever takes over meanwhile ends it without a will
+        try:
+            result, is_stored = await self._result(connection, request)
+            connection.is_admitted = True
+        except BaseException:
+            connection.disconnect(graceful=True)
+            raise
         if is_stored:
             await self._admit(connection)
-        if session is None:
-            return ConnectResult(connection, present, subscriptions)
-        return ConnectResult(
-            connection, present, subscriptions, session.records(), session.key, refused
+        return result
+
+    async def _result(
+        self, connection: Connection, request: ConnectRequest
+    ) -> tuple[ConnectResult, bool]:
+        """Take up the session of a client that is let in, or make it one, bit by bit.
+
+        Returns: also whether there is, or was, something stored. Raises: GatewayError.
+        """
+        sessions, key = self.sessions, connection.key
+        session = sessions.find(key) if key else None
+        is_stored = session is not None
+        if session is not None:
+            if request.clean_start:
+                sessions.remove(session)
+            if session.gone is not None:
+                await session.gone.wait()
+                self._check_not_ended(connection)
+            if session.is_removed:
+                session = None
+        present = session is not None
+        # One that is taken up but is to end with this connection counts too, and a will is kept
+        # with a session so that it outlives the gateway.
+        wants = request.session_expiry > 0 or request.will is not None or session is not None
+        if not (key and wants):
+            return ConnectResult(connection, present), is_stored
+        session = sessions.begin(
+            request, connection.identity, is_followed=connection.vouched.is_followed
         )
+        restored: list[Subscription] = []
+        refused: list[Subscription] = []
+        await self.flow.walks.finished(connection.restore(session, restored, refused))
+        self._check_not_ended(connection)
+        return ConnectResult(
+            connection, present, restored, session.records(), session.key, refused
+        ), True
+
+    @staticmethod
+    def _check_not_ended(connection: Connection) -> None:
+        if connection.is_closed:
+            raise ConnectionEndedError("taken-over", "the connection has ended meanwhile")
 
     async def _admit(self, connection: Connection) -> None:
         """Wait until the session is durable.
@@ -213,18 +267,23 @@ class BrokerCore(Parts):
         writer.start()
         for found in state.destinations:
             if found.pending_list:
-                count = state.pending.get(found.pending_list)
-                destinations.restore_queue(
-                    found.destination, found.pending_list, count.messages if count else 0
-                )
+                count = state.pending.get(found.pending_list, NOTHING)
+                destinations.restore_queue(found, count)
+            if found.producers_paused:
+                self.publisher.pause(found.destination, is_paused=True)
+        for policy in self.policies:
+            if policy.declared_queue:
+                destinations.declare_queue(policy.declared_queue)
         self.sessions.recover(state)
         for subscription in state.subscriptions:
-            count = state.pending.get(subscription.pending_list)
-            destinations.restore_subscription(
-                subscription,
-                count.messages if count else 0,
-                once=self.sessions.delivers_once(subscription),
-            )
+            if subscription.session:
+                continue
+            pending = state.pending.get(subscription.pending_list, NOTHING)
+            if subscription.durable:
+                once = self.sessions.delivers_once(subscription)
+                destinations.restore_subscription(subscription, pending, once=once)
+            else:
+                self.ended_lists.recover(subscription, pending.messages)
         self.retained.recover(state.retained)
         self.deliveries.recover(destinations.durable.values())
         ids, branches = self.store.capabilities.duplicate_ids, self.store.capabilities.branches
@@ -233,10 +292,12 @@ class BrokerCore(Parts):
             () if branches is None else await branches.recovered_branches(), state
         )
         await self.sessions.recover_in_doubt(self.store)
+        self.limits.begin()
         self.sessions.end_recovery()
         self.flow.checks_publish = self.access.checks_publish
         self.tasks.spawn(self._maintain(), "maintenance")
         self.tasks.spawn(self.overload.watch(), "overload")
+        self.tasks.spawn(self.disk.watch(), "disk")
         if self.config.system_topics_interval:
             system = SystemTopics(
                 self.flow,
@@ -254,6 +315,7 @@ class BrokerCore(Parts):
             return
         self._stopped = True
         await self.end_connections()
+        self.ended_lists.close()
         await self.tasks.stop()
         await self.writer.close()
         for pending_list in self.destinations.all_lists():
@@ -287,7 +349,12 @@ class BrokerCore(Parts):
             connection.end(
                 AccessError("the credentials have expired", principal=connection.principal)
             )
+        self.idle_queues.look(elapsed)
         self.wills.publish_due(elapsed)
+        self.limits.look(now)
+        self.full_cursors.look()
+        self.abandoned.look(elapsed)
+        self.slow_consumers.look(elapsed)
         self.flow.walks.begin(
             self.flow.add_own_work(STATE_WORK * size) for size in self.sessions.expire(elapsed)
         )
@@ -295,6 +362,7 @@ class BrokerCore(Parts):
             self.writer.add_operation(operation, synced=False)
         try:
             await self.acknowledged_log.enforce_limits(now, elapsed, lambda: self._closing)
+            await self.acknowledged_log.look()
         except StoreError as error:
             _log.error("acknowledged_log=unknown error=%r", str(error))
         self.flow.checks_publish = self.access.checks_publish
@@ -314,18 +382,7 @@ class BrokerCore(Parts):
     def rights_changed(self) -> None:
         """Rights or users are other ones now: see :class:`tidegate.spi.Service`."""
         self.wills.forget_rights()
-        for connection in list(self.connections):
-            principal = connection.vouched.now()
-            if principal is None:
-                connection.end(
-                    AccessError(
-                        "there is no such user any more, or it has to log in anew",
-                        principal=connection.principal,
-                    )
-                )
-                continue
-            connection.identity = dataclasses.replace(connection.identity, groups=principal.groups)
-            connection.rights_changed()
+        self._deciding.begin(self.connections)
 
     def held(self) -> Mapping[str, int]:
         """What is held for clients and how much they have, by metric; docs/limits.md names them."""
@@ -346,8 +403,13 @@ class BrokerCore(Parts):
             "overload.active": int(self.overload.is_on),
             "overload.refused": self.overload.refused,
             "clients.expired": self.sessions.expired,
+            "subscriptions.expired": self.abandoned.expired,
             "publish.messages.duplicates": self.duplicates.discarded,
             "subscriptions.count": served + away,
             **self.held(),
+            **self.disk.snapshot(),
             **self.waiting.snapshot(),
+            **self.limits.overflows.snapshot(),
+            **self.slow_consumers.snapshot(),
+            **self.acknowledged_log.snapshot(self.writer.now()),
         }

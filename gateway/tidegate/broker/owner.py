@@ -16,10 +16,15 @@ from tidegate.spi import Identity, Message, Session, Subscription
 
 
 class Origin(NamedTuple):
-    """Who publishes. Attributes: owner: the principal; key: of the client, see :func:`client_key`."""
+    """Who publishes.
+
+    Attributes: owner: the principal; key: of the client, see :func:`client_key`; version: of its
+    protocol, "" when unknown.
+    """
 
     owner: str
     key: str
+    version: str = ""
 
 
 def client_key(protocol: str, owner: str, client_id: str) -> str:
@@ -36,10 +41,10 @@ def client_key(protocol: str, owner: str, client_id: str) -> str:
     return base64.urlsafe_b64encode(digest).decode()[:22]
 
 
-def origin_of(identity: Identity) -> Origin:
+def origin_of(identity: Identity, version: str = "") -> Origin:
     """Of what this client publishes."""
     owner = identity.principal
-    return Origin(owner, client_key(identity.protocol, owner, identity.client_id))
+    return Origin(owner, client_key(identity.protocol, owner, identity.client_id), version)
 
 
 def key_of(kept: Session | Subscription | Message) -> str:

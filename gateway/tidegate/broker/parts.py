@@ -8,9 +8,10 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from tidegate.broker.destinations import Destinations
+from tidegate.broker.ended_lists import EndedLists
 from tidegate.broker.limits.accounts import Accounts
 from tidegate.broker.limits.acknowledged import AcknowledgedLog
-from tidegate.broker.limits.subscription_limit import SubscriptionLimits
+from tidegate.broker.limits.list_limits import ListLimits
 from tidegate.broker.publish.access import Access
 from tidegate.broker.publish.publisher import Publisher
 from tidegate.broker.publish.retained_delivery import RetainedDeliveries
@@ -21,11 +22,13 @@ from tidegate.broker.sessions.wills import Wills
 from tidegate.broker.transactions.branches import Branches
 from tidegate.broker.transactions.duplicates import DuplicateIds
 from tidegate.broker.turn.flow import Flow, Tasks
-from tidegate.config import BrokerConfig, DestinationPolicy, Quota
+from tidegate.broker.unstored.store import SpoolingStore
+from tidegate.config import SPOOLED, BrokerConfig, DestinationPolicy, Quota
 from tidegate.spi import (
     CursorFactory,
     Extension,
     MessageStore,
+    Outcome,
 )
 
 
@@ -35,13 +38,14 @@ class Parts:
 
     Args:
         config: the ``[broker]`` table.
-        store: not yet open.
+        store: not yet open; where non-persistent messages are not stored, with what does that before it.
         cursors: cursor factories by the name that policies use.
-        policies: destination policies in file order; the first that covers a destination wins.
+        policies: of destinations; the most specific that matches one wins.
         temporary_directory: for cursors that spool; exists and is empty.
         extensions: authenticators, authorizers, interceptors in configured order.
         sequence_floor: no sequence below this is given out, whatever the store remembers.
         quotas: in file order; the first that matches a principal wins.
+        keeps_log: there are sinks, and the store keeps the acknowledged log for them.
     """
 
     config: BrokerConfig
@@ -54,11 +58,16 @@ class Parts:
     extensions: Sequence[Extension] = ()
     sequence_floor: int = 1
     quotas: Sequence[Quota] = ()
+    keeps_log: bool = False
 
     def __post_init__(self) -> None:
-        config, store = self.config, self.store
+        config = self.config
         self.tasks = Tasks()
         self.accounts = Accounts(config, self.quotas)
+        spooling = None
+        if any(policy.non_persistent == SPOOLED for policy in self.policies):
+            spooling = SpoolingStore(self.store, self.temporary_directory, self.accounts.temporary)
+        store = self.store = spooling or self.store
         self.acknowledged_log = AcknowledgedLog(store, config)
         self.retained = RetainedMessages(
             limit_bytes=config.retained_limit, account_of=self.accounts.of
@@ -71,18 +80,26 @@ class Parts:
             on_write=self.acknowledged_log.notify,
         )
         self.writer = self.flow.writer
+        if self.keeps_log:
+            self.writer.keeps_log = True
+            self.writer.logged = frozenset(map(Outcome.of, config.acknowledged_outcomes))
         detours: set[object] = set()
-        self.subscription_limits = SubscriptionLimits(self.flow, detours)
+        self.limits = ListLimits(self.flow, detours)
+        self.ended_lists = EndedLists(
+            store, self.writer, self.tasks, lambda: not self.acknowledged_log.has_room
+        )
         self.destinations = Destinations(
             config,
             self.flow,
             self.tasks,
-            self.subscription_limits,
+            self.limits,
             self.accounts,
+            self.ended_lists,
             cursors=self.cursors,
             policies=self.policies,
             temporary_directory=self.temporary_directory,
         )
+        self.destinations.spooling = spooling
         self.deliveries = RetainedDeliveries(
             self.flow, self.retained, self.acknowledged_log, detours
         )
@@ -92,16 +109,17 @@ class Parts:
             self.destinations,
             self.retained,
             self.deliveries,
-            self.subscription_limits,
+            self.limits,
             self.temporary,
             detours,
         )
+        self.limits.bury, self.limits.bury_new = self.publisher.bury, self.publisher.bury_new
         self.access = Access(self.extensions, self.acknowledged_log, self.destinations.queues)
         has_ids = store.capabilities.duplicate_ids is not None
         self.duplicates = DuplicateIds(self.writer, config, self.accounts.gateway, is_kept=has_ids)
         self.branches = Branches(
             store,
-            self.writer,
+            self.flow,
             self.tasks,
             self.destinations,
             self.publisher,
@@ -109,7 +127,7 @@ class Parts:
             config.prepared_branches_max,
         )
         self.wills = Wills(self.writer, self.publisher, self.access)
-        self.sessions = Sessions(self.writer, self.destinations, self.wills, self.accounts)
+        self.sessions = Sessions(self.flow, self.destinations, self.wills, self.accounts)
         # What lists ask for of parts that are made after them.
         self.flow.lower = self.destinations.lower
         self.flow.half_sent = self.sessions.half_sent

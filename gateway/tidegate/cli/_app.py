@@ -11,11 +11,12 @@ import typer
 
 from tidegate import __version__
 from tidegate._logging import LogLevel
-from tidegate.cli import _reference, _show, _store, _transactions
+from tidegate.cli import _reference, _show
 from tidegate.cli._commands import Commands
 from tidegate.cli._exit import ExitCode
 from tidegate.cli._host import Host
 from tidegate.cli._run import run_gateway, warn_of_configuration
+from tidegate.cli.groups import destinations, sinks, store, transactions
 from tidegate.config import check_parts, load_config, named_plugins, resolve
 from tidegate.plugins import PluginHost
 from tidegate.spi import SPI_VERSION
@@ -30,8 +31,10 @@ app = typer.Typer(
     "owned by another gateway, 5 directory or disk, 6 plugin, 7 store damaged, 8 the broker that a "
     "client command speaks to.",
 )
-app.add_typer(_store.app, name="store")
-app.add_typer(_transactions.app, name="transactions")
+app.add_typer(store.app, name="store")
+app.add_typer(transactions.app, name="transactions")
+app.add_typer(destinations.app, name="destination")
+app.add_typer(sinks.app, name="sink")
 
 ConfigOption = Annotated[
     Path | None,
@@ -95,6 +98,13 @@ def run(
 @app.command()
 def check_config(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration.")],
+    destination: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Print what this queue or topic has and from which table: queue://NAME or topic://NAME.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check a configuration file.
@@ -106,11 +116,14 @@ def check_config(
     resolved = resolve(load_config(file), plugins)
     check_parts(resolved)
     warn_of_configuration(file, resolved)
-    description = _show.describe(resolved, plugins)
+    if destination is None:
+        description, tree = _show.describe(resolved, plugins), _show.config_tree
+    else:
+        description, tree = _show.describe_policy(resolved, destination), _show.policy_tree
     if as_json:
         _show.print_json(description)
     else:
-        _show.make_console().print(_show.config_tree(description))
+        _show.make_console().print(tree(description))
 
 
 @app.command(name="plugins")

@@ -81,6 +81,8 @@ class Commands(TyperGroup):
                 if group is None:
                     group = OpenGroup(name=cmd_name, no_args_is_help=True, rich_markup_mode=None)
                 group.merge(offer)
+        if group is not None and own is None and list(group.commands) == [cmd_name]:
+            return group.commands[cmd_name]
         return group
 
 

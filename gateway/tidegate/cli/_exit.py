@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tidegate.spi import (
+    AccessError,
     ClientError,
     ConfigError,
     CorruptRecordError,
     GatewayError,
     PluginError,
+    RequestError,
     StoreError,
     StoreFullError,
     StoreLockedError,
@@ -53,7 +55,7 @@ _BIND_ADDRESS: Final = re.compile(r"bind on address \('([^']*)', (\d+)")
 
 def failure_of(error: BaseException, config: ResolvedConfig | None = None) -> Failure:
     """Turn *error* into exit code and line. *config* tells which listener an address is of."""
-    if isinstance(error, ClientError):
+    if isinstance(error, ClientError | RequestError | AccessError):
         return Failure(ExitCode.BROKER, _one_line(error))
     if isinstance(error, ConfigError):
         return Failure(ExitCode.CONFIG, _one_line(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,11 +20,14 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.cli import _show
-from tidegate.config import base_of, load_config, resolve
+from tidegate.cli.groups._asking import NoGatewayError, ask, connected
+from tidegate.config import base_of, load_config, require_acknowledged_log, resolve
+from tidegate.operator_socket import OperatorClient
 from tidegate.plugins import PluginHost
-from tidegate.spi import ConfigError, parse_options
-from tidegate.spi.commands import ConfiguredStore
+from tidegate.spi import ConfigError, SinkContext, parse_options
+from tidegate.spi.commands import ClientError, ConfiguredSink, ConfiguredStore, LogState
 from tidegate.spi.commands import Progress as ProgressCall
+from tidegate.spi.operate import ListSinks, SinkList
 from tidegate.spi.printable import printable
 
 
@@ -40,6 +44,7 @@ class Host:
             data_directory=resolved.broker.data_directory,
             gateway_name=resolved.broker.name,
             persistent=resolved.broker.persistent,
+            disk_free_limit=resolved.broker.disk_free_limit,
         )
 
     def extension_options(self, config: Path | None, plugin: str) -> Sequence[object]:
@@ -58,6 +63,50 @@ class Host:
             except ConfigError as error:
                 raise error.at(path=str(config or ""), prefix=f"extensions[{index}]") from None
         return found
+
+    def sinks(self, config: Path | None, plugin: str, name: str = "") -> Sequence[ConfiguredSink]:
+        """See CommandHost."""
+        from tidegate.gateway import SINKS_DIRECTORY
+
+        resolved = resolve(load_config(config), PluginHost())
+        broker = resolved.broker
+        found = [
+            ConfiguredSink(
+                sink.plugin,
+                sink.factory,
+                sink.options,
+                SinkContext(
+                    sink.name, broker.name, broker.data_directory / SINKS_DIRECTORY / sink.name
+                ),
+            )
+            for sink in resolved.sinks
+            if sink.plugin == plugin and name in ("", sink.name)
+        ]
+        if not found:
+            which = f"named {name!r} " if name else ""
+            raise ConfigError(
+                f"there is no sink {which}with plugin = {plugin!r}",
+                path=str(config or ""),
+                key="sinks",
+            )
+        return found
+
+    def log_state(self, config: Path | None) -> LogState:
+        """See CommandHost."""
+        store = self.store(config)
+        try:
+            with connected(config) as client:
+                sinks = ask(client, ListSinks(), SinkList).rows
+        except NoGatewayError:
+            return asyncio.run(_log_state(store))
+        if not sinks:
+            raise ClientError("the gateway that runs has no sinks, and so no acknowledged log")
+        first = min(sink.released for sink in sinks) + 1
+        return LogState(sinks[0].store_id, first, sinks[0].last)
+
+    def operator(self, config: Path | None) -> OperatorClient:
+        """See CommandHost."""
+        return connected(config)
 
     def print_json(self, value: object) -> None:
         """See CommandHost."""
@@ -84,6 +133,16 @@ class Host:
 
         with Bars() as bars:
             return import_store(store, source, bars)
+
+
+async def _log_state(configured: ConfiguredStore) -> LogState:
+    store = configured.create()
+    state = await store.open()
+    try:
+        found = require_acknowledged_log(store, configured.plugin).log_statistics()
+        return LogState(state.store_id, found.first, found.last)
+    finally:
+        await store.close()
 
 
 def plain_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Table:

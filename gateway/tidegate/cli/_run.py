@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import importlib
 import logging
 import resource
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from tidegate._collector import Collector
 from tidegate._logging import LogLevel, configure_logging
 from tidegate.cli._options import HIDDEN, option_values
 from tidegate.cli._progress import RecoveryProgress
@@ -63,12 +63,12 @@ def run_gateway(config: Path | None, log_level: LogLevel) -> None:
     from tidegate.gateway import Gateway
 
     progress = RecoveryProgress()
+    collector = Collector()
+    collector.take_over()
 
     def started(gateway: Gateway) -> None:
         progress.close()
-        # What is there now stays: each full collection would stop all clients to look through it.
-        gc.collect()
-        gc.freeze()
+        collector.begin(gateway.broker.accounts.in_memory, asyncio.get_running_loop().call_later)
         write_lines(start_lines(resolved, gateway.addresses, plugins), sys.stdout.write)
         sys.stdout.flush()
 
@@ -94,8 +94,7 @@ def start_lines(config: ResolvedConfig, addresses: Iterable[str], plugins: Plugi
     broker = config.broker
     lines = [f"listening: {address}" for address in addresses]
     lines.append(f"store: {config.store.name}{'' if broker.persistent else ' (not persistent)'}")
-    directory = str(broker.data_directory.absolute())
-    lines.append(f"data directory: {directory if broker.persistent else 'none'}")
+    lines.append(f"data directory: {broker.data_directory if broker.persistent else 'none'}")
     sinks = (f"{sink.name} ({sink.plugin})" for sink in config.sinks)
     lines.append(f"sinks: {', '.join(sinks) or 'none'}")
     lines.append(f"plugins: {', '.join(plugins.loaded())}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -15,12 +16,13 @@ from rich.text import Text
 from rich.tree import Tree
 
 from tidegate.cli._options import option_values, toml_text
-from tidegate.config import Bind
+from tidegate.config import Bind, applies, ranked, why_before
 from tidegate.plugins import PROVIDERS, PluginHost, PluginKind, PluginRow
+from tidegate.spi import ConfigError, names
 from tidegate.spi.printable import printable_json
 
 if TYPE_CHECKING:
-    from tidegate.config import ResolvedConfig, ResolvedListener
+    from tidegate.config import PolicyTable, ResolvedConfig, ResolvedListener
 
 #: Columns when stdout is a file or a pipe and COLUMNS does not say: enough to fold nothing, so
 #: that grep sees whole lines. Nothing is padded to it.
@@ -48,14 +50,13 @@ def describe(config: ResolvedConfig, plugins: PluginHost) -> Description:
     """What would run, as plain values; each option as the file would give it."""
     return {
         "config": config.path or None,
-        "broker": option_values(config.broker)
-        | {"data_directory": str(config.broker.data_directory.absolute())},
+        "broker": option_values(config.broker),
         "store": {
             "plugin": config.store.name,
             **option_values(config.store.options),
         },
         "listeners": [_listener(listener) for listener in config.listeners],
-        "destinations": [option_values(policy) for policy in config.policies],
+        "destinations": [option_values(table.policy) for table in config.policies],
         "sinks": [
             {
                 "plugin": sink.plugin,
@@ -106,6 +107,100 @@ def _branch(tree: Tree, title: str, options: Mapping[str, object]) -> None:
     branch = tree.add(Text(title, style="bold"))
     for key, value in options.items():
         branch.add(Text(f"{key} = {toml_text(value)}"))
+
+
+# ------------------------------------------------------------------ check-config --destination
+
+
+def describe_policy(config: ResolvedConfig, destination: str) -> Description:
+    """The policy of a canonical *destination* (or filter of a subscription) as plain values.
+
+    ``values`` has for each option ``value`` and ``from``: the key in the file, ``default``, or the
+    option that it follows. ``ranked`` has all tables that match, each with why it is before the next.
+
+    Raises: ConfigError when it is no canonical name.
+    """
+    _check_name(destination)
+    tables = {table.policy.match: table for table in config.policies if table.key}
+    matching = [
+        tables[policy.match]
+        for policy in ranked((table.policy for table in tables.values()), destination)
+    ]
+    chosen = matching[0] if matching else config.policies[-1]
+    values = {
+        option: {"value": value, "from": _source(chosen, option)}
+        for option, value in option_values(chosen.policy).items()
+        if option != "match" and applies(option, destination)
+    }
+    return {
+        "config": config.path or None,
+        "destination": destination,
+        "table": chosen.key or None,
+        "ranked": [
+            {
+                "table": table.key,
+                "match": table.policy.match,
+                "before_the_next": why_before(table.policy.match, after.policy.match)
+                if after is not None
+                else None,
+            }
+            for table, after in itertools.zip_longest(matching, matching[1:])
+        ],
+        "values": values,
+    }
+
+
+def _source(table: PolicyTable, option: str) -> str:
+    policy, key = table.policy, table.written.get(option)
+    follows = option == "durable_cursor" or (
+        option == "subscriber_cursor" and policy.subscriber_cursor == policy.cursor
+    )
+    if key is None and follows:
+        key = table.written.get("cursor")
+    return "default" if key is None else f"{table.key}.{key}"
+
+
+def _check_name(destination: str) -> None:
+    for prefix in (names.QUEUE_PREFIX, names.TOPIC_PREFIX):
+        if destination.startswith(prefix):
+            try:
+                names.check_filter(destination.removeprefix(prefix))
+            except ValueError as error:
+                raise ConfigError(str(error), key="--destination") from None
+            return
+    for start, prefix in (("/queue/", names.QUEUE_PREFIX), ("/topic/", names.TOPIC_PREFIX)):
+        if destination.startswith(start):
+            meant = prefix + destination.removeprefix(start)
+            raise ConfigError(
+                f"{destination!r} is how STOMP writes it; write {meant}", key="--destination"
+            )
+    if "/" in destination:
+        meant = names.topic(names.swap_separators(destination))
+        raise ConfigError(
+            f"an MQTT topic {destination!r} is {meant}; write that", key="--destination"
+        )
+    raise ConfigError(
+        f"say which it is: {names.queue(destination)} or {names.topic(destination)}",
+        key="--destination",
+    )
+
+
+def policy_tree(description: Description) -> Tree:
+    """The description for people."""
+    tree = Tree(
+        Text(f"{description['destination']} of {description['config'] or 'the embedded default'}")
+    )
+    ranked_ = description["ranked"]
+    if not ranked_:
+        tree.add(Text("no table matches: all values are defaults"))
+    for place, table in enumerate(ranked_):
+        why = table["before_the_next"]
+        text = f"{'has' if not place else 'also matches'}: {table['table']}, match = {toml_text(table['match'])}"
+        tree.add(Text(text + (f"; before the next because {why}" if why else "")))
+    values = tree.add(Text("values", style="bold"))
+    for option, given in description["values"].items():
+        values.add(Text(f"{option} = {toml_text(given['value'])}  # {given['from']}"))
+    return tree
 
 
 # -------------------------------------------------------------------------------- plugins

@@ -6,26 +6,34 @@ between them every error in a configuration is found before anything runs. The r
 
 from __future__ import annotations
 
-from tidegate.config._bind import Bind, parse_bind
-from tidegate.config._check import check_parts, require_acknowledged_log
+from tidegate.config._check import (
+    check_parts,
+    require_acknowledged_log,
+    require_measured_store,
+)
 from tidegate.config._limits import DEFAULT_QUOTA, Quota, quota_for
 from tidegate.config._load import base_of, load_config, parse_config
 from tidegate.config._model import (
-    CURSOR_DEFAULT,
-    CURSOR_UNSTORED_DEFAULT,
     DEFAULT_LISTENERS,
-    DEFAULT_POLICY,
     DESCRIPTORS_RESERVED,
     STORE_PLUGIN_DEFAULT,
     BrokerConfig,
     Config,
-    DestinationPolicy,
     ExtensionTable,
     ListenerTable,
     SinkTable,
     StoreTable,
-    policy_for,
 )
+from tidegate.config._policies import (
+    CURSOR_DEFAULT,
+    CURSOR_UNSTORED_DEFAULT,
+    DEFAULT_POLICY,
+    SPOOLED,
+    DestinationPolicy,
+    PolicyTable,
+)
+from tidegate.config._policy_effect import applies
+from tidegate.config._policy_map import PolicyMap, ranked, why_before
 from tidegate.config._resolve import (
     ResolvedConfig,
     ResolvedExtension,
@@ -35,6 +43,7 @@ from tidegate.config._resolve import (
     named_plugins,
     resolve,
 )
+from tidegate.spi.clients.bind import Bind, parse_bind
 
 __all__ = [
     "CURSOR_DEFAULT",
@@ -43,6 +52,7 @@ __all__ = [
     "DEFAULT_POLICY",
     "DEFAULT_QUOTA",
     "DESCRIPTORS_RESERVED",
+    "SPOOLED",
     "STORE_PLUGIN_DEFAULT",
     "Bind",
     "BrokerConfig",
@@ -50,6 +60,8 @@ __all__ = [
     "DestinationPolicy",
     "ExtensionTable",
     "ListenerTable",
+    "PolicyMap",
+    "PolicyTable",
     "Quota",
     "ResolvedConfig",
     "ResolvedExtension",
@@ -58,14 +70,17 @@ __all__ = [
     "ResolvedStore",
     "SinkTable",
     "StoreTable",
+    "applies",
     "base_of",
     "check_parts",
     "load_config",
     "named_plugins",
     "parse_bind",
     "parse_config",
-    "policy_for",
     "quota_for",
+    "ranked",
     "require_acknowledged_log",
+    "require_measured_store",
     "resolve",
+    "why_before",
 ]

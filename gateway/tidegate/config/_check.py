@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NoReturn
 
+from tidegate.config._model import BrokerConfig
 from tidegate.config._resolve import ResolvedConfig
 from tidegate.spi import (
     AcknowledgedLog,
@@ -22,6 +23,7 @@ from tidegate.spi import (
     PluginContractError,
     SinkContext,
     StoreContext,
+    Stranger,
 )
 
 
@@ -33,13 +35,13 @@ class _NoBroker:
     version = ""
     large_bodies = None
 
-    def socket_opened(self) -> bool:
+    def socket_opened(self, size: int) -> bool:
         _refuse()
 
-    def socket_closed(self) -> None:
+    def socket_closed(self, size: int) -> None:
         _refuse()
 
-    def unauthenticated_holds(self, peer: ClientPeer, size: int) -> None:
+    def unauthenticated_holds(self, peer: Stranger, size: int) -> None:
         _refuse()
 
     def begin_authentication(
@@ -67,6 +69,23 @@ def require_acknowledged_log(store: MessageStore, name: str) -> AcknowledgedLog:
     return log
 
 
+def require_measured_store(store: MessageStore, name: str, broker: BrokerConfig) -> None:
+    """``broker.store_limit`` has an effect. Raises: ConfigError when the store *name* cannot obey it."""
+    if not broker.store_limit:
+        return
+    key = "broker.store_limit"
+    if not broker.persistent:
+        raise ConfigError(
+            "has no effect while broker.persistent is false: nothing is stored", key=key
+        )
+    if not store.capabilities.measures_room:
+        raise ConfigError(
+            f"store {name!r} cannot tell how much room it takes; remove the limit, or take another store"
+            " (broker.disk_free_limit holds for every store that writes on this machine)",
+            key=key,
+        )
+
+
 def check_parts(config: ResolvedConfig) -> None:
     """Make store, sinks and listeners once; nothing is opened but the files that options name.
 
@@ -81,15 +100,18 @@ def check_parts(config: ResolvedConfig) -> None:
                 gateway_name=config.broker.name,
                 persistent=config.broker.persistent,
                 keep_acknowledged=bool(config.sinks),
+                store_limit=config.broker.store_limit,
             ),
             config.store.options,
         )
+        where = ""
+        require_measured_store(store, config.store.name, config.broker)
         if config.sinks:
-            where = ""
             require_acknowledged_log(store, config.store.name)
         for index, sink in enumerate(config.sinks):
             where, plugin = f"sinks[{index}]", f"sink-{sink.plugin}"
-            sink.factory.create(SinkContext(sink.name, config.broker.name, directory), sink.options)
+            context = SinkContext(sink.name, config.broker.name, directory, config.authenticates)
+            sink.factory.create(context, sink.options)
         for listener in config.listeners:
             where, plugin = listener.key, f"protocol-{listener.config.protocol}"
             listener.factory.create(listener.config, _NoBroker())

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.spi import Kind, names, option
+from tidegate.spi import DISK_FREE_LIMIT, Kind, names, option
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +65,51 @@ class HeldLimits:
         act="the oldest ids of the destination that was used longest ago are forgotten",
         metric="held.duplicate_ids.bytes",
     )
+    disk_free_limit: int = option(
+        DISK_FREE_LIMIT,
+        kind=Kind.SIZE,
+        minimum=1,
+        zero="never looked at",
+        help="What the store leaves free on each file system of this machine that it writes to. While "
+        "there is less, publishes are refused, until there is a quarter more; acknowledgements always "
+        "go through, and this is kept for them. Half of it may be room in the store's own files that "
+        "will be used again. Looked at once a second, and more often near the limit. Guards the store "
+        "against a full disk.",
+        act="publishes are refused (store full)",
+        metric="disk.free.bytes",
+    )
+    store_limit: int = option(
+        0,
+        kind=Kind.SIZE,
+        minimum=1 << 20,
+        zero="unlimited",
+        help="What the store may take: its files, or its tables in a database, without the room in them that "
+        "new messages can have again. At it publishes are refused, until a tenth of it is free; consumers and "
+        "acknowledgements go on. `storeUsage` and `storeLimit`, as ActiveMQ calls it, are the same. Looked at "
+        "once a second, and more often near the limit. Guards the disk against a backlog.",
+        act="publishes are refused (store full)",
+        metric="store.used.bytes",
+    )
     temporary_space: int = option(
         4 << 30,
         kind=Kind.SIZE,
         minimum=1 << 20,
         zero="unlimited",
-        help="Disk that the temporary files of all `file` cursors may take together. Guards the disk, "
+        help="Disk that the temporary files of all `file` cursors may take together; `temp_limit`, as ActiveMQ "
+        "calls it, is the same. Guards the disk, "
         "and with it the store, against many subscriptions that are each below `temporary_limit`.",
-        act="as when the disk is full: producers are not read, or unstored messages dropped",
+        act="as when the disk is full: stored messages stay in the store alone, the oldest unstored "
+        "ones are dropped",
         metric="spooled.bytes",
+    )
+    temporary_free_limit: int = option(
+        256 << 20,
+        kind=Kind.SIZE,
+        minimum=1,
+        zero="nothing",
+        help="What the temporary files leave free of their file system, so that they never take the "
+        "store's last room: more than `disk_free_limit`. Looked at once a second.",
+        act="the files do not grow, as at `temporary_space`",
     )
     login_input_limit: int = option(
         32 << 20,
@@ -81,7 +117,8 @@ class HeldLimits:
         minimum=1 << 16,
         zero="unlimited",
         help="Memory that all clients which are not let in yet may fill together: with the half of a "
-        "CONNECT, or with what they send behind it. Guards against strangers, each with a little.",
+        "CONNECT, what they send behind it, or the half of a WebSocket request. Guards against strangers, "
+        "each with a little.",
         act="the unauthenticated clients that hold most are closed",
         metric="held.login.bytes",
     )
@@ -139,8 +176,8 @@ class Quota:
         50_000,
         minimum=1,
         zero="unlimited",
-        help="Queues that it makes by using them, counted since the last start: the store does not "
-        "know who made a queue.",
+        help="Queues that it makes by using them, also those from before the last start and "
+        "temporary ones.",
         act="a publish or subscription that needs a new one is refused",
         metric="counted.queues",
     )

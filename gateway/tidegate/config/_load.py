@@ -7,24 +7,24 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar, cast
 
-from tidegate.config._bind import parse_bind
 from tidegate.config._limits import Quota
 from tidegate.config._model import (
     BrokerConfig,
     Config,
-    DestinationPolicy,
     ExtensionTable,
     ListenerTable,
     SinkTable,
     StoreTable,
-    split_match,
 )
+from tidegate.config._policies import DestinationPolicy, PolicyTable, split_match
+from tidegate.config._policy_map import check_reachable
+from tidegate.config._policy_names import paging_key, translated
 from tidegate.spi import ConfigError, names, parse_options, unknown_key
+from tidegate.spi.clients.bind import parse_bind
 
 T = TypeVar("T")
 PluginTable = TypeVar("PluginTable", ListenerTable, StoreTable, SinkTable, ExtensionTable)
@@ -75,7 +75,7 @@ def parse_config(text: str, *, path: str = "") -> Config:
         broker=_broker(_table(document, "broker"), base_of(path)),
         store=_plugin_table(StoreTable, _table(document, "store"), "store"),
         destinations=tuple(
-            _at(f"destinations[{index}]", _policy, table)
+            _policy(table, f"destinations[{index}]")
             for index, table in enumerate(_tables(document, "destinations"))
         ),
         sinks=tuple(
@@ -92,7 +92,7 @@ def parse_config(text: str, *, path: str = "") -> Config:
         ),
         **_listeners(document),
     )
-    _check_policies(config.destinations)
+    check_reachable([table.policy for table in config.destinations])
     _check_sink_names(config.sinks)
     return config
 
@@ -146,8 +146,30 @@ def _at(prefix: str, read: Callable[[Mapping[str, object]], T], table: Mapping[s
         raise error.at(prefix=prefix) from None
 
 
+#: Options of ``[broker]`` by their names in ActiveMQ's documents.
+_BROKER_NAMES: Final[Mapping[str, str]] = {
+    "temp_limit": "temporary_space",
+    "tempLimit": "temporary_space",
+    "storeLimit": "store_limit",
+    "storeUsage": "store_limit",
+    "store_usage": "store_limit",
+}
+
+
 def _broker(table: Mapping[str, object], base: Path | None) -> BrokerConfig:
-    broker = _at("broker", partial(parse_options, BrokerConfig, base=base), table)
+    written: dict[str, str] = {}
+    for key in table:
+        other = written.setdefault(_BROKER_NAMES.get(key, key), key)
+        if other != key:
+            raise ConfigError(
+                f"is another name of {other!r}: write one of them", key=f"broker.{key}"
+            )
+    ours = {name: table[key] for name, key in written.items()}
+    try:
+        broker = parse_options(BrokerConfig, ours, base=base)
+    except ConfigError as error:
+        key = written.get(error.key, error.key)
+        raise ConfigError(error.problem, key=key).at(prefix="broker") from None
     if _IDENTIFIER.fullmatch(broker.name) is None:
         raise _not_an_identifier(broker.name, "broker.name")
     return broker
@@ -209,7 +231,20 @@ def _quota(table: Mapping[str, object]) -> Quota:
     return parse_options(Quota, table)
 
 
-def _policy(table: Mapping[str, object]) -> DestinationPolicy:
+def _policy(table: Mapping[str, object], where: str) -> PolicyTable:
+    try:
+        given, written = translated(table)
+    except ConfigError as error:
+        raise error.at(prefix=where) from None
+    try:
+        policy = _checked_policy(given)
+    except ConfigError as error:
+        key = written.get(error.key, error.key)
+        raise ConfigError(error.problem, key=key).at(prefix=where) from None
+    return PolicyTable(policy, where, MappingProxyType(written), paging_key(table))
+
+
+def _checked_policy(table: Mapping[str, object]) -> DestinationPolicy:
     policy = parse_options(DestinationPolicy, table)
     try:
         names.check_filter(split_match(policy.match)[1])
@@ -229,20 +264,6 @@ def _policy(table: Mapping[str, object]) -> DestinationPolicy:
     except ValueError as error:
         raise ConfigError(str(error), key="dead_letter") from None
     return policy
-
-
-def _check_policies(policies: Iterable[DestinationPolicy]) -> None:
-    """Refuse a policy that could never be used, because that is never what was meant."""
-    seen: dict[str, int] = {}
-    for index, policy in enumerate(policies):
-        earlier = seen.get(policy.match, seen.get(">"))
-        if earlier is not None:
-            raise ConfigError(
-                f"{policy.match!r} is never reached: destinations[{earlier}] matches all of it and "
-                "the first match wins; put the narrower one first",
-                key=f"destinations[{index}].match",
-            )
-        seen[policy.match] = index
 
 
 def _check_sink_names(sinks: Iterable[SinkTable]) -> None:

@@ -6,21 +6,20 @@ error texts and the tables in docs/configuration.md are all made from these decl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from tidegate.config._limits import HeldLimits, Quota
-from tidegate.spi import Kind, names, option
+from tidegate.config._policies import PolicyTable
+from tidegate.spi import Kind, Outcome, option
 
 STORE_PLUGIN_DEFAULT: Final = "journal"
-CURSOR_DEFAULT: Final = "store"
 #: File descriptors besides those of client connections: store, sinks, listeners, libraries.
 DESCRIPTORS_RESERVED: Final = 512
-#: The cursor of unstored topic subscriptions where the queue's cursor reads from the store.
-CURSOR_UNSTORED_DEFAULT: Final = "file"
+_OUTCOMES: Final = tuple([item.word for item in Outcome if item is not Outcome.ACKNOWLEDGED])
 
 
 def _no_options() -> Mapping[str, object]:
@@ -130,10 +129,11 @@ class BrokerConfig(HeldLimits):
         act="BEGIN is refused",
     )
     transaction_operations_max: int = option(
-        10_000,
+        5_000,
         minimum=1,
         help="Operations in one transaction; the next one is refused. Guards memory: they are "
-        "held back until COMMIT.",
+        "held back until COMMIT. Guards everyone else's time as well: a COMMIT stands or falls as one, "
+        "and takes some 4 ms of the loop for each 1,000.",
         act="the operation is refused",
     )
     prepared_branches_max: int = option(
@@ -228,6 +228,12 @@ class BrokerConfig(HeldLimits):
         help="What happens at `acknowledged_limit`: refuse new messages, so that the sink loses "
         "nothing, or discard the oldest acknowledged ones, so that clients go on.",
     )
+    acknowledged_outcomes: tuple[str, ...] = option(
+        _OUTCOMES,
+        choices=_OUTCOMES,
+        help="How messages leave that have a row for the sinks besides those that were acknowledged. "
+        "What has a row takes room until the sinks have it, purged messages, too.",
+    )
     acknowledged_age: float = option(
         7 * 86_400.0,
         kind=Kind.DURATION,
@@ -299,146 +305,6 @@ class ExtensionTable:
     options: Mapping[str, object] = field(default_factory=_no_options)
 
 
-@dataclass(frozen=True, slots=True)
-class DestinationPolicy:
-    """One ``[[destinations]]`` table: how the destinations that it matches are handled.
-
-    The *first* policy in file order that matches a destination is the whole answer; policies are
-    not merged. What no policy matches has the defaults given here.
-    """
-
-    match: str = option(
-        help='The destinations it is for: a name or filter such as `"orders.>"`; for queues only '
-        'with `"queue://"` before it, for topics only with `"topic://"`. The first match in file '
-        "order wins.",
-    )
-    cursor: str = option(
-        CURSOR_DEFAULT,
-        help="The cursor of queues: `store` (memory, then pages from the store), `file` (memory, "
-        "then a temporary file) or `vm` (memory only, producers throttled at the limit). Decides "
-        "what a slow consumer costs.",
-    )
-    durable_cursor: str = option(
-        "",
-        help="The cursor of durable topic subscriptions. Left out: the same as `cursor`.",
-    )
-    subscriber_cursor: str = option(
-        "",
-        help="The cursor of topic subscriptions that are not stored. Left out: the same as "
-        "`cursor`, or `file` when that reads from the store, which has nothing for them.",
-    )
-    memory_limit: int = option(
-        64 << 20,
-        kind=Kind.SIZE,
-        minimum=1,
-        help="Memory that the pending messages of one destination or subscription may take; then "
-        "its cursor pages, spools or throttles. Guards the process against one slow consumer.",
-        act="the cursor pages, spools, or its producers are not read",
-    )
-    page_count: int = option(
-        200,
-        minimum=1,
-        maximum=65_535,
-        help="Messages read from store or file at once. Too few make a consumer that catches up "
-        "slow, too many delay everyone else in that turn.",
-    )
-    temporary_limit: int = option(
-        1 << 30,
-        kind=Kind.SIZE,
-        minimum=1,
-        help="What the cursor of one subscription may spool to temporary files; above it producers "
-        "are throttled, or unstored messages dropped and counted. Guards the disk.",
-        act="producers are not read, or unstored messages dropped",
-        metric="publish.messages.dropped",
-    )
-    prefetch_count: int = option(
-        1_000,
-        minimum=1,
-        maximum=65_535,
-        help="Unacknowledged messages that one consumer may hold when it asks for no number of "
-        "its own. Guards against a consumer that takes everything and acknowledges nothing.",
-        act="no more is delivered until some is acknowledged",
-    )
-    prefetch_bytes: int = option(
-        8 << 20,
-        kind=Kind.SIZE,
-        minimum=1,
-        help="Bytes of unacknowledged bodies and headers that one consumer may hold; one message is always "
-        "allowed. Guards the same where messages are large.",
-        act="no more is delivered until some is acknowledged",
-    )
-    subscription_limit: int = option(
-        1_000_000,
-        minimum=1,
-        zero="unlimited",
-        help="Messages that may wait for one durable topic subscription (an MQTT session, a STOMP "
-        "durable subscriber); `subscription_overflow` says what happens above it. Guards the disk "
-        "against a client that never comes back.",
-        act="as `subscription_overflow` says",
-    )
-    subscription_overflow: str = option(
-        "refuse",
-        choices=("refuse", "drop_oldest", "drop_newest"),
-        help="What happens at `subscription_limit`: refuse the publish, so that its producer knows "
-        "and nobody loses anything; or drop, for this subscription only, its oldest message or the "
-        "new one. What was dropped is counted and logged.",
-    )
-    max_deliveries: int = option(
-        6,
-        minimum=1,
-        zero="unlimited",
-        help="Deliveries of one message, the first one included, at which a rejection (STOMP NACK) "
-        "moves it to the dead letter queue instead of redelivering it. Losing a consumer counts as "
-        "a delivery, but only a rejection moves. Guards against a message that circles for ever.",
-    )
-    dead_letter: str = option(
-        "DLQ.{name}",
-        help="Name of the queue that such messages move to; `{name}` stands for the destination's "
-        "name. Without `{name}` destinations share one. Nothing is lost when nobody looks.",
-    )
-
-    def covers(self, destination: str) -> bool:
-        """Tell whether this policy is for the canonical *destination* (or subscription filter).
-
-        Unlike a subscription's, a policy's first-level wildcard also covers names that start
-        with ``$``: leaving those without a limit would help nobody.
-        """
-        kind, pattern = split_match(self.match)
-        if kind and not destination.startswith(kind):
-            return False
-        name = names.name_of(destination)
-        if name.startswith("$") and pattern.startswith(("*", ">")):
-            name = "_" + name[1:]
-        return names.matches(pattern, name)
-
-    def dead_letter_queue(self, destination: str) -> str:
-        """The canonical queue that undeliverable messages of canonical *destination* move to."""
-        return names.queue(self.dead_letter.replace("{name}", names.name_of(destination)))
-
-
-def split_match(match: str) -> tuple[str, str]:
-    """Split a policy's ``match`` into the prefix ("" for both kinds) and the NAME pattern."""
-    for prefix in (names.QUEUE_PREFIX, names.TOPIC_PREFIX):
-        if match.startswith(prefix):
-            return prefix, match.removeprefix(prefix)
-    return "", match
-
-
-#: What applies where no ``[[destinations]]`` table matches.
-DEFAULT_POLICY: Final = DestinationPolicy(match=">")
-
-
-def policy_for(policies: Sequence[DestinationPolicy], destination: str) -> DestinationPolicy:
-    """The policy of canonical *destination*: the first one that covers it, else the default.
-
-    Walks the list; callers keep the answer with the destination and never ask per message.
-    """
-    for policy in policies:
-        if policy.covers(destination):
-            return policy
-    return DEFAULT_POLICY
-
-
 #: The embedded default, for no file or a file without ``[[listeners]]``.
 DEFAULT_LISTENERS: Final = (
     ListenerTable(protocol="stomp", bind="127.0.0.1:61613"),
@@ -454,7 +320,7 @@ class Config:
     broker: BrokerConfig = field(default_factory=BrokerConfig)
     listeners: tuple[ListenerTable, ...] = DEFAULT_LISTENERS
     store: StoreTable = field(default_factory=StoreTable)
-    destinations: tuple[DestinationPolicy, ...] = ()
+    destinations: tuple[PolicyTable, ...] = ()
     sinks: tuple[SinkTable, ...] = ()
     extensions: tuple[ExtensionTable, ...] = ()
     quotas: tuple[Quota, ...] = ()

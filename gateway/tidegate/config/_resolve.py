@@ -11,21 +11,24 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Final, cast
 
-from tidegate.config._bind import Bind, parse_bind
 from tidegate.config._limits import Quota
 from tidegate.config._load import base_of, host_keys
 from tidegate.config._model import (
-    CURSOR_DEFAULT,
-    CURSOR_UNSTORED_DEFAULT,
-    DEFAULT_POLICY,
     BrokerConfig,
     Config,
-    DestinationPolicy,
     ExtensionTable,
     ListenerTable,
     SinkTable,
     StoreTable,
 )
+from tidegate.config._policies import (
+    CURSOR_DEFAULT,
+    CURSOR_UNSTORED_DEFAULT,
+    DEFAULT_POLICY,
+    PolicyTable,
+)
+from tidegate.config._policy_effect import check_effect, refuse_written
+from tidegate.config._policy_map import is_reached
 from tidegate.plugin_exit import exit_is_error
 from tidegate.plugins import PROVIDERS, PluginHost, PluginKind
 from tidegate.spi import (
@@ -41,6 +44,7 @@ from tidegate.spi import (
     parse_options,
     unknown_key,
 )
+from tidegate.spi.clients.bind import Bind, parse_bind
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,8 +107,8 @@ class ResolvedConfig:
     Attributes:
         path: the configuration file, "" for none.
         cursors: by name, every cursor that ``policies`` name.
-        policies: in file order, each cursor filled in; ends with one that covers the rest, so
-            that each destination has one.
+        policies: in file order, each cursor filled in; where they leave some, the last is for the rest,
+            so that each destination has one.
     """
 
     path: str
@@ -112,10 +116,22 @@ class ResolvedConfig:
     store: ResolvedStore
     listeners: tuple[ResolvedListener, ...]
     cursors: Mapping[str, CursorFactory]
-    policies: tuple[DestinationPolicy, ...]
+    policies: tuple[PolicyTable, ...]
     sinks: tuple[ResolvedSink, ...]
     extensions: tuple[ResolvedExtension, ...]
     quotas: tuple[Quota, ...] = ()
+
+    @property
+    def authenticates(self) -> bool:
+        """An extension can say who clients are."""
+        return is_authenticated(self.extensions)
+
+
+def is_authenticated(extensions: Iterable[ResolvedExtension]) -> bool:
+    """Whether one of *extensions* can say who clients are."""
+    return any(
+        isinstance(item.instance, Authenticator | EnhancedAuthenticator) for item in extensions
+    )
 
 
 def named_plugins(config: Config) -> list[tuple[PluginKind, str, str]]:
@@ -125,15 +141,17 @@ def named_plugins(config: Config) -> list[tuple[PluginKind, str, str]]:
         for index, listener in enumerate(config.listeners)
     ]
     named.append((PluginKind.STORE, config.store.plugin, "store.plugin"))
-    for index, policy in enumerate(config.destinations):
+    for table in config.destinations:
+        policy = table.policy
         for key in ("cursor", "durable_cursor", "subscriber_cursor"):
             cursor: str = getattr(policy, key)
             if cursor:
-                named.append((PluginKind.CURSOR, cursor, f"destinations[{index}].{key}"))
+                where = f"{table.key}.{table.written.get(key, key)}"
+                named.append((PluginKind.CURSOR, cursor, where))
         if not policy.subscriber_cursor and policy.cursor == CURSOR_DEFAULT:
-            key = f"destinations[{index}].subscriber_cursor"
-            named.append((PluginKind.CURSOR, CURSOR_UNSTORED_DEFAULT, key))
-    if not _cover_everything(config.destinations):
+            where = f"{table.key}.subscriber_cursor"
+            named.append((PluginKind.CURSOR, CURSOR_UNSTORED_DEFAULT, where))
+    if _is_default_needed(config.destinations):
         named.append((PluginKind.CURSOR, CURSOR_DEFAULT, ""))
         named.append((PluginKind.CURSOR, CURSOR_UNSTORED_DEFAULT, ""))
     for index, sink in enumerate(config.sinks):
@@ -157,9 +175,16 @@ def resolve(config: Config, plugins: PluginHost) -> ResolvedConfig:
         )
         cursors: dict[str, CursorFactory] = {}
         policies = _policies(config.destinations, plugins, cursors)
+        if not config.broker.unstored_memory_limit:
+            refuse_written(
+                policies,
+                "cursor_memory_high_water_mark",
+                "broker.unstored_memory_limit, of which it is a part, is unlimited",
+            )
         return ResolvedConfig(
             path=config.path,
-            broker=config.broker,
+            # Plugins work elsewhere, too: the sink's job has a working directory of its own.
+            broker=replace(config.broker, data_directory=config.broker.data_directory.absolute()),
             store=_store(config.store, plugins, base),
             listeners=_listeners(config.listeners, extensions, plugins, base),
             cursors=cursors,
@@ -289,9 +314,7 @@ def _listeners(
     plugins: PluginHost,
     base: Path | None,
 ) -> tuple[ResolvedListener, ...]:
-    authenticated = any(
-        isinstance(item.instance, Authenticator | EnhancedAuthenticator) for item in extensions
-    )
+    authenticated = is_authenticated(extensions)
     bound: list[Bind] = []
     listeners: list[ResolvedListener] = []
     for index, table in enumerate(tables):
@@ -371,40 +394,37 @@ def _allow_anonymous(table: ListenerTable, bind: Bind, authenticated: bool, wher
 
 
 def _policies(
-    written: Sequence[DestinationPolicy], plugins: PluginHost, cursors: dict[str, CursorFactory]
-) -> tuple[DestinationPolicy, ...]:
-    """The policies with each cursor decided, the default at the end; fills *cursors*."""
+    written: Sequence[PolicyTable], plugins: PluginHost, cursors: dict[str, CursorFactory]
+) -> tuple[PolicyTable, ...]:
+    """The tables with each cursor decided, the default at the end; fills *cursors*."""
 
     def cursor(name: str) -> CursorFactory:
         if name not in cursors:
             cursors[name] = plugins.cursor(name)
         return cursors[name]
 
-    policies: list[DestinationPolicy] = []
-    for index, policy in enumerate(written):
+    tables: list[PolicyTable] = []
+    for table in written:
+        policy = table.policy
         stored_only = cursor(policy.cursor).needs_store
-        if not policy.subscription_limit and policy.subscription_overflow != "refuse":
-            raise ConfigError(
-                "has no effect while subscription_limit is unlimited; set a limit",
-                key=f"destinations[{index}].subscription_overflow",
-            )
         subscriber = policy.subscriber_cursor
         if subscriber and cursor(subscriber).needs_store:
             raise ConfigError(
                 f"{subscriber!r} reads from the store, which has nothing of a subscription that is "
                 f"not stored; use {CURSOR_UNSTORED_DEFAULT!r} or 'vm'",
-                key=f"destinations[{index}].subscriber_cursor",
+                key=f"{table.key}.{table.written['subscriber_cursor']}",
             )
         subscriber = subscriber or (CURSOR_UNSTORED_DEFAULT if stored_only else policy.cursor)
         cursor(subscriber)
         durable = policy.durable_cursor or policy.cursor
         cursor(durable)
-        policies.append(replace(policy, durable_cursor=durable, subscriber_cursor=subscriber))
-    if not _cover_everything(written):
-        policies.extend(_policies([DEFAULT_POLICY], plugins, cursors))
-    return tuple(policies)
+        decided = replace(policy, durable_cursor=durable, subscriber_cursor=subscriber)
+        tables.append(replace(table, policy=decided))
+        check_effect(tables[-1], cursors)
+    if _is_default_needed(written):
+        tables.extend(_policies([PolicyTable(DEFAULT_POLICY, "", {})], plugins, cursors))
+    return tuple(tables)
 
 
-def _cover_everything(policies: Iterable[DestinationPolicy]) -> bool:
-    matches = {policy.match for policy in policies}
-    return ">" in matches or {"queue://>", "topic://>"} <= matches
+def _is_default_needed(tables: Iterable[PolicyTable]) -> bool:
+    return is_reached(DEFAULT_POLICY, [table.policy for table in tables])

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from tidegate.portable import _large, _tables
 from tidegate.portable._columns import decode_row
 from tidegate.portable._manifest import Manifest, TableFacts, check_table, read_manifest
@@ -27,6 +29,7 @@ from tidegate.spi import (
     Message,
     MessageStore,
     Operation,
+    Outcome,
     Progress,
     PutBranch,
     PutInflight,
@@ -141,7 +144,7 @@ class _Import:
         await self._flush(Durability.SYNCED)
         for item in self._values(_tables.DESTINATIONS, RecoveredDestination):
             self._lists.add(item.pending_list)
-            await self._put(AddDestination(item.destination, item.pending_list))
+            await self._put(AddDestination(*msgspec.structs.astuple(item)))
         for item in self._values(_tables.SUBSCRIPTIONS, Subscription):
             self._lists.add(item.pending_list)
             await self._put(PutSubscription(item))
@@ -267,13 +270,26 @@ class _Import:
         await self._store.write(WriteBatch(operations, durability, _ANYBODY))
 
 
+#: What the rows of one operation have in common.
+_ALIKE: Final = (
+    "pending_list",
+    "acked_at",
+    "client_id",
+    "subscription",
+    "protocol",
+    "principal",
+    "outcome",
+    "reason",
+)
+
+
 def _who(row: Mapping[str, Any]) -> tuple[object, ...]:
-    names = ("pending_list", "acked_at", "client_id", "subscription", "protocol")
-    return tuple(row[name] for name in names)
+    return tuple(row[name] for name in _ALIKE)
 
 
 def _acknowledged(rows: list[dict[str, Any]]) -> Acknowledge:
     first = rows[0]
+    counts = tuple(row["delivery_count"] for row in rows)
     return Acknowledge(
         first["pending_list"],
         tuple(row["sequence"] for row in rows),
@@ -282,4 +298,8 @@ def _acknowledged(rows: list[dict[str, Any]]) -> Acknowledge:
         first["client_id"],
         first["subscription"],
         first["protocol"],
+        first["principal"],
+        counts if any(count != 1 for count in counts) else (),
+        Outcome.of(first["outcome"]),
+        first["reason"],
     )

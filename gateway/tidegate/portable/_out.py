@@ -169,7 +169,8 @@ class _Export:
                     break
                 for row in page.rows:
                     sorter.add(row)
-                    writer.add({name: getattr(row, name) for name in columns})
+                    values = {name: getattr(row, name) for name in columns}
+                    writer.add(values | {"outcome": row.outcome.word})
                 after = page.rows[-1].ack_sequence
                 self._progress("acknowledged rows", after - first, last - first)
         self._rows[_tables.ACKNOWLEDGED] = writer.rows

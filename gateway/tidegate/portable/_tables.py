@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 from tidegate.portable._columns import arrow_fields
 from tidegate.spi import (
     MESSAGE_OVERHEAD_BYTES,
+    AcknowledgedMessage,
     Branch,
     ConfigError,
     DuplicateId,
@@ -62,16 +63,7 @@ SCHEMAS: Final[Mapping[str, Any]] = {
         ]
     ),
     ACKNOWLEDGED: pa.schema(
-        [
-            pa.field("ack_sequence", pa.uint64()),
-            pa.field("sequence", pa.uint64()),
-            pa.field("pending_list", pa.uint64()),
-            pa.field("delivered_at", pa.int64()),
-            pa.field("acked_at", pa.int64()),
-            pa.field("client_id", pa.string()),
-            pa.field("subscription", pa.string()),
-            pa.field("protocol", pa.string()),
-        ]
+        [one for one in arrow_fields(AcknowledgedMessage) if one.name != "message"]
     ),
 }
 

@@ -6,11 +6,13 @@ Written for plugin authors in docs/plugins.md. The version is :data:`SPI_VERSION
 from __future__ import annotations
 
 from tidegate.spi import names
+from tidegate.spi.clients.bind import Bind, parse_bind
 from tidegate.spi.clients.connection import (
     Broker,
     BrokerConnection,
     ClientPeer,
     ConnectResult,
+    Stranger,
     Token,
 )
 from tidegate.spi.clients.frontend import (
@@ -28,7 +30,6 @@ from tidegate.spi.clients.requests import (
     SubscribeRequest,
 )
 from tidegate.spi.clients.security import (
-    NOT_ASKED,
     Action,
     AuditEvent,
     AuditKind,
@@ -51,7 +52,9 @@ from tidegate.spi.commands import (
     COMMANDS_GROUP,
     ClientError,
     CommandHost,
+    ConfiguredSink,
     ConfiguredStore,
+    LogState,
     Progress,
 )
 from tidegate.spi.errors import (
@@ -62,6 +65,7 @@ from tidegate.spi.errors import (
     FlowControlError,
     FrameTooLargeError,
     GatewayError,
+    LargeBodyError,
     LocalProtocolError,
     PeerProtocolError,
     PluginContractError,
@@ -81,7 +85,11 @@ from tidegate.spi.errors import (
 from tidegate.spi.hookspecs import (
     ENTRY_POINT_GROUP,
     GatewayInfo,
+    ListOverflow,
+    LogFilling,
     PluginInfo,
+    SlowConsumer,
+    StoreShortage,
     hookimpl,
     hookspec,
 )
@@ -90,12 +98,24 @@ from tidegate.spi.messages import (
     PRIORITY_DEFAULT,
     Message,
     StoredMessage,
+    body_bytes,
     content_bytes,
     memory_bytes,
     text_bytes,
 )
 from tidegate.spi.options import Kind, OptionInfo, option, option_info, parse_options, unknown_key
-from tidegate.spi.sink import AcknowledgedReader, Sink, SinkContext, SinkFactory, SinkHealth
+from tidegate.spi.sink import (
+    AcknowledgedReader,
+    ServingSink,
+    Sink,
+    SinkCommit,
+    SinkContext,
+    SinkFactory,
+    SinkHealth,
+    SinkLag,
+    SinkProblem,
+    SinkState,
+)
 from tidegate.spi.storage.branches import (
     BRANCH_PART_BYTES_MAX,
     Branch,
@@ -113,6 +133,7 @@ from tidegate.spi.storage.cursor import (
     PendingCursor,
     TemporarySpace,
 )
+from tidegate.spi.storage.feed import CursorFeed, FeedReason, FeedTotals
 from tidegate.spi.storage.large import LargeBodies, LargeBody, LargeReader, LargeWriter
 from tidegate.spi.storage.operations import (
     SESSION_NEVER_EXPIRES,
@@ -131,6 +152,7 @@ from tidegate.spi.storage.operations import (
     InflightState,
     Move,
     Operation,
+    Outcome,
     PendingListId,
     PutBranch,
     PutInflight,
@@ -149,6 +171,7 @@ from tidegate.spi.storage.operations import (
     WriteBatch,
 )
 from tidegate.spi.storage.store import (
+    DISK_FREE_LIMIT,
     AcknowledgedLog,
     AcknowledgedMessage,
     AcknowledgedPage,
@@ -164,6 +187,9 @@ from tidegate.spi.storage.store import (
     StoreCapabilities,
     StoreContext,
     StoreStatistics,
+    is_room_again,
+    is_store_low_again,
+    room_for,
 )
 from tidegate.spi.units import format_duration, format_size, parse_duration, parse_size
 from tidegate.spi.version import SPI_VERSION
@@ -171,9 +197,9 @@ from tidegate.spi.version import SPI_VERSION
 __all__ = [
     "BRANCH_PART_BYTES_MAX",
     "COMMANDS_GROUP",
+    "DISK_FREE_LIMIT",
     "ENTRY_POINT_GROUP",
     "MESSAGE_OVERHEAD_BYTES",
-    "NOT_ASKED",
     "PRIORITY_DEFAULT",
     "SESSION_NEVER_EXPIRES",
     "SPI_VERSION",
@@ -194,6 +220,7 @@ __all__ = [
     "AuthenticationExchange",
     "Authenticator",
     "Authorizer",
+    "Bind",
     "Branch",
     "BranchId",
     "BranchState",
@@ -206,6 +233,7 @@ __all__ = [
     "ClientRules",
     "CommandHost",
     "ConfigError",
+    "ConfiguredSink",
     "ConfiguredStore",
     "ConnectRequest",
     "ConnectResult",
@@ -214,6 +242,7 @@ __all__ = [
     "Credentials",
     "CursorContext",
     "CursorFactory",
+    "CursorFeed",
     "CursorMemory",
     "Directory",
     "Discard",
@@ -224,6 +253,8 @@ __all__ = [
     "EnhancedAuthenticator",
     "Extension",
     "ExtensionFactory",
+    "FeedReason",
+    "FeedTotals",
     "FlowControlError",
     "ForgetDuplicateIds",
     "FrameTooLargeError",
@@ -240,11 +271,15 @@ __all__ = [
     "Kind",
     "LargeBodies",
     "LargeBody",
+    "LargeBodyError",
     "LargeReader",
     "LargeWriter",
+    "ListOverflow",
     "ListenerConfig",
     "LocalProtocolError",
     "LockedMessages",
+    "LogFilling",
+    "LogState",
     "LogStatistics",
     "Message",
     "MessageStore",
@@ -252,6 +287,7 @@ __all__ = [
     "Move",
     "Operation",
     "OptionInfo",
+    "Outcome",
     "PageReader",
     "PeerProtocolError",
     "PendingCount",
@@ -282,12 +318,18 @@ __all__ = [
     "RequestError",
     "RetainHandling",
     "Service",
+    "ServingSink",
     "Session",
     "SetRetained",
     "Sink",
+    "SinkCommit",
     "SinkContext",
     "SinkFactory",
     "SinkHealth",
+    "SinkLag",
+    "SinkProblem",
+    "SinkState",
+    "SlowConsumer",
     "StoreCapabilities",
     "StoreClosedError",
     "StoreContext",
@@ -295,9 +337,11 @@ __all__ = [
     "StoreFullError",
     "StoreIOError",
     "StoreLockedError",
+    "StoreShortage",
     "StoreStatistics",
     "StoreUnavailableError",
     "StoredMessage",
+    "Stranger",
     "SubscribeRequest",
     "Subscription",
     "SyncedFor",
@@ -305,20 +349,25 @@ __all__ = [
     "Token",
     "Verdict",
     "WriteBatch",
+    "body_bytes",
     "check_branch_id",
     "content_bytes",
     "format_duration",
     "format_size",
     "hookimpl",
     "hookspec",
+    "is_room_again",
+    "is_store_low_again",
     "memory_bytes",
     "names",
     "option",
     "option_info",
+    "parse_bind",
     "parse_branch_id",
     "parse_duration",
     "parse_options",
     "parse_size",
+    "room_for",
     "store_error",
     "text_bytes",
     "unknown_key",

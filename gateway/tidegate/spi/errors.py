@@ -15,7 +15,8 @@ GatewayError
 │   ├── StoreFullError          no room; retryable
 │   ├── StoreUnavailableError   something but room is short for now; retryable
 │   ├── CorruptRecordError(location)
-│   └── StoreIOError            the store is read-only from here on
+│   ├── StoreIOError            the store is read-only from here on
+│   └── LargeBodyError          one large body; the store goes on
 ├── FlowControlError            retryable
 │   └── QuotaError              a limit of the client's own share
 ├── RequestError                a request that makes no sense now (unknown subscription, transaction …)
@@ -30,7 +31,10 @@ Whether to try again later is asked of the attribute ``retryable`` and not of th
 from __future__ import annotations
 
 import errno
-from typing import ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final
+
+if TYPE_CHECKING:
+    from tidegate.spi.storage.store import AcknowledgedMessage
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NOT_SET_UP: Final = "the gateway is not set up for this; its log says more"
@@ -135,7 +139,13 @@ class FrameTooLargeError(PeerProtocolError):
 
 
 class StoreError(GatewayError):
-    """The message store could not do what was asked."""
+    """The message store could not do what was asked.
+
+    Attributes: known: when one row of the acknowledged log was asked for, what is whole of it (its message
+        may be empty); None when nothing is, or more was asked for.
+    """
+
+    known: AcknowledgedMessage | None = None
 
     #: What a client is told in place of a text that may name files, hosts and statements.
     client_text: ClassVar[str] = "the message store failed; the gateway's log says why"
@@ -174,12 +184,18 @@ class StoreUnavailableError(StoreError):
 
 
 class CorruptRecordError(StoreError):
-    """Stored bytes are damaged. Attributes: location (human-readable place), problem."""
+    """Stored bytes are damaged.
 
-    def __init__(self, problem: str, *, location: str) -> None:
+    Attributes:
+        location: human-readable place; problem.
+        raw: the stored bytes of the record, as far as they can be had.
+    """
+
+    def __init__(self, problem: str, *, location: str, raw: bytes = b"") -> None:
         super().__init__(problem, location)
         self.problem = problem
         self.location = location
+        self.raw = raw
 
     def __str__(self) -> str:
         return f"{self.location}: {self.problem}"
@@ -193,16 +209,25 @@ class StoreIOError(StoreError):
     )
 
 
-def store_error(problem: str, error: OSError) -> StoreError:
+class LargeBodyError(StoreError):
+    """One large body could not be written or read. The store and all other messages go on."""
+
+    client_text: ClassVar[str] = (
+        "this message's body could not be stored; the gateway's log says why, and other messages are"
+        " accepted"
+    )
+
+
+def store_error(problem: str, error: OSError, other: type[StoreError] = StoreIOError) -> StoreError:
     """What a store raises for *error* when nothing of the batch was written.
 
     StoreFullError and StoreUnavailableError when the operating system says that it may go well
-    later, else StoreIOError.
+    later, else *other*.
     """
     text = f"{problem}: {error}"
     if error.errno in _NO_ROOM:
         return StoreFullError(text)
-    return StoreUnavailableError(text) if error.errno in _TOO_MANY_FILES else StoreIOError(text)
+    return StoreUnavailableError(text) if error.errno in _TOO_MANY_FILES else other(text)
 
 
 class FlowControlError(GatewayError):

@@ -29,7 +29,8 @@ class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
         received_at: when the gateway took it, microseconds since the Unix epoch, UTC.
         expires_at: when it expires, same unit; 0 means never.
         priority: 0 (lowest) to 9.
-        persistent: the producer's wish; the stores keep every message either way.
+        persistent: the producer's wish; a store keeps every message that it is given. Whether it is
+            given those that are not is the queue's ``non_persistent``.
         qos: highest MQTT quality of service it may be delivered with; 2 when the producer's
             protocol has no such notion.
         retain: the publisher asked to keep it as the topic's retained message (MQTT RETAIN).
@@ -47,7 +48,11 @@ class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
             it may be anything (MQTT 5.0 section 3.3.2.3.2).
         large: where the body is when it is not here (then ``body`` is empty); None for most
             messages. Such a message is never retained.
-        owner: of a retained message, the principal that published it; else "".
+        owner: the principal that published it. Kept with retained messages, and with all where a
+            sink is configured; else "".
+        protocol_version: of the producer's protocol, e.g. ``1.2`` or ``5.0``; stored_at: when it was
+            given to the store, microseconds since the Unix epoch. Both only where a sink is
+            configured; else "" and 0.
     """
 
     destination: str
@@ -69,6 +74,8 @@ class Message(msgspec.Struct, frozen=True, gc=False, array_like=True):
     payload_format: int | None = None
     large: LargeBody | None = None
     owner: str = ""
+    protocol_version: str = ""
+    stored_at: int = 0
 
 
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):
@@ -124,6 +131,11 @@ def content_bytes(message: Message) -> int:
     if message.content_type:
         size += text_bytes(message.content_type)
     return size
+
+
+def body_bytes(message: Message) -> int:
+    """Bytes of the body of *message*, wherever it is: what limits of lists count."""
+    return len(message.body) if message.large is None else message.large.size
 
 
 def text_bytes(text: str) -> int:

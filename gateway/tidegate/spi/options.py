@@ -12,6 +12,7 @@ import dataclasses
 import difflib
 import enum
 import re
+import sys
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -163,6 +164,8 @@ def _convert(value: object, annotation: Any, info: OptionInfo, base: Path | None
     if origin is float:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ValueError(f"{value!r} is not a number")
+        if not abs(value) <= sys.float_info.max:  # nor nan, which TOML has
+            raise ValueError(f"{value!r} is not a finite number")
         return float(value)
     if origin is str:
         text = cast(str, _expect(value, str, "a string in quotes"))

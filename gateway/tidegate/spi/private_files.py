@@ -14,6 +14,8 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tidegate.spi.errors import ConfigError
+
 if TYPE_CHECKING:
     from collections.abc import Generator
 
@@ -79,6 +81,63 @@ def problem_of_others(path: Path, *, among: int = _OTHERS) -> str:
     return (
         f"{who} on this machine can {' and '.join(may)} it (mode {mode:04o});"
         f" run: chmod {recursive}go-{taken} {path}"
+    )
+
+
+def read_text(
+    path: Path, *, key: str, bytes_max: int, others: int = 0, danger: str = "", missing: str = ""
+) -> str:
+    """The text of a file that is to be small: users, keys, rules. Blocks, but never for long.
+
+    Args:
+        key: of the configuration, for the error.
+        bytes_max: a larger one is a mistake, and not read.
+        others: permission bits that it must not have, wherever it is; danger: what whoever has them
+            could then do, completes "… by others, who could then".
+        missing: what to do when it is not there.
+    Raises: ConfigError that says what is wrong and what to do.
+    """
+    try:
+        # Looked at when it is open, so that nobody can exchange it between the check and the reading.
+        with open(path, "rb", opener=_at_once) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise ConfigError(f"{path} is not a file", key=key)
+            if status.st_mode & others:
+                raise ConfigError(_others_may(path, status.st_mode, others, danger), key=key)
+            data = file.read(bytes_max + 1)
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is not a file", key=key) from None
+    except FileNotFoundError as error:
+        raise ConfigError(_unreadable(path, error, missing), key=key) from None
+    except PermissionError as error:
+        owner = "give it to the user that the gateway runs as (chown)"
+        raise ConfigError(_unreadable(path, error, owner), key=key) from None
+    except OSError as error:
+        raise ConfigError(_unreadable(path, error, ""), key=key) from None
+    if len(data) > bytes_max:
+        raise ConfigError(f"{path} is larger than {bytes_max} bytes", key=key)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not UTF-8 text", key=key) from None
+
+
+def _at_once(path: str, flags: int) -> int:
+    """For ``open(…, opener=…)``: to open a pipe would be to wait for whoever writes into it."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def _unreadable(path: Path, error: OSError, advice: str) -> str:
+    return f"{path} cannot be read: {error.strerror}" + (f"; {advice}" if advice else "")
+
+
+def _others_may(path: Path, mode: int, others: int, danger: str) -> str:
+    reads = bool(others & stat.S_IROTH)
+    return (
+        f"{path} can be {'read or ' if reads else ''}written by others (mode"
+        f" {stat.S_IMODE(mode):04o}), who could then {danger};"
+        f" chmod {'600' if reads else 'go-w'} {path}"
     )
 
 

@@ -78,18 +78,28 @@ class WatchedFile(Generic[T]):
             if stamp == self._stamp:
                 return
             try:
-                made = await asyncio.to_thread(self._read)
+                await self._take(stamp)
             except ConfigError as error:
-                self._stamp = stamp
                 self._refuse(error)
-                return
-            self._stamp = stamp
-            self._accept(made)
 
     async def reload(self) -> None:
-        """Read the file whether it has changed or not. As :meth:`refresh`."""
-        self._stamp = _UNREAD
-        await self.refresh()
+        """Read the file whether it has changed or not, for :class:`~tidegate.spi.Reloadable`.
+
+        Raises: ConfigError in place of calling *refuse*; what was read before stays. Otherwise, and
+        cancellation: as :meth:`refresh`.
+        """
+        async with self._reading:
+            await self._take(self._stamp_now())
+
+    async def _take(self, stamp: Stamp | None) -> None:
+        """Raises: ConfigError; it is not read again before it changes."""
+        try:
+            made = await asyncio.to_thread(self._read)
+        except ConfigError:
+            self._stamp = stamp
+            raise
+        self._stamp = stamp
+        self._accept(made)
 
     def _stamp_now(self) -> Stamp | None:
         try:

@@ -31,6 +31,9 @@ CURSOR_MACHINE_SETTINGS: Final = settings(
 )
 
 _ANY_SIZE: Final = 1 << 40
+
+#: Steps of the loop that something takes in a thread.
+_THREAD_STEPS: Final = 6
 _T = TypeVar("_T")
 
 _sizes: Final = st.lists(
@@ -90,6 +93,35 @@ class ListStore:
         return page
 
 
+class _SteppedLoop(asyncio.SelectorEventLoop):
+    """What others do in a thread is done some steps of the loop later, so that every run is the same.
+
+    A rule takes a step or two: what is under way is still so when the next rules come.
+    """
+
+    def run_in_executor(  # type: ignore[override] - narrower than the loop's own
+        self, executor: object, func: Callable[..., _T], *args: Any
+    ) -> asyncio.Future[_T]:
+        """Run *func*, but not at once."""
+        done: asyncio.Future[_T] = self.create_future()
+
+        def step(left: int) -> None:
+            if left:
+                self.call_soon(step, left - 1)
+                return
+            try:
+                result = func(*args)
+            except Exception as error:
+                if not done.cancelled():
+                    done.set_exception(error)
+            else:
+                if not done.cancelled():
+                    done.set_result(result)
+
+        self.call_soon(step, _THREAD_STEPS)
+        return done
+
+
 class CursorMachine(RuleBasedStateMachine):
     """The model is ``untaken``: what the cursor must hand out, in this order.
 
@@ -105,7 +137,7 @@ class CursorMachine(RuleBasedStateMachine):
         super().__init__()
         self.factory = factory
         self.directory = directory
-        self.runner = asyncio.Runner()
+        self.runner = asyncio.Runner(loop_factory=_SteppedLoop)
         self.store = ListStore()
         self.shared = CursorMemory()
         self.untaken: list[StoredMessage] = []
@@ -122,6 +154,14 @@ class CursorMachine(RuleBasedStateMachine):
                 return await coroutine
 
         return self.runner.run(bounded())
+
+    def _call(self, act: Callable[[], None]) -> None:
+        """Do *act* where a cursor is called: on the event loop."""
+
+        async def on_the_loop() -> None:
+            act()
+
+        self._run(on_the_loop())
 
     def _make(self, sizes: Sequence[int]) -> list[StoredMessage]:
         made: list[StoredMessage] = []
@@ -234,7 +274,7 @@ class CursorMachine(RuleBasedStateMachine):
 
     @rule(sizes=_sizes)
     def offer(self, sizes: list[int]) -> None:
-        self._offer(sizes)
+        self._call(lambda: self._offer(sizes))
 
     @rule(limit=st.integers(0, 40), bytes_max=st.sampled_from([1, 150, 2_000, _ANY_SIZE]))
     def take(self, limit: int, bytes_max: int) -> None:
@@ -247,20 +287,20 @@ class CursorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.taken)
     @rule(count=st.integers(1, 20))
     def put_back(self, count: int) -> None:
-        self._put_back(count)
+        self._call(lambda: self._put_back(count))
 
     @rule(first=st.integers(0, 60), count=st.integers(1, 20))
     def claim(self, first: int, count: int) -> None:
-        self._claim(first, count)
+        self._call(lambda: self._claim(first, count))
 
     @rule(first=st.integers(0, 60), count=st.integers(1, 40))
     def remove(self, first: int, count: int) -> None:
-        self._remove(first, count)
+        self._call(lambda: self._remove(first, count))
 
     @precondition(lambda self: self.taken)
     @rule(count=st.integers(1, 20))
     def acknowledge(self, count: int) -> None:
-        self._acknowledge(count)
+        self._call(lambda: self._acknowledge(count))
 
     @rule()
     def page_in(self) -> None:
@@ -352,6 +392,9 @@ class CursorMachine(RuleBasedStateMachine):
         assert self.shared.used == cursor.memory_bytes
         if cursor.needs_page:
             assert cursor.take(1, 1) == ()
+            assert cursor.feed.is_paging
+        if not cursor.size:
+            assert not cursor.feed.is_paging
         if cursor.is_full:
             assert cursor.memory_bytes >= self.memory_limit
 

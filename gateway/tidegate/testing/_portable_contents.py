@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from tidegate.spi import (
     Acknowledge,
     AcknowledgedMessage,
@@ -59,10 +61,14 @@ FULL: Final = Message(
     retained=True,
     payload_format=1,
     owner="me",
+    protocol_version="5.0",
+    stored_at=1_700_000_000_000_004,
 )
 DURABLE: Final = Subscription(
     2, "c1", "s1", "topic://t.>", True, 1, True, "mqtt", "group", {"k": "v", "": ""}, "a = 1", "me"
 )
+MEMBER: Final = msgspec.structs.replace(DURABLE, pending_list=7, name="q", session="c1")
+ENDED: Final = Subscription(3, "c2", "s2", "topic://t.>", True, ended="unsubscribed")
 SESSION: Final = Session(
     "c1",
     0xFFFF_FFFF,
@@ -70,7 +76,6 @@ SESSION: Final = Session(
     options={"o": "p"},
     will=FULL,
     will_delay=7,
-    attached=(Subscription(0, "", "q", "queue://q", True), DURABLE),
     protocol="mqtt",
     owner="me",
     client_id="phone",
@@ -83,7 +88,7 @@ BRANCH: Final = Branch(
     prepared_at=1_700_000_000_000_003,
     client_id="c3",
     protocol="stomp",
-    locked=(LockedMessages(1, (12,), (5,), "c3", "9", "stomp"),),
+    locked=(LockedMessages(1, (12,), (5,), "c3", "9", "stomp", False, "me", (2,)),),
     duplicate_ids=((2**53 + 6, "queue://q", "id-3"),),
 )
 
@@ -97,11 +102,12 @@ def everything() -> list[Operation]:
     """Shared messages, delivery counts, a log in another order than the messages, a lost list."""
     big = 2**53 + 1  # more than a float can tell
     return [
-        AddDestination("queue://q", 1),
-        AddDestination("topic://t", 0),
+        AddDestination("queue://q", 1, "\u00e4 principal", consumers_paused=True),
+        AddDestination("topic://t", 0, producers_paused=True),
         AddDestination("queue://gone", 4),
         PutSubscription(DURABLE),
-        PutSubscription(Subscription(3, "c2", "s2", "topic://t.>", True)),
+        PutSubscription(MEMBER),
+        PutSubscription(ENDED),
         AddMessage(10, FULL, (1, 2, 3)),
         AddMessage(11, small(11), (1,)),
         AddMessage(12, small(12), (1, 3)),
@@ -113,7 +119,7 @@ def everything() -> list[Operation]:
         RecordDelivery(3, (12,), (70_000,)),
         Acknowledge(4, (13,), (100,), 101, "x", "y", "stomp"),
         RemoveDestination("queue://gone", 4),
-        Acknowledge(1, (big, 10), (102, 103), 104, "me", "1", "stomp"),
+        Acknowledge(1, (big, 10), (102, 103), 104, "me", "1", "stomp", "whose", (1, 7)),
         Acknowledge(3, (10,), (105,), 104, "me", "2", "mqtt"),
         SetRetained(FULL),
         PutSession(SESSION),
@@ -133,7 +139,7 @@ def by_key(state: RecoveredState) -> dict[str, object]:
     return {
         "last_sequence": state.last_sequence,
         "last_pending_list": state.last_pending_list,
-        "destinations": {known.destination: known.pending_list for known in state.destinations},
+        "destinations": {known.destination: known for known in state.destinations},
         "subscriptions": {known.pending_list: known for known in state.subscriptions},
         "sessions": {session.key: session for session in state.sessions},
         "inflight": {

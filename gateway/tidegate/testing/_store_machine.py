@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -34,6 +35,7 @@ from tidegate.spi import (
     MessageStoreFactory,
     Move,
     Operation,
+    Outcome,
     PutBranch,
     PutInflight,
     PutSession,
@@ -149,20 +151,29 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _draw_add_destination(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(["queue://q", "queue://r", "topic://t"]), "destination")
-        if name in self.destinations:
+        paused = data.draw(
+            st.sampled_from([(False, False), (True, False), (False, True)]), "paused"
+        )
+        owner = data.draw(_clients, "owner")
+        if name in self.destinations:  # other attributes, the same list
+            self.batch.append(AddDestination(name, self.destinations[name], owner, *paused))
             return
         number = 0
         if name.startswith("queue://"):
             number = self.last_list = self.last_list + 1
             self.lists[number] = []
         self.destinations[name] = number
-        self.batch.append(AddDestination(name, number))
+        self.batch.append(AddDestination(name, number, owner, *paused))
 
     def _draw_remove_destination(self, data: st.DataObject) -> None:
         if not self.destinations:
             return
         name = data.draw(st.sampled_from(sorted(self.destinations)), "destination")
         number = self.destinations.pop(name)
+        if number and data.draw(st.booleans(), "what it holds has yet to leave"):
+            self._put(Subscription(number, "", "", name, False, ended="it was deleted"))
+            self.batch.append(RemoveDestination(name, 0))
+            return
         self.lists.pop(number, None)
         self.batch.append(RemoveDestination(name, number))
 
@@ -173,7 +184,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.lists[number] = []
         client_id, topic = data.draw(_clients), data.draw(_topics)
         durable = data.draw(st.booleans(), "durable")
-        self._put(Subscription(number, client_id, f"s{number}", topic, durable))
+        session = data.draw(st.sampled_from(["", client_id]), "session")
+        self._put(Subscription(number, client_id, f"s{number}", topic, durable, session=session))
 
     def _draw_change_subscription(self, data: st.DataObject) -> None:
         if not self.subscriptions:
@@ -181,7 +193,7 @@ class StoreMachine(RuleBasedStateMachine):
         number = data.draw(st.sampled_from(sorted(self.subscriptions)), "list")
         old = self.subscriptions[number]
         qos = data.draw(st.integers(0, 2), "qos")
-        self._put(Subscription(number, old.client_id, old.name, old.filter, old.durable, qos, True))
+        self._put(msgspec.structs.replace(old, qos=qos, no_local=True))
 
     def _put(self, subscription: Subscription) -> None:
         self.subscriptions[subscription.pending_list] = subscription
@@ -276,8 +288,10 @@ class StoreMachine(RuleBasedStateMachine):
         number = self._draw_pending(data)
         sequences = self._draw_leaving(data, number)
         times = tuple(range(len(sequences))) if data.draw(st.booleans(), "with times") else ()
-        client_id = data.draw(_clients)
-        self.batch.append(Acknowledge(number, sequences, times, 77, client_id, "s", "stomp"))
+        counts = tuple(range(1, 1 + len(sequences))) if data.draw(st.booleans(), "counts") else ()
+        who = (data.draw(_clients), "s", "stomp", "principal")
+        outcome = data.draw(st.sampled_from(Outcome))
+        self.batch.append(Acknowledge(number, sequences, times, 77, *who, counts, outcome, "why"))
 
     def _draw_discard(self, data: st.DataObject) -> None:
         number = self._draw_pending(data)
@@ -292,7 +306,10 @@ class StoreMachine(RuleBasedStateMachine):
         self.last_sequence += 1
         self.lists[target].append(self.last_sequence)
         message = Message("queue://dead", data.draw(_bodies, "body"), (("why", "test"),))
-        self.batch.append(Move(source, sequence, target, self.last_sequence, message))
+        row = Acknowledge(source, (sequence,), (5,), 78, outcome=Outcome.DEAD_LETTERED)
+        has_row = data.draw(st.booleans(), "row")
+        move = Move(source, sequence, target, self.last_sequence, message, row if has_row else None)
+        self.batch.append(move)
 
     def _draw_record_delivery(self, data: st.DataObject) -> None:
         number = self._draw_pending(data)
@@ -304,7 +321,9 @@ class StoreMachine(RuleBasedStateMachine):
     def _draw_retain(self, data: st.DataObject) -> None:
         topic = data.draw(_topics)
         if data.draw(st.booleans(), "set"):
-            self.batch.append(SetRetained(Message(topic, data.draw(_bodies), retain=True)))
+            owner = data.draw(_clients, "owner")
+            kept = Message(topic, data.draw(_bodies), retain=True, owner=owner)
+            self.batch.append(SetRetained(kept))
         else:
             self.batch.append(ClearRetained(topic))
 
@@ -379,9 +398,6 @@ class StoreMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         self._close()
         self._open()
-        for number, subscription in list(self.subscriptions.items()):
-            if not subscription.durable:
-                del self.subscriptions[number], self.lists[number]
 
     def _sync(self) -> None:
         for store in (self.store, self.reference):

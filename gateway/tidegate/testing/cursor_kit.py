@@ -9,9 +9,9 @@ test suite of your own, subclass :class:`CursorConformance` and override ``curso
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import hypothesis
 import msgspec
@@ -19,80 +19,21 @@ import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
 from tidegate.spi import (
-    CursorContext,
     CursorFactory,
-    CursorMemory,
-    PendingCursor,
+    FeedReason,
     StoredMessage,
     StoreIOError,
     memory_bytes,
 )
+from tidegate.testing._cursor_kit.box import ANY_SIZE, CursorBox, messages_of, switch_over
+from tidegate.testing._cursor_kit.switch_over import BEFORE_MAX, orders
 from tidegate.testing._cursor_machine import (
     CURSOR_MACHINE_SETTINGS,
     CursorMachine,
-    ListStore,
-    message_of,
 )
 from tidegate.testing._harness import Scenarios, plugin_factory
 
-#: A byte limit that no test reaches.
-ANY_SIZE: Final = 1 << 40
-
-
-class CursorBox:
-    """Makes cursors over a list of messages that is *store*."""
-
-    def __init__(self, factory: CursorFactory, directory: Path) -> None:
-        self.factory = factory
-        self.directory = directory
-        self.store = ListStore()
-        self.shared = CursorMemory()
-
-    def make(
-        self,
-        *,
-        recovered: Sequence[StoredMessage] = (),
-        stored: bool = True,
-        memory_limit_bytes: int = 1 << 30,
-        page_count: int = 10,
-        temporary_limit_bytes: int = 1 << 30,
-    ) -> PendingCursor:
-        """A cursor; *recovered* is what was pending before."""
-        self.store.add(recovered)
-        return self.factory.create(
-            CursorContext(
-                destination="queue://q",
-                read_page=self.store.read_page if stored else None,
-                recovered_count=len(recovered),
-                memory_limit_bytes=memory_limit_bytes,
-                page_count=page_count,
-                temporary_directory=self.directory,
-                temporary_limit_bytes=temporary_limit_bytes,
-                shared_memory=self.shared,
-            )
-        )
-
-    def offer(self, cursor: PendingCursor, messages: Sequence[StoredMessage]) -> None:
-        """Messages became durable and are offered."""
-        self.store.add(messages)
-        assert list(cursor.offer(messages)) == []
-
-    async def drain(self, cursor: PendingCursor, limit: int = 1_000) -> list[int]:
-        """Take everything, paging where that is needed; returns the sequences."""
-        found: list[int] = []
-        while cursor.size:
-            if cursor.needs_page:
-                await cursor.page_in()
-            taken = cursor.take(limit, ANY_SIZE)
-            assert taken, "neither a message nor a page to read"
-            found += [stored.sequence for stored in taken]
-        return found
-
-
-def messages_of(first: int, last: int, size: int | None = None) -> list[StoredMessage]:
-    """Messages with the sequences *first* to *last*, with bodies of *size* bytes if given."""
-    body = None if size is None else bytes(size)
-    return [message_of(sequence, body) for sequence in range(first, last + 1)]
+__all__ = ["ANY_SIZE", "CursorBox", "CursorConformance", "messages_of"]
 
 
 class CursorConformance(Scenarios):
@@ -238,6 +179,123 @@ class CursorConformance(Scenarios):
         assert len(box.store.pages) == pages, "caught up, so nothing need be read"
         await cursor.close()
 
+    async def test_memory_holds_no_more_messages_than_it_may(self, box: CursorBox) -> None:
+        cursor = box.make(memory_limit_messages=5)
+        box.offer(cursor, messages_of(1, 4))
+        assert not cursor.is_full
+        box.offer(cursor, messages_of(5, 20))
+        held = 20 if cursor.is_full else 5
+        assert len(cursor.take(1_000, ANY_SIZE)) == held
+        assert not cursor.is_full
+        assert await box.drain(cursor) == list(range(held + 1, 21))
+        await cursor.close()
+
+    async def test_a_page_brings_no_more_messages_than_memory_may_hold(
+        self, box: CursorBox
+    ) -> None:
+        cursor = box.make(memory_limit_messages=5, recovered=messages_of(1, 12))
+        await cursor.page_in()
+        assert len(cursor.take(1_000, ANY_SIZE)) == 5
+        assert await box.drain(cursor) == list(range(6, 13))
+        await cursor.close()
+
+    async def test_no_more_bytes_are_read_at_once_than_may_be(self, box: CursorBox) -> None:
+        cursor = box.make(page_bytes=2_500, recovered=messages_of(1, 10, size=1_000))
+        assert await box.drain(cursor) == list(range(1, 11))
+        assert {bytes_max for _, _, bytes_max in box.store.pages} == {2_500}
+        await cursor.close()
+
+    # --- the switch from memory to pages and back ----------------------------------------------
+
+    async def test_the_switch_to_pages_and_back_at_every_point(
+        self, cursor_factory: CursorFactory, tmp_path: Path
+    ) -> None:
+        """Each order of the steps, with one number of messages after the other."""
+        for number, order in enumerate(orders()):
+            count = number % (BEFORE_MAX + 1)
+            await switch_over(cursor_factory, tmp_path, count // 2, count - count // 2, order)
+
+    # --- room: a quota, a disk without any, memory that is shared ------------------------------
+
+    async def test_all_cursors_together_keep_to_the_quota(self, box: CursorBox) -> None:
+        """What an unstored list drops is told; what it keeps is in memory or counted as spooled."""
+        if box.factory.needs_store:
+            return
+        box.space.limit_bytes = 2 << 20
+        cursors = [box.make(stored=False, memory_limit_bytes=20_000) for _ in range(2)]
+        kept: list[list[StoredMessage]] = [[], []]
+        for first in range(1, 2_000, 10):
+            for cursor, mine in zip(cursors, kept, strict=True):
+                offered = messages_of(first, first + 9, size=1_000)
+                mine += offered
+                dropped = list(cursor.offer(offered))
+                assert dropped == mine[: len(dropped)], "the oldest go first"
+                del mine[: len(dropped)]
+                await box.settle(cursor, 45_000)
+                held = sum(len(stored.message.body) for one in kept for stored in one)
+                memory = sum(cursor.memory_bytes for cursor in cursors)
+                assert box.space.used <= box.space.limit_bytes
+                assert box.space.used + memory >= held, "more is kept than was counted"
+        for cursor, mine in zip(cursors, kept, strict=True):
+            assert await box.drain(cursor, 50) == [stored.sequence for stored in mine]
+            await cursor.close()
+        assert (box.space.used, box.space.unwritten) == (0, 0)
+
+    async def test_a_disk_without_room_costs_a_stored_list_nothing(self, box: CursorBox) -> None:
+        box.space.refuses = True
+        cursor = box.make(memory_limit_bytes=20_000)
+        for first in range(1, 200, 10):
+            box.offer(cursor, messages_of(first, first + 9, size=1_000))
+            await asyncio.sleep(0)
+        await box.settle_disk(0)
+        assert await box.drain(cursor) == list(range(1, 201))
+        await cursor.close()
+
+    async def test_a_disk_without_room_costs_an_unstored_list_its_oldest(
+        self, box: CursorBox
+    ) -> None:
+        if box.factory.needs_store:
+            return
+        box.space.refuses = True
+        cursor = box.make(stored=False, memory_limit_bytes=20_000)
+        kept: list[StoredMessage] = []
+        for first in range(1, 200, 10):
+            offered = messages_of(first, first + 9, size=1_000)
+            kept += offered
+            dropped = list(cursor.offer(offered))
+            assert dropped == kept[: len(dropped)]
+            del kept[: len(dropped)]
+            await asyncio.sleep(0)
+        await box.settle_disk(0)
+        assert await box.drain(cursor) == [stored.sequence for stored in kept]
+        assert len(kept) >= 10
+        await cursor.close()
+
+    async def test_above_the_high_water_mark_it_takes_what_it_needs(self, box: CursorBox) -> None:
+        """Others hold half of what all may hold together, which is where this one gives way."""
+        box.shared.limit_bytes = 1 << 20
+        cursor = box.make(memory_high_water_percent=50)
+        box.shared.add(600 << 10)
+        box.offer(cursor, messages_of(1, 200, size=1_000))
+        was_full = cursor.is_full
+        await box.settle(cursor, 100 << 10)
+        assert cursor.is_full or cursor.memory_bytes <= 100 << 10
+        box.shared.add(-(550 << 10))
+        assert not cursor.is_full
+        assert box.has_room or not was_full, "its producers wait, and nobody tells them"
+        assert await box.drain(cursor, 20) == list(range(1, 201))
+        await cursor.close()
+        assert box.shared.used == 50 << 10
+
+    async def test_below_the_high_water_mark_it_has_all_of_its_own(self, box: CursorBox) -> None:
+        box.shared.limit_bytes = 1 << 20
+        cursor = box.make(memory_high_water_percent=50)
+        box.shared.add(100 << 10)
+        box.offer(cursor, messages_of(1, 200, size=1_000))
+        assert not cursor.is_full
+        assert len(cursor.take(1_000, ANY_SIZE)) == 200
+        await cursor.close()
+
     async def test_one_message_above_the_memory_limit_passes(self, box: CursorBox) -> None:
         cursor = box.make(memory_limit_bytes=1_000, recovered=messages_of(1, 2, size=50_000))
         box.offer(cursor, messages_of(3, 5, size=50_000))
@@ -380,6 +438,39 @@ class CursorConformance(Scenarios):
         assert sorted([*dropped, *left]) == list(range(1, 101))
         assert left == sorted(left)
         assert box.store.pages == []
+        await cursor.close()
+
+    async def test_it_tells_where_it_feeds_from_and_what_came_which_way(
+        self, box: CursorBox
+    ) -> None:
+        cursor = box.make(memory_limit_bytes=10_000)
+        feed = cursor.feed
+        assert (feed.is_paging, feed.reason, feed.turns) == (False, FeedReason.START, 0)
+        box.offer(cursor, messages_of(1, 3, size=100))
+        assert (feed.is_paging, feed.direct_count, feed.direct_bytes) == (False, 3, 300)
+        for first in range(4, 100, 4):
+            box.offer(cursor, messages_of(first, first + 3, size=100))
+        pages = not cursor.is_full
+        if pages:
+            assert (feed.is_paging, feed.reason, feed.turns) == (True, FeedReason.LIMIT, 1)
+            assert feed.direct_count < 99
+        assert await box.drain(cursor, limit=6) == list(range(1, 100))
+        if pages:
+            assert (feed.is_paging, feed.reason, feed.turns) == (False, FeedReason.DRAINED, 2)
+        assert feed.direct_count + feed.paged_count == 99
+        assert feed.direct_bytes + feed.paged_bytes == 9_900
+        box.offer(cursor, messages_of(100, 100))
+        assert feed.direct_count + feed.paged_count == 100
+        assert not feed.is_paging
+        await cursor.close()
+
+    async def test_what_waited_before_the_start_comes_from_pages(self, box: CursorBox) -> None:
+        cursor = box.make(recovered=messages_of(1, 25))
+        feed = cursor.feed
+        assert (feed.is_paging, feed.reason, feed.turns) == (True, FeedReason.START, 0)
+        assert await box.drain(cursor) == list(range(1, 26))
+        assert (feed.is_paging, feed.reason, feed.turns) == (False, FeedReason.DRAINED, 1)
+        assert (feed.direct_count, feed.paged_count) == (0, 25)
         await cursor.close()
 
     @pytest.mark.hypothesis

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar, assert_never, final
 
+import msgspec
+
 from tidegate.spi import (
     Acknowledge,
     AcknowledgedMessage,
@@ -61,6 +63,7 @@ from tidegate.spi import (
     StoreStatistics,
     Subscription,
     WriteBatch,
+    body_bytes,
 )
 
 _RowT = TypeVar("_RowT", StoredMessage, AcknowledgedMessage)
@@ -86,7 +89,9 @@ class MemoryContents:
     lists: dict[int, dict[int, StoredMessage]] = field(
         default_factory=dict[int, dict[int, StoredMessage]]
     )
-    destinations: dict[str, int] = field(default_factory=dict[str, int])
+    destinations: dict[str, RecoveredDestination] = field(
+        default_factory=dict[str, RecoveredDestination]
+    )
     subscriptions: dict[int, Subscription] = field(default_factory=dict[int, Subscription])
     sessions: dict[str, Session] = field(default_factory=dict[str, Session])
     inflight: dict[tuple[str, InflightDirection, int], InflightRecord] = field(
@@ -141,7 +146,7 @@ class MemoryStore:
         )
 
     async def open(self) -> RecoveredState:
-        """Take the contents, drop subscriptions that are not durable, tell what is there.
+        """Take the contents, and tell what is there.
 
         Raises: StoreLockedError.
         """
@@ -153,21 +158,18 @@ class MemoryStore:
             )
         contents.owner = self
         self._is_open = True
-        for subscription in list(contents.subscriptions.values()):
-            if not subscription.durable:
-                self._apply(RemoveSubscription(subscription.pending_list))
         return RecoveredState(
             store_id=contents.store_id,
             last_sequence=contents.last_sequence,
             last_pending_list=contents.last_pending_list,
-            destinations=[RecoveredDestination(*item) for item in contents.destinations.items()],
+            destinations=list(contents.destinations.values()),
             subscriptions=list(contents.subscriptions.values()),
             sessions=list(contents.sessions.values()),
             inflight=list(contents.inflight.values()),
             retained=list(contents.retained.values()),
             pending={
                 number: PendingCount(
-                    len(messages), sum(len(stored.message.body) for stored in messages.values())
+                    len(messages), sum(body_bytes(stored.message) for stored in messages.values())
                 )
                 for number, messages in contents.lists.items()
             },
@@ -222,8 +224,11 @@ class MemoryStore:
             case Discard(pending_list, sequences):
                 for sequence in sequences:
                     contents.lists[pending_list].pop(sequence)
-            case Move(pending_list, sequence, target_list, target_sequence, message):
-                contents.lists[pending_list].pop(sequence)
+            case Move(pending_list, sequence, target_list, target_sequence, message, row):
+                if row is None:
+                    contents.lists[pending_list].pop(sequence)
+                else:
+                    self._acknowledge(row)
                 self._append(target_list, StoredMessage.of(target_sequence, message))
             case RecordDelivery(pending_list, sequences, counts):
                 messages = contents.lists[pending_list]
@@ -231,7 +236,8 @@ class MemoryStore:
                     message = messages[sequence].message
                     messages[sequence] = StoredMessage.of(sequence, message, count)
             case AddDestination(destination, pending_list):
-                contents.destinations[destination] = pending_list
+                known = RecoveredDestination(*msgspec.structs.astuple(operation))
+                contents.destinations[destination] = known
                 self._add_list(pending_list)
             case RemoveDestination(destination, pending_list):
                 contents.destinations.pop(destination, None)
@@ -300,8 +306,12 @@ class MemoryStore:
 
     def _acknowledge(self, operation: Acknowledge) -> None:
         contents = self.contents
-        times = operation.delivered_at or (0,) * len(operation.sequences)
-        for sequence, delivered_at in zip(operation.sequences, times, strict=True):
+        count = len(operation.sequences)
+        times = operation.delivered_at or (0,) * count
+        counts = operation.delivery_counts or (1,) * count
+        for sequence, delivered_at, delivery_count in zip(
+            operation.sequences, times, counts, strict=True
+        ):
             stored = contents.lists[operation.pending_list].pop(sequence)
             if not self._context.keep_acknowledged:
                 continue
@@ -317,6 +327,10 @@ class MemoryStore:
                     client_id=operation.client_id,
                     subscription=operation.subscription,
                     protocol=operation.protocol,
+                    principal=operation.principal,
+                    delivery_count=delivery_count,
+                    outcome=operation.outcome,
+                    reason=operation.reason,
                 )
             )
 

@@ -26,11 +26,14 @@ from tidegate.testing._store_kit.lists import StoreLists
 from tidegate.testing._store_kit.optional import StoreBranches, StoreLog
 from tidegate.testing._store_kit.order import StoreOrder
 from tidegate.testing._store_kit.recovery import StoreRecovery
+from tidegate.testing._store_kit.restarts import StoreRestarts
 
 __all__ = ["StoreBox", "StoreConformance", "StoreFullConformance"]
 
 
-class StoreConformance(StoreLists, StoreRecovery, StoreOrder, StoreLog, StoreBranches):
+class StoreConformance(
+    StoreLists, StoreRestarts, StoreRecovery, StoreOrder, StoreLog, StoreBranches
+):
     """What every message store must do. Subclass it and override ``store_factory``."""
 
 

@@ -134,6 +134,7 @@ class Acl:
                 "action": event.action.value if event.action is not None else "",
                 "destination": event.destination,
                 "problem": event.problem,
+                "detail": event.detail,
             },
             # Who is not let in can claim to be anybody.
             identity.address
@@ -167,9 +168,19 @@ class Acl:
         if self._log is not None:
             self._log.close()
 
-    async def reload(self) -> None:
-        """See Reloadable: the rules are read at once, and the audit log is opened anew."""
-        await self._file.reload()
+    async def reload(self) -> bool:
+        """See Reloadable: the rules are read at once, and the audit log is opened anew, whatever
+        becomes of the rules."""
+        self._reopen()
+        try:
+            await self._file.reload()
+        except ConfigError as error:
+            self._note("rules-refused", error.problem)
+            raise
+        return True
+
+    def _reopen(self) -> None:
+        """Raises: ConfigError."""
         if self._log is not None:
             try:
                 self._log.reopen()

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
 
-from tidegate.spi import NOT_ASKED, Action, ConfigError, names, unknown_key
+from tidegate.spi import Action, ConfigError, names, unknown_key
+from tidegate.spi.private_files import read_text
 from tidegate_acl._rules import NOWHERE, VARIABLE, Network, Rule, Rules
 
 #: Larger is a mistake: 1 MiB are some 10,000 rules.
@@ -46,17 +47,9 @@ _MAPPED: Final = ipaddress.IPv6Network("::ffff:0:0/96")
 
 def read_rules(path: Path) -> Rules:
     """Read the file. Raises: ConfigError that says what is wrong, and where."""
+    text = read_text(path, key="rules", bytes_max=FILE_BYTES_MAX)
     try:
-        with path.open("rb") as file:
-            data = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}", key="rules") from None
-    if len(data) > FILE_BYTES_MAX:
-        raise ConfigError(f"{path} is larger than {FILE_BYTES_MAX} bytes", key="rules")
-    try:
-        return parse_rules(data.decode())
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not UTF-8 text", key="rules") from None
+        return parse_rules(text)
     except ConfigError as error:
         where = f"{error.key}: " if error.key else ""
         raise ConfigError(f"{path}: {where}{error.problem}", key="rules") from None
@@ -98,10 +91,6 @@ def _without_effect(rules: Sequence[Rule]) -> list[str]:
     found: list[str] = []
     decided: dict[Action, Rule] = {}
     for rule in rules:
-        unasked = rule.named & NOT_ASKED
-        if unasked:
-            texts = " and ".join(sorted(action.value for action in unasked))
-            found.append(f"{rule.text()} names {texts}, which nothing in the gateway asks about")
         if rule.actions <= decided.keys():
             before = max((decided[action] for action in rule.actions), key=lambda item: item.number)
             found.append(f"{rule.text()} decides nothing: {before.text()} has decided all of it")
@@ -125,17 +114,15 @@ def _rule(number: int, line: int, table: Mapping[str, object]) -> Rule:
     destinations = _destinations(table) if has_destinations else None
     if destinations is not None:
         _check_kinds(named, {scheme for scheme, _ in destinations}, key)
-    groups, client_ids = _names("groups", table), _names("client_ids", table)
     return Rule(
         number,
         line,
         allows,
         actions,
-        named,
         destinations=destinations,
         principals=_names("principals", table),
-        groups=groups,
-        client_ids=client_ids,
+        groups=_names("groups", table),
+        client_ids=_names("client_ids", table),
         addresses=_addresses(table),
     )
 

@@ -42,7 +42,6 @@ class Rule:
 
     Attributes:
         number: from 1; line: of its heading, 0 when it is not known.
-        named: those of its actions that it names, not as a part of ``"all"``.
         destinations: (scheme or "" for both, levels); None: any, and also none.
         principals, groups, client_ids, addresses: None: whoever.
     """
@@ -51,7 +50,6 @@ class Rule:
     line: int
     allows: bool
     actions: frozenset[Action]
-    named: frozenset[Action] = frozenset()
     destinations: tuple[tuple[str, tuple[str, ...]], ...] | None = None
     principals: frozenset[str] | None = None
     groups: frozenset[str] | None = None
@@ -145,8 +143,8 @@ class Rules:
     def decide(self, identity: Identity, action: Action, destination: str) -> Decision:
         """What the first rule that fits says; of a filter: of all the names that it covers."""
         if action in NOWHERE:
-            for rule in self.rules:
-                if action in rule.actions and rule.is_for(identity):
+            for rule in self._by_action.get(action, ()):
+                if rule.is_for(identity):
                     return Decision(_verdict(rule), (rule,))
             return Decision(Verdict.DENY, (None,))
         name = names.name_of(destination)

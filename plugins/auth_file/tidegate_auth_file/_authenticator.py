@@ -71,7 +71,8 @@ class AuthFileOptions:
 
 @final
 class FileAuthenticator:
-    """Implements Authenticator, EnhancedAuthenticator, Directory and Service of `tidegate.spi`.
+    """Implements Authenticator, EnhancedAuthenticator, Directory, Service and Reloadable of
+    `tidegate.spi`.
 
     Raises: ConfigError when the file of users is missing or wrong.
     """
@@ -91,7 +92,7 @@ class FileAuthenticator:
     def __repr__(self) -> str:
         return "auth-file"
 
-    # --------------------------------------------------------------------------- Service, Directory
+    # --------------------------------------------------------------- Service, Reloadable, Directory
 
     async def start(self, changed: Callable[[], None]) -> None:
         """See Service."""
@@ -103,6 +104,11 @@ class FileAuthenticator:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def reload(self) -> bool:
+        """See Reloadable."""
+        await self._users.reload()
+        return True
 
     def principal_now(self, principal: Principal) -> Principal | None:
         """See Directory. Who has another password now has to show it."""

@@ -61,6 +61,10 @@ class UserDirectory:
         """Read the file again if it has changed. Cancellation: the next call reads it."""
         await self._file.refresh()
 
+    async def reload(self) -> None:
+        """Read the file. Raises: ConfigError; the users of before stay."""
+        await self._file.reload()
+
     def _accept(self, read: tuple[Users, bool]) -> None:
         self._users, differs = read
         logger.info("users read again file=%s users=%d", self._path, len(self._users.names))

@@ -12,7 +12,6 @@ import base64
 import binascii
 import hashlib
 import hmac
-import os
 import re
 import secrets
 import stat
@@ -20,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tidegate.spi import ConfigError
+from tidegate.spi import ConfigError, private_files
 from tidegate_auth_file._hashes import HASH_BEGINS, PasswordHash, Scram, parse_hash
 from tidegate_auth_file._verifier import (
     ITERATIONS_DEFAULT,
@@ -250,35 +249,11 @@ def read_users(path: Path) -> Users:
 
 def read_text(path: Path) -> str:
     """The text of a file that only its owner, and perhaps a group, may read. Raises: ConfigError."""
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would be to wait
-            raise ConfigError(f"{path} is not a file", key="users")
-        # Of the open file, so that nobody can exchange it between the check and the reading.
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            if status.st_mode & _OTHERS:
-                raise ConfigError(
-                    f"{path} can be read or written by others (mode"
-                    f" {stat.S_IMODE(status.st_mode):04o}), who could then try passwords;"
-                    f" chmod 600 {path}",
-                    key="users",
-                )
-            if status.st_size > FILE_BYTES_MAX:
-                raise ConfigError(f"{path} is larger than {FILE_BYTES_MAX} bytes", key="users")
-            return file.read().decode()
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not UTF-8 text", key="users") from None
-    except FileNotFoundError as error:
-        raise ConfigError(
-            f"{path} cannot be read: {error.strerror}; make it with"
-            f" tidegate user add --file {path} NAME",
-            key="users",
-        ) from None
-    except PermissionError as error:
-        raise ConfigError(
-            f"{path} cannot be read: {error.strerror}; give it to the user that the gateway runs as"
-            " (chown)",
-            key="users",
-        ) from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}", key="users") from None
+    return private_files.read_text(
+        path,
+        key="users",
+        bytes_max=FILE_BYTES_MAX,
+        others=_OTHERS,
+        danger="try passwords",
+        missing=f"make it with tidegate user add --file {path} NAME",
+    )

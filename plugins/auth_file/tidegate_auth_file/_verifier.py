@@ -126,23 +126,29 @@ def _prepared(text: str, what: str, bytes_max: int) -> str:
     Args: bytes_max: also for the characters that it becomes.
     Raises: ValueError; ScramException for what is prohibited.
     """
-    try:
-        length = len(text.encode())
-    except UnicodeEncodeError:
-        raise ValueError(f"a {what} must be UTF-8 text") from None
-    if length > bytes_max or len(unicodedata.normalize("NFKC", text)) > bytes_max:
-        raise ValueError(f"a {what} has at most {bytes_max} bytes")
+    _check_length(text, what, bytes_max)
+    if len(unicodedata.normalize("NFKC", text)) > bytes_max:
+        raise ValueError(_too_long(what, bytes_max))
     return text if text.isascii() and text.isprintable() else saslprep(text)
 
 
 def check_password(password: str) -> None:
     """Raises: ValueError for one that could not be used for a login."""
+    _check_length(password, "password", PASSWORD_BYTES_MAX)
+
+
+def _check_length(text: str, what: str, bytes_max: int) -> None:
+    """Raises: ValueError."""
     try:
-        length = len(password.encode())
+        length = len(text.encode())
     except UnicodeEncodeError:
-        raise ValueError("a password must be UTF-8 text") from None
-    if length > PASSWORD_BYTES_MAX:
-        raise ValueError(f"a password has at most {PASSWORD_BYTES_MAX} bytes")
+        raise ValueError(f"a {what} must be UTF-8 text") from None
+    if length > bytes_max:
+        raise ValueError(_too_long(what, bytes_max))
+
+
+def _too_long(what: str, bytes_max: int) -> str:
+    return f"a {what} has at most {bytes_max} bytes"
 
 
 def prepared_name(name: str) -> str:

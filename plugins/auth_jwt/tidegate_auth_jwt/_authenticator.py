@@ -95,7 +95,8 @@ class JwtOptions:
 
 @final
 class JwtAuthenticator:
-    """Implements Authenticator, EnhancedAuthenticator, Directory and Service of `tidegate.spi`.
+    """Implements Authenticator, EnhancedAuthenticator, Directory, Service and Reloadable of
+    `tidegate.spi`.
 
     Raises: ConfigError when the file of keys is missing or wrong.
     """
@@ -125,6 +126,11 @@ class JwtAuthenticator:
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
+
+    async def reload(self) -> bool:
+        """See Reloadable."""
+        await self._keys.reload()
+        return True
 
     def principal_now(self, principal: Principal) -> Principal | None:
         """See Directory. Nobody once the key is gone that signed its token."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import stat
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +17,8 @@ from typing import Any, Final, cast, final
 from jwt import PyJWK
 from jwt.exceptions import PyJWTError
 
-from tidegate.spi import ConfigError
+from tidegate.spi import ConfigError, private_files
+from tidegate.spi.private_files import WRITABLE
 from tidegate.spi.watched_file import WatchedFile
 
 logger = logging.getLogger("tidegate.auth_jwt")
@@ -53,8 +52,6 @@ _REQUIRED: Final = ("crv", "e", "kty", "n", "x", "y")
 #: Any of these tells the private key, or is a shared secret (RFC 7518 section 6, RFC 8037), whatever
 #: kind the key says to be.
 _PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k", "priv"})
-
-_OTHERS_WRITE: Final = stat.S_IWOTH | stat.S_IWGRP
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,28 +138,14 @@ def _thumbprint(data: Mapping[str, object]) -> str:
 
 def read_keys(path: Path, allowed: Collection[str]) -> dict[str, Key]:
     """Read the file. Raises: ConfigError that says what is wrong and what to do."""
-    try:
-        if not stat.S_ISREG(path.stat().st_mode):  # to open a pipe would be to wait
-            raise ConfigError(f"{path} is not a file", key="jwks")
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            if status.st_mode & _OTHERS_WRITE:
-                raise ConfigError(
-                    f"{path} can be written by others (mode {stat.S_IMODE(status.st_mode):04o}),"
-                    f" who could then let themselves in; chmod go-w {path}",
-                    key="jwks",
-                )
-            if status.st_size > FILE_BYTES_MAX:
-                raise ConfigError(f"{path} is larger than {FILE_BYTES_MAX} bytes", key="jwks")
-            text = file.read().decode()
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not UTF-8 text", key="jwks") from None
-    except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be read: {error.strerror}; fetch it from the issuer (`jwks_uri` of its"
-            " /.well-known/openid-configuration)",
-            key="jwks",
-        ) from None
+    text = private_files.read_text(
+        path,
+        key="jwks",
+        bytes_max=FILE_BYTES_MAX,
+        others=WRITABLE,
+        danger="let themselves in",
+        missing="fetch it from the issuer (`jwks_uri` of its /.well-known/openid-configuration)",
+    )
     return parse_keys(text, allowed, str(path))
 
 
@@ -204,6 +187,10 @@ class KeyFile:
     async def refresh(self) -> None:
         """Read the file again if it has changed."""
         await self._file.refresh()
+
+    async def reload(self) -> None:
+        """Read the file. Raises: ConfigError; the keys of before stay."""
+        await self._file.reload()
 
     def _read(self) -> dict[str, Key]:
         return read_keys(self._path, self._allowed)

@@ -13,11 +13,19 @@ import logging
 from collections.abc import Sequence
 from typing import Final, final
 
-from tidegate.spi import CursorContext, PendingCursor, StoredMessage, StoreIOError
-from tidegate_cursors._budget import MemoryBudget
+from tidegate.spi import (
+    CursorContext,
+    CursorFeed,
+    FeedReason,
+    PendingCursor,
+    StoredMessage,
+    StoreIOError,
+)
+from tidegate_cursors._budget import Budgets, MemoryBudget, Share
 from tidegate_cursors._ordered_memory import OrderedMemory
-from tidegate_cursors._spool import READ_BYTES, Spool
-from tidegate_cursors._stored_tail import StoredTail, page_bounds
+from tidegate_cursors._spool import READ_BYTES_MAX, Spool
+from tidegate_cursors._spool_file import SpoolThreads
+from tidegate_cursors._stored_tail import StoredTail
 
 _log = logging.getLogger("tidegate.cursor.file")
 
@@ -32,25 +40,25 @@ class FileCursor:
     """A :class:`tidegate.spi.PendingCursor`; all calls on the event loop."""
 
     __slots__ = (
-        "_accounted",
-        "_budget",
         "_destination",
-        "_is_closed",
-        "_limit_bytes",
+        "_has_room",
         "_memory",
         "_memory_position",
         "_page_count",
+        "_share",
         "_spool",
         "_tail",
+        "feed",
     )
 
-    def __init__(self, context: CursorContext, budget: MemoryBudget | None = None) -> None:
-        self._budget = budget or MemoryBudget(context.shared_memory)
-        self._budget.join()
-        self._accounted = 0  # what the budget was told
-        self._is_closed = False
+    def __init__(
+        self,
+        context: CursorContext,
+        budget: MemoryBudget | None = None,
+        threads: SpoolThreads | None = None,
+    ) -> None:
+        self._share = Share(context, budget)
         self._destination = context.destination
-        self._limit_bytes = context.memory_limit_bytes
         self._page_count = max(1, context.page_count)
         self._memory = OrderedMemory()
         self._memory_position = 0  # highest sequence that has been in memory
@@ -60,8 +68,14 @@ class FileCursor:
             context.destination,
             buffer_bytes=context.memory_limit_bytes // _BUFFER_PART,
             space=context.temporary_space,
+            changed=self._written,
+            threads=threads,
         )
-        self._tail = StoredTail(context.read_page, context.recovered_count, context.page_count)
+        self._has_room = context.has_room
+        self._tail = StoredTail(context.read_page, context.recovered_count)
+        self.feed: CursorFeed = context.feed
+        if self._tail.count:
+            self.feed.start_paging()
 
     @property
     def size(self) -> int:
@@ -75,8 +89,15 @@ class FileCursor:
 
     @property
     def is_full(self) -> bool:
-        """Never: what does not fit is spooled, left in the store, or replaces the oldest."""
-        return False
+        """True while the disk is slower than those who fill the spool.
+
+        Otherwise what does not fit is spooled, left in the store, or replaces the oldest.
+        """
+        spool = self._spool
+        if not spool.count or not spool.is_writing:
+            return False
+        allowed = self._share.allowed
+        return spool.buffered_bytes > allowed // _BUFFER_PART and self.memory_bytes > allowed
 
     @property
     def needs_page(self) -> bool:
@@ -88,8 +109,12 @@ class FileCursor:
         tail = self._tail
         # What memory gets while a page of the store is read is the page's.
         if not tail.count and not tail.is_reading and not self._spool.count:
-            kept = self._memory.append_within(messages, self._allowed)
+            share, memory, feed = self._share, self._memory, self.feed
+            before = memory.body_bytes
+            kept = memory.append_within(messages, share.allowed, share.limit_count)
             if kept:
+                feed.direct_count += kept
+                feed.direct_bytes += memory.body_bytes - before
                 tail.position = self._memory_position = messages[kept - 1].sequence
                 if kept == len(messages):
                     self._account()
@@ -99,11 +124,6 @@ class FileCursor:
         self._account()
         return dropped
 
-    @property
-    def _allowed(self) -> int:
-        """What it may hold in memory now."""
-        return self._budget.allowed(self._limit_bytes)
-
     def _offer_behind(self, messages: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
         tail = self._tail
         if tail.count or tail.is_reading or (tail.is_stored and tail.has_claimed):
@@ -111,7 +131,7 @@ class FileCursor:
             # that is being read may hold these messages.
             tail.add(len(messages))
             return _NOTHING
-        kept = self._spool.append(messages, self._allowed // _BUFFER_PART)
+        kept = self._spool.append(messages, self._share.allowed // _BUFFER_PART)
         if kept:
             tail.position = self._spool.last
         if kept == len(messages):
@@ -127,23 +147,39 @@ class FileCursor:
         The oldest are in memory, the room is needed in the spool: the first spooled messages move
         into memory, and the first in memory are dropped.
         """
-        memory = self._memory
         spool = self._spool
         dropped: list[StoredMessage] = []
         while messages:
-            if spool.count:
-                try:
-                    memory.append(self._tail.counted(spool.read_now(self._page_count, READ_BYTES)))
-                except StoreIOError as error:
-                    self._abandon_spool(error)
-            kept = spool.append(messages, self._allowed // _BUFFER_PART)
-            if not kept and not spool.count:  # above the spool's limit, or nothing can be written
-                kept = 1
-                memory.append(messages[:1])
+            part = self._share.allowed // _BUFFER_PART
+            kept = spool.append(messages, part, even_behind=True)
+            if not kept and not self._read_oldest():
+                kept = 1  # it is above the spool's limit, or nothing can be written
+                self._memory.append(messages[:1])
             messages = messages[kept:]
-            while memory.memory_bytes > self._allowed and len(memory) > 1:
-                dropped += memory.take(1, 0)
+            dropped += self._drop_above()
         return dropped
+
+    def _read_oldest(self) -> bool:
+        """Move the first spooled messages into memory. Returns: False when there are none."""
+        if not self._spool.count:
+            return False
+        try:
+            found = self._spool.read_now(self._page_count, READ_BYTES_MAX)
+            self._append_page(self._tail.counted(found))
+        except StoreIOError as error:
+            self._abandon_spool(error)
+        return True
+
+    def _drop_above(self) -> list[StoredMessage]:
+        """Drop the oldest, as far as memory, with what the disk has not taken yet, is too much."""
+        memory, spool, share = self._memory, self._spool, self._share
+        dropped: list[StoredMessage] = []
+        while True:
+            is_above = self.memory_bytes > share.allowed + spool.behind_max
+            if len(memory) > 1 and (is_above or share.is_above(memory)):
+                dropped += memory.take(1, 0)
+            elif not is_above or not spool.count or not self._read_oldest():
+                return dropped
 
     def take(self, limit: int, bytes_max: int) -> Sequence[StoredMessage]:
         """Take the first messages in memory."""
@@ -167,18 +203,13 @@ class FileCursor:
         memory = self._memory
         spool = self._spool
         while True:
-            room_bytes = self._allowed - memory.memory_bytes
-            if room_bytes <= 0 and memory.messages:
+            if memory.messages and not self._share.has_room(memory):
                 return
             if not spool.count:
-                room_bytes = self._budget.begin_page(room_bytes)
-                try:
-                    page = await self._tail.read(room_bytes)
-                finally:
-                    self._budget.end_page(room_bytes)
+                page = await self._share.page(self._tail.read, memory)
                 break
             try:
-                page = await spool.read(*page_bounds(room_bytes, self._page_count))
+                page = await spool.read(*self._share.page_bounds(memory))
             except StoreIOError as error:
                 if not self._abandon_spool(error):
                     raise
@@ -188,7 +219,12 @@ class FileCursor:
                 break
         if page:
             self._memory_position = max(self._memory_position, page[-1].sequence)
-            memory.append(page)
+            self._append_page(page)
+
+    def _append_page(self, page: Sequence[StoredMessage]) -> None:
+        before = self._memory.body_bytes
+        self._memory.append(page)
+        self.feed.paged(len(page), self._memory.body_bytes - before)
 
     def _abandon_spool(self, error: StoreIOError) -> bool:
         """The spool cannot be read: a stored list is read from the store instead.
@@ -216,8 +252,9 @@ class FileCursor:
         found = self._memory.claim(wanted)
         spooled = self._spool.claim(wanted - found)
         self._tail.remember_claimed(spooled)  # the store has them, too, should the spool fail
+        behind = self._tail.claim(wanted - found - spooled)
         self._account()
-        return sorted(found | spooled | self._tail.claim(wanted - found - spooled))
+        return sorted(found | spooled | behind)
 
     def put_back(self, messages: Sequence[StoredMessage]) -> None:
         """Taken messages return to their place: in memory, or where they were claimed."""
@@ -231,7 +268,8 @@ class FileCursor:
                     tail.remember_returned(message)
                 else:
                     others.append(message)
-            messages = tail.put_back(others, waits=spool.count > 0)
+            # Where nothing is stored nothing waits behind the spool: what was read past is memory's.
+            messages = tail.put_back(others, waits=tail.is_stored and spool.count > 0)
             for message in messages:
                 self._memory_position = max(self._memory_position, message.sequence)
         self._memory.put_back(messages)
@@ -245,19 +283,26 @@ class FileCursor:
         return known
 
     def _account(self) -> None:
-        now = self.memory_bytes
-        self._budget.memory.used += now - self._accounted
-        self._accounted = now
+        self._share.tell(self.memory_bytes)
+        feed = self.feed
+        if feed.is_paging is not (self._spool.count > 0 or self._tail.count > 0):
+            feed.turn(FeedReason.DRAINED if feed.is_paging else self._share.reason)
+
+    def _written(self) -> None:
+        """Memory that the spool had is free."""
+        self._account()
+        if not self.is_full:
+            self._has_room()
 
     async def close(self) -> None:
         """Free memory and spool. Idempotent."""
         self._memory.clear()
         self._tail.forget()
-        self._spool.close()
-        self._account()
-        if not self._is_closed:
-            self._is_closed = True
-            self._budget.leave()
+        try:
+            await self._spool.close()
+        finally:
+            self._share.end()
+            self.feed.end()
 
 
 @final
@@ -265,15 +310,19 @@ class FileCursorFactory:
     """Makes file cursors, for stored and unstored lists; see :class:`CursorMemory`."""
 
     def __init__(self) -> None:
-        self._budget: MemoryBudget | None = None
+        self._budgets = Budgets()
+        self._threads = SpoolThreads()
 
     @property
     def needs_store(self) -> bool:
         """False: an unstored list lives in memory and spool alone."""
         return False
 
+    @property
+    def spools(self) -> bool:
+        """True: what does not fit into memory is in a temporary file."""
+        return True
+
     def create(self, context: CursorContext) -> PendingCursor:
         """Build the cursor of one list; the file is made when the first message is spooled."""
-        if self._budget is None or self._budget.memory is not context.shared_memory:
-            self._budget = MemoryBudget(context.shared_memory)
-        return FileCursor(context, self._budget)
+        return FileCursor(context, self._budgets.of(context.shared_memory), self._threads)

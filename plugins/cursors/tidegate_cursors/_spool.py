@@ -1,50 +1,67 @@
-"""A bounded first-in-first-out spool of messages in a temporary file.
+"""A bounded first-in-first-out spool of messages in a temporary file (:mod:`._spool_file`).
 
-The file is a ring: logical offsets only grow, the physical place is the offset modulo the limit,
-so that neither a consumer that never quite catches up nor dropping the oldest ever needs more than
-the limit. It has no name in the file system (``O_TMPFILE`` or unlinked at once), so nothing is left
-behind when the gateway is killed. What is in it is never needed after that: a stored list is
-still in the store, an unstored one dies with its connection.
+What is in it is never needed after the process has ended: a stored list is still in the store, an
+unstored one dies with its connection.
 
 Frame: length of the record, sequence, delivery count (little-endian u32, u64, u32), then the
 message as one MessagePack record. There is no checksum: the bytes never outlive the process that
 wrote them.
 
-Appends are buffered and written on the event loop (into the page cache, up to 256 KiB at a time); reads
-run in a thread.
+Appends are gathered in memory and written, read and given back by threads: the event loop waits for no
+disk. There is one job of writing or giving back at a time. Offsets in the sequence of all frames::
+
+    head                written            buffer_start
+     | in the file       | being written    | gathered       |
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
-import os
 import struct
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 import msgspec
 
 from tidegate.spi import LargeBody, Message, StoredMessage, StoreIOError, TemporarySpace
+from tidegate_cursors._spool_file import SpoolFile, SpoolThreads, Write
 
 _log = logging.getLogger("tidegate.cursor.file")
 
 #: Appended bytes that are collected at most before they are written: large enough that the cost of
-#: the system call does not show, small enough that one write does not hold up the event loop.
+#: handing them to a thread does not show.
 BUFFER_BYTES_MAX: Final = 256 * 1024
 
-#: Bytes that are read from the file at once.
-READ_BYTES: Final = 256 * 1024
+#: What one spool, and all of them together, may have in memory because the disk is slower than those
+#: who fill them. Producers are slowed long before; beyond it nothing is appended.
+BEHIND_BYTES_MAX: Final = 4 << 20
+BEHIND_BYTES_ALL: Final = 64 << 20
+
+#: Bytes that are read from the file at once, unless one message is larger.
+_READ_BYTES_MIN: Final = 4 << 10
+READ_BYTES_MAX: Final = 1 << 20
+
+#: What the disk says when it has no room, which others may make.
+_NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+#: How long after the disk refused it is asked again; in seconds.
+RETRY_S: Final = 1.0
 
 _HEADER: Final = struct.Struct("<IQI")
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode: Final = msgspec.msgpack.Decoder(Message).decode
 
 
+def _nobody() -> None:
+    """Nobody is told."""
+
+
 class Spool:
-    """Messages of one list in the order they came.
+    """Messages of one list in the order they came. All calls on the event loop.
 
     Attributes:
         count: messages in it that are neither read nor removed.
@@ -54,18 +71,28 @@ class Spool:
     __slots__ = (
         "_buffer",
         "_buffer_bytes",
+        "_buffer_start",
+        "_changed",
         "_destination",
         "_directory",
         "_epoch",
         "_file",
-        "_file_bytes",
+        "_has_threads",
         "_head",
+        "_is_closed",
         "_is_failed",
+        "_is_left",
+        "_is_warned",
+        "_job",
         "_large",
-        "_limit_bytes",
         "_position",
         "_removed",
+        "_retry_at",
         "_space",
+        "_threads",
+        "_told",
+        "_write_at",
+        "_writing",
         "_written",
         "count",
         "last",
@@ -78,6 +105,8 @@ class Spool:
         destination: str,
         buffer_bytes: int = BUFFER_BYTES_MAX,
         space: TemporarySpace | None = None,
+        changed: Callable[[], None] = _nobody,
+        threads: SpoolThreads | None = None,
     ) -> None:
         """Make an empty spool; the file is made when the buffer is written for the first time.
 
@@ -87,19 +116,30 @@ class Spool:
             destination: for messages.
             buffer_bytes: appended bytes to collect before they are written.
             space: of which its file is a part; None: of none.
+            changed: called when ``buffered_bytes`` is another one because something was written.
+            threads: for all that waits for the disk; None: of its own.
         """
-        self._buffer_bytes = min(buffer_bytes, BUFFER_BYTES_MAX)
+        self._buffer_bytes = self._write_at = min(buffer_bytes, BUFFER_BYTES_MAX)
         self._directory = directory
-        self._limit_bytes = limit_bytes
         self._destination = destination
-        self._file: IO[bytes] | None = None
         self._space = space or TemporarySpace()
-        self._file_bytes = 0  # what the file takes
-        self._buffer = bytearray()  # [_written, _written + len(_buffer)): not in the file yet
-        self._head = 0  # logical offset of the first frame that was not read
-        self._written = 0  # logical offset behind what is in the file
+        self._file = SpoolFile(directory, limit_bytes, self._space)
+        self._changed = changed
+        self._threads = threads or SpoolThreads()
+        self._has_threads = False
+        self._job: asyncio.Future[None] | None = None
+        self._writing = bytearray()  # [_written, ...): on its way to the file
+        self._buffer = bytearray()  # [_buffer_start, ...): to be written next
+        self._head = 0  # offset of the first frame that was not read
+        self._written = 0  # offset behind what is in the file
+        self._buffer_start = 0
+        self._told = 0  # bytes that `space` knows of as unwritten
         self._epoch = 0  # changes when the head moves, so that a read in a thread knows
-        self._is_failed = False  # the file system refused; nothing is appended until it is drained
+        self._is_left = False  # all that the file has may go
+        self._is_failed = False  # the disk is broken; nothing is appended until it is drained
+        self._retry_at = 0.0  # the disk had no room; not asked again before
+        self._is_warned = False  # of that, since the file grew last
+        self._is_closed = False
         self._removed: set[int] = set()
         # Large bodies live as long as their handles, and a decoded one is not the same object.
         self._large: dict[int, LargeBody] = {}
@@ -110,84 +150,167 @@ class Spool:
     @property
     def buffered_bytes(self) -> int:
         """Memory held by appended bytes that are not in the file yet."""
-        return len(self._buffer)
+        return len(self._writing) + len(self._buffer)
 
     @property
     def spooled_bytes(self) -> int:
         """Bytes of all frames in it, at most the limit."""
-        return self._written + len(self._buffer) - self._head
+        return self._end - self._head
+
+    @property
+    def _end(self) -> int:
+        return self._buffer_start + len(self._buffer)
 
     def append(
-        self, messages: Sequence[StoredMessage], buffer_bytes: int = BUFFER_BYTES_MAX
+        self,
+        messages: Sequence[StoredMessage],
+        buffer_bytes: int = BUFFER_BYTES_MAX,
+        *,
+        even_behind: bool = False,
     ) -> int:
         """Append as many of the first *messages* as there is room for.
 
-        Args: buffer_bytes: to collect before they are written, this time, if that is fewer.
+        Args:
+            buffer_bytes: to collect before they are written, this time, if that is fewer.
+            even_behind: as many as the file has room for, however much is not written yet.
 
-        Returns: how many were appended; fewer than all when the limit is reached or the file
-            system refuses (full disk). Never raises.
+        Returns: how many were appended; fewer than all when the limit is reached, the disk is far
+            behind, or it refuses. Never raises.
         """
         if self._is_failed:
             return 0
         if not self.count and messages:
             self._position = messages[0].sequence - 1
         buffer = self._buffer
-        buffer_bytes = min(buffer_bytes, self._buffer_bytes)
-        room = self._limit_bytes - self.spooled_bytes
+        self._write_at = min(buffer_bytes, self._buffer_bytes)
+        room = self._file.room(self._head, self._end)
+        behind = room if even_behind else self.behind_max - self.buffered_bytes
         appended = 0
         for message in messages:
             record = _encode(message.message)
-            room -= _HEADER.size + len(record)
-            if room < 0:
+            size = _HEADER.size + len(record)
+            if size > room or (size > behind and (buffer or self._writing)):
                 break
+            room -= size
+            behind -= size
             buffer += _HEADER.pack(len(record), message.sequence, message.delivery_count)
             buffer += record
             appended += 1
             if message.message.large is not None:
                 self._large[message.sequence] = message.message.large
-            if len(buffer) >= buffer_bytes and not self._flush():
-                break
         if appended:
             self.count += appended
             self.last = messages[appended - 1].sequence
+            self._tell()
+        self._go_on()
         return appended
 
-    def _flush(self) -> bool:
-        """Write the buffer to the file. On failure it stays in memory, where it can be read."""
-        growth = min(self._written + len(self._buffer), self._limit_bytes) - self._file_bytes
-        if growth > 0:
-            if not self._space.take(growth):
-                self._refuse("broker.temporary_space is used up")
-                return False
-            self._file_bytes += growth
-        try:
-            if self._file is None:
-                self._file = tempfile.TemporaryFile(  # noqa: SIM115 - lives as long as the spool
-                    prefix="tidegate-spool-", dir=self._directory, buffering=0
-                )
-            descriptor = self._file.fileno()
-            with memoryview(self._buffer) as view:
-                done = 0
-                while done < len(view):
-                    place = (self._written + done) % self._limit_bytes
-                    stop = done + min(len(view) - done, self._limit_bytes - place)
-                    with view[done:stop] as part:  # released at once: the buffer must resize
-                        done += os.pwrite(descriptor, part, place)
-        except OSError as error:
-            self._refuse(error)
-            return False
-        self._written += len(self._buffer)
-        self._buffer.clear()
-        return True
+    @property
+    def behind_max(self) -> int:
+        """What it may have in memory now: more while a disk that works is slow."""
+        if self._retry_at:
+            return self._write_at
+        left = BEHIND_BYTES_ALL - self._space.unwritten + self.buffered_bytes
+        return max(self._write_at, min(BEHIND_BYTES_MAX, left))
+
+    def _tell(self) -> None:
+        now = self.buffered_bytes
+        self._space.unwritten += now - self._told
+        self._told = now
+
+    # --- the disk ------------------------------------------------------------------------------
+
+    @property
+    def is_writing(self) -> bool:
+        """A thread is at it, so that ``buffered_bytes`` will be fewer soon."""
+        return self._job is not None
+
+    def _go_on(self) -> None:
+        """Have done what is to be done next, if anything and if nothing is under way."""
+        if self._job is not None:
+            return
+        file = self._file
+        if self._is_left:
+            if self._is_closed and file.is_open:
+                self._start(file.close, self._emptied)
+                return
+            if not file.is_empty:
+                self._start(file.empty, self._emptied)
+                return
+            self._is_left = False
+        if len(self._buffer) < max(1, self._write_at) or self._is_failed:
+            return
+        if self._retry_at and asyncio.get_running_loop().time() < self._retry_at:
+            return
+        write = file.prepare_write(self._buffer_start, len(self._buffer))
+        if write is None:
+            self._refuse("broker.temporary_space is used up")
+            return
+        data = self._writing = self._buffer
+        self._buffer = bytearray()
+        self._buffer_start += len(data)
+        self._start(
+            lambda: file.write(write, data), lambda error: self._end_write(write, data, error)
+        )
+
+    def _start(self, act: Callable[[], None], over: Callable[[BaseException | None], None]) -> None:
+        """Run *act* in a thread, and *over* on the loop when it is through."""
+
+        def done(job: asyncio.Future[None]) -> None:
+            self._job = None
+            over(InterruptedError("the gateway stops") if job.cancelled() else job.exception())
+            self._go_on()
+            self._tell()
+            self._changed()
+
+        if not self._has_threads:
+            self._has_threads = True
+            self._threads.join()
+        self._job = self._threads.run(act)
+        self._job.add_done_callback(done)
+
+    def _end_write(self, write: Write, data: bytearray, error: BaseException | None) -> None:
+        self._file.end_write(write)
+        if self._writing is not data:  # all of it was let go of meanwhile
+            return
+        self._writing = bytearray()
+        if error is None:
+            self._retry_at = 0.0
+            self._is_warned = self._is_warned and not write.growth
+            self._written = self._buffer_start
+            self._file.release(self._head)
+            return
+        # It stays in memory, where it can be read, as far as it has not been.
+        del data[: max(0, self._head - self._written)]
+        self._buffer_start -= len(data)
+        self._written = self._buffer_start
+        self._buffer[:0] = data
+        self._refuse(error)
 
     def _refuse(self, error: object) -> None:
-        self._is_failed = True
-        _log.warning(
-            "spool refused destination=%s directory=%s error=%s",
-            self._destination,
-            self._directory,
-            error,
+        """The disk has no room, or is broken."""
+        is_full = not isinstance(error, Exception) or (
+            isinstance(error, OSError) and error.errno in _NO_ROOM
         )
+        if not self._is_warned or not is_full:  # once, until it is well again
+            self._is_warned = True
+            _log.warning(
+                "spool refused destination=%s directory=%s error=%s",
+                self._destination,
+                self._directory,
+                error,
+            )
+        self._is_failed = not is_full
+        self._retry_at = asyncio.get_running_loop().time() + RETRY_S
+
+    def _emptied(self, error: BaseException | None) -> None:
+        self._is_left = self._is_closed and self._file.is_open  # that came meanwhile
+        if error is None:
+            self._file.end_empty()
+        else:
+            _log.warning("spool not truncated destination=%s error=%s", self._destination, error)
+
+    # --- reading -------------------------------------------------------------------------------
 
     async def read(self, limit: int, bytes_max: int) -> list[StoredMessage]:
         """Take the first messages out: at most *limit*, about *bytes_max* of frames, at least one.
@@ -197,56 +320,65 @@ class Spool:
         Raises: StoreIOError (the file cannot be read; the spool is as before).
         Cancellation: safe, nothing is taken.
         """
-        if self._head == self._written:
-            return self._take_frames(memoryview(bytes(self._buffer)), limit, bytes_max)
-        epoch = self._epoch
-        try:
-            data = await asyncio.to_thread(self._read_file, self._head, self._written)
-        except StoreIOError:
+        size = self._read_bytes(limit, bytes_max)
+        while self._head < self._written:
+            epoch = self._epoch
+            parts = self._file.prepare_read(self._head, min(size, self._written - self._head))
+            try:
+                data = await self._threads.run(partial(self._file.read, parts))
+            except (OSError, ValueError) as error:  # ValueError: closed meanwhile
+                if epoch != self._epoch:
+                    return []
+                raise self._unreadable(error) from error
             if epoch != self._epoch:
-                return []
-            raise
-        if epoch != self._epoch:
-            return []  # what was read has been dropped, and perhaps overwritten, meanwhile
-        return self._take_frames(memoryview(data), limit, bytes_max)
+                return []  # what was read has been dropped, and perhaps overwritten, meanwhile
+            size = self._first_bytes(data)
+            if size <= len(data):
+                return self._take_frames(data, limit, bytes_max)
+        return self._take_frames(self._unwritten(size), limit, bytes_max)
 
     def read_now(self, limit: int, bytes_max: int) -> list[StoredMessage]:
         """Same as :meth:`read`, on the event loop: for the oldest, which must make room at once."""
-        if self._head == self._written:
-            return self._take_frames(memoryview(bytes(self._buffer)), limit, bytes_max)
-        data = self._read_file(self._head, self._written)
-        return self._take_frames(memoryview(data), limit, bytes_max)
+        size = self._read_bytes(limit, bytes_max)
+        while self._head < self._written:
+            parts = self._file.prepare_read(self._head, min(size, self._written - self._head))
+            try:
+                data = self._file.read(parts)
+            except (OSError, ValueError) as error:
+                raise self._unreadable(error) from error
+            size = self._first_bytes(data)
+            if size <= len(data):
+                return self._take_frames(data, limit, bytes_max)
+        return self._take_frames(self._unwritten(size), limit, bytes_max)
 
-    def _read_file(self, head: int, written: int) -> bytes:
-        """Read frames from *head* on; at least one whole frame. Runs in any thread."""
-        try:
-            data = self._read_bytes(head, min(READ_BYTES, written - head))
-            size = _HEADER.size + _HEADER.unpack_from(data)[0]
-            if size > written - head:
-                raise OSError(f"a frame of {size} bytes cannot be where it was found")
-            if size > len(data):
-                data += self._read_bytes(head + len(data), size - len(data))
-        except (OSError, ValueError) as error:  # ValueError: closed meanwhile
-            raise StoreIOError(f"{self._destination}: cannot read the spool: {error}") from error
-        return data
+    def _read_bytes(self, limit: int, bytes_max: int) -> int:
+        """How much to read for so many messages, by what one takes on average, and a little more."""
+        frames = self.count + len(self._removed)
+        wanted = limit * (self.spooled_bytes + frames) // max(1, frames)
+        return max(_READ_BYTES_MIN, min(wanted + wanted // 4, bytes_max, READ_BYTES_MAX))
 
-    def _read_bytes(self, offset: int, size: int) -> bytes:
-        file = self._file
-        if file is None:
-            raise OSError("the spool is closed")
-        parts: list[bytes] = []
-        while size:
-            place = offset % self._limit_bytes
-            part = os.pread(file.fileno(), min(size, self._limit_bytes - place), place)
-            if not part:
-                raise OSError("the file is shorter than what was written to it")
-            parts.append(part)
-            offset += len(part)
-            size -= len(part)
-        return b"".join(parts)
+    def _first_bytes(self, data: bytes) -> int:
+        """Size of the frame that *data* begins with. Raises: StoreIOError: it is damaged."""
+        found = _HEADER.size + _HEADER.unpack_from(data)[0] if len(data) >= _HEADER.size else 0
+        if not 0 < found <= self._written - self._head:
+            raise self._unreadable(f"a frame of {found} bytes cannot be where it was found")
+        return found
 
-    def _take_frames(self, data: memoryview, limit: int, bytes_max: int) -> list[StoredMessage]:
+    def _unreadable(self, error: object) -> StoreIOError:
+        return StoreIOError(f"{self._destination}: cannot read the spool: {error}")
+
+    def _unwritten(self, size: int) -> bytes:
+        """About *size* bytes of the frames at the head, which are in memory; at least one frame."""
+        source, offset = self._writing, self._head - self._written
+        if offset >= len(source):
+            source, offset = self._buffer, self._head - self._buffer_start
+        if offset < len(source):
+            size = max(size, _HEADER.size + _HEADER.unpack_from(source, offset)[0])
+        return bytes(source[offset : offset + size])
+
+    def _take_frames(self, frames: bytes, limit: int, bytes_max: int) -> list[StoredMessage]:
         """Decode the frames at the head, move the head behind them, leave out removed ones."""
+        data = memoryview(frames)
         taken: list[StoredMessage] = []
         removed = self._removed
         offset = 0
@@ -279,13 +411,23 @@ class Spool:
 
     def _advance(self, size: int) -> None:
         self._epoch += 1
-        in_file = self._written - self._head
-        self._head += size
-        if size > in_file:  # frames that never left the buffer
-            del self._buffer[: size - in_file]
-            self._written = self._head
+        head = self._head = self._head + size
+        if head > self._buffer_start:  # frames that never left the buffer
+            del self._buffer[: head - self._buffer_start]
+            self._buffer_start = head
+        if head > self._written and not self._writing:
+            self._written = head
+        self._file.release(head)
         if not self.count:
             self.clear()
+            return
+        if self._retry_at and self._file.has_place(self._buffer_start, len(self._buffer)):
+            # What was let go of is enough: whoever drops the oldest need not drop more.
+            self._retry_at = 0.0
+            self._go_on()
+        self._tell()
+
+    # --- out of order --------------------------------------------------------------------------
 
     def claim(self, sequences: set[int]) -> set[int]:
         """Take messages out of order. Returns those that were here; see :meth:`remove`."""
@@ -324,32 +466,36 @@ class Spool:
             self.clear()
         return known
 
+    # --- the end -------------------------------------------------------------------------------
+
     def clear(self) -> None:
-        """Forget everything and give the disk space back."""
+        """Forget everything and give the disk space back, as soon as what is under way is over."""
         self._epoch += 1
-        self._head = self._written = 0
+        self._head = self._written = self._buffer_start = self._file.start(self._end)
+        self._writing = bytearray()
         self._buffer.clear()
+        self._file.release_all()
         self._removed.clear()
         self._large.clear()
         self._position = self.last
-        self._is_failed = False
+        if self._is_failed:
+            self._retry_at = 0.0
+        self._is_failed = self._is_closed
+        self._is_left = True
         self.count = 0
-        if self._file is not None:
-            try:
-                self._file.truncate(0)
-            except OSError as error:
-                _log.warning(
-                    "spool not truncated destination=%s error=%s", self._destination, error
-                )
-                return
-        self._space.give_back(self._file_bytes)
-        self._file_bytes = 0
+        self._go_on()
+        self._tell()
 
-    def close(self) -> None:
-        """Free memory and file. Idempotent."""
-        self.clear()
-        if self._file is not None:
-            self._file.close()
-            self._file = None
-        self._space.give_back(self._file_bytes)
-        self._file_bytes = 0
+    async def close(self) -> None:
+        """Free memory and file. Idempotent. Cancellation: safe; it is closed all the same."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.clear()
+        try:
+            while self._job is not None:
+                await asyncio.wait([self._job])
+        finally:
+            if self._has_threads:
+                self._has_threads = False
+                self._threads.leave()
+        self._changed = _nobody

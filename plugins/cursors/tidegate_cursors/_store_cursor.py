@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, final
 
-from tidegate.spi import CursorContext, PendingCursor, StoredMessage
-from tidegate_cursors._budget import MemoryBudget
+from tidegate.spi import CursorContext, CursorFeed, FeedReason, PendingCursor, StoredMessage
+from tidegate_cursors._budget import Budgets, MemoryBudget, Share
 from tidegate_cursors._ordered_memory import OrderedMemory
 from tidegate_cursors._stored_tail import StoredTail
 
@@ -25,26 +25,23 @@ class StoreCursor:
     """A :class:`tidegate.spi.PendingCursor`; all calls on the event loop."""
 
     __slots__ = (
-        "_accounted",
-        "_budget",
-        "_is_closed",
-        "_limit_bytes",
         "_memory",
         "_out_to",
+        "_share",
         "_tail",
+        "feed",
         "taken_at",
     )
 
     def __init__(self, context: CursorContext, budget: MemoryBudget | None = None) -> None:
-        self._budget = budget or MemoryBudget(context.shared_memory)
-        self._is_closed = False
-        self._budget.join(self)
-        self._accounted = 0  # what the budget was told
-        self._out_to = 0  # nothing behind this sequence was ever taken out of memory
         self.taken_at = 0  # see Holder
-        self._limit_bytes = context.memory_limit_bytes
+        self._share = Share(context, budget, self)
+        self._out_to = 0  # nothing behind this sequence was ever taken out of memory
         self._memory = OrderedMemory()
-        self._tail = StoredTail(context.read_page, context.recovered_count, context.page_count)
+        self._tail = StoredTail(context.read_page, context.recovered_count)
+        self.feed: CursorFeed = context.feed
+        if self._tail.count:
+            self.feed.start_paging()
 
     @property
     def size(self) -> int:
@@ -71,15 +68,19 @@ class StoreCursor:
         tail = self._tail
         if tail.count or tail.is_reading:  # what memory gets while a page is read is the page's
             tail.add(len(messages))
+            self._account()
             return _NOTHING
-        budget = self._budget
-        kept = self._memory.append_within(messages, budget.allowed(self._limit_bytes))
+        share, memory, feed = self._share, self._memory, self.feed
+        before = memory.body_bytes
+        kept = memory.append_within(messages, share.allowed, share.limit_count)
         if kept:
             tail.position = messages[kept - 1].sequence
+            feed.direct_count += kept
+            feed.direct_bytes += memory.body_bytes - before
         if kept != len(messages):
             tail.add(len(messages) - kept)
         self._account()
-        budget.make_room(self)
+        share.budget.make_room(self)
         return _NOTHING
 
     def take(self, limit: int, bytes_max: int) -> Sequence[StoredMessage]:
@@ -87,7 +88,7 @@ class StoreCursor:
         taken = self._memory.take(limit, bytes_max)
         if taken:
             self._out_to = max(self._out_to, taken[-1].sequence)
-            budget = self._budget
+            budget = self._share.budget
             self.taken_at = budget.clock = budget.clock + 1
             self._account()
         return taken
@@ -97,20 +98,13 @@ class StoreCursor:
 
         Raises: StoreError. Cancellation: safe.
         """
-        memory = self._memory
-        room_bytes = self._budget.allowed(self._limit_bytes) - memory.memory_bytes
-        if room_bytes <= 0 and memory.messages:
-            return
-        budget = self._budget
-        room_bytes = budget.begin_page(room_bytes)
-        try:
-            page = await self._tail.read(room_bytes)
-        finally:
-            budget.end_page(room_bytes)
+        page = await self._share.page(self._tail.read, self._memory)
         if page:
-            memory.append(page)
-            self._account()
-            budget.make_room(self)
+            before = self._memory.body_bytes
+            self._memory.append(page)
+            self.feed.paged(len(page), self._memory.body_bytes - before)
+        self._account()
+        self._share.budget.make_room(self)
 
     def claim(self, sequences: Sequence[int]) -> Sequence[int]:
         """Take these messages, in memory or only in the store. Returns the untaken ones."""
@@ -118,8 +112,9 @@ class StoreCursor:
         found = self._memory.claim(wanted)
         if found:
             self._out_to = max(self._out_to, max(found))
-            self._account()
-        return sorted(found | self._tail.claim(wanted - found))
+        behind = self._tail.claim(wanted - found)
+        self._account()
+        return sorted(found | behind)
 
     def put_back(self, messages: Sequence[StoredMessage]) -> None:
         """Taken messages return to their place: in memory, or where they were claimed."""
@@ -127,7 +122,7 @@ class StoreCursor:
         if back:
             self._memory.put_back(back)
             self._out_to = max(self._out_to, max([message.sequence for message in back]))
-            self._account()
+        self._account()
 
     def remove(self, sequences: Sequence[int]) -> int:
         """Forget untaken messages. Returns how many were known."""
@@ -154,18 +149,17 @@ class StoreCursor:
             self._account()
 
     def _account(self) -> None:
-        now = self._memory.memory_bytes
-        self._budget.memory.used += now - self._accounted
-        self._accounted = now
+        self._share.tell(self._memory.memory_bytes)
+        feed = self.feed
+        if feed.is_paging is not (self._tail.count > 0):
+            feed.turn(FeedReason.DRAINED if feed.is_paging else self._share.reason)
 
     async def close(self) -> None:
         """Free the memory. Idempotent."""
         self._memory.clear()
         self._tail.forget()
-        self._account()
-        if not self._is_closed:
-            self._is_closed = True
-            self._budget.leave(self)
+        self._share.end()
+        self.feed.end()
 
 
 @final
@@ -176,12 +170,17 @@ class StoreCursorFactory:
     """
 
     def __init__(self) -> None:
-        self._budget: MemoryBudget | None = None
+        self._budgets = Budgets()
 
     @property
     def needs_store(self) -> bool:
         """True: the store is where the messages wait."""
         return True
+
+    @property
+    def spools(self) -> bool:
+        """False: the store has what is not in memory."""
+        return False
 
     def create(self, context: CursorContext) -> PendingCursor:
         """Build the cursor of one stored list.
@@ -190,6 +189,4 @@ class StoreCursorFactory:
         """
         if context.read_page is None:
             raise ValueError(f"{context.destination}: a store cursor needs a stored list")
-        if self._budget is None or self._budget.memory is not context.shared_memory:
-            self._budget = MemoryBudget(context.shared_memory)
-        return StoreCursor(context, self._budget)
+        return StoreCursor(context, self._budgets.of(context.shared_memory))

@@ -10,19 +10,8 @@ position are exactly the known ones.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
-from tidegate.spi import MESSAGE_OVERHEAD_BYTES, PageReader, StoredMessage
-
-#: Memory that a page reserves for each message before its size is known: the overhead and a body
-#: of about the same size. A page of larger bodies is cut short by its byte limit.
-_RESERVED_BYTES: Final = 2 * MESSAGE_OVERHEAD_BYTES
-
-
-def page_bounds(room_bytes: int, page_count: int) -> tuple[int, int]:
-    """Messages and bytes of bodies to read so that they fit into *room_bytes* of memory."""
-    limit = max(1, min(page_count, room_bytes // _RESERVED_BYTES))
-    return limit, max(1, room_bytes - limit * MESSAGE_OVERHEAD_BYTES)
+from tidegate.spi import PageReader, StoredMessage
 
 
 class StoredTail:
@@ -36,7 +25,6 @@ class StoredTail:
     __slots__ = (
         "_added",
         "_claimed",
-        "_page_count",
         "_read_page",
         "_removed",
         "_returned",
@@ -44,9 +32,8 @@ class StoredTail:
         "position",
     )
 
-    def __init__(self, read_page: PageReader | None, recovered_count: int, page_count: int) -> None:
+    def __init__(self, read_page: PageReader | None, recovered_count: int) -> None:
         self._read_page = read_page
-        self._page_count = max(1, page_count)
         self._removed: set[int] | None = None  # while a page is being read: removed meanwhile
         self._added = 0  # … and added meanwhile
         self._claimed: set[int] = set()  # out, though pages bring them still
@@ -156,8 +143,8 @@ class StoredTail:
             self._removed.update(behind)
         return known
 
-    async def read(self, room_bytes: int) -> list[StoredMessage]:
-        """Read the next page, as much as fits into *room_bytes* of memory, at least one message.
+    async def read(self, limit: int, bytes_max: int) -> list[StoredMessage]:
+        """Read the next page: at most *limit* messages, about *bytes_max*, at least one message.
 
         What is returned is no longer counted here. An empty list means that nothing known is left
         or that what was read has been removed meanwhile.
@@ -166,7 +153,6 @@ class StoredTail:
         """
         if self._read_page is None or not self.count:
             return []
-        limit, bytes_max = page_bounds(room_bytes, self._page_count)
         while True:
             removed: set[int] = set()
             self._removed = removed

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, final
 
-from tidegate.spi import CursorContext, PendingCursor, StoredMessage
-from tidegate_cursors._budget import MemoryBudget
+from tidegate.spi import CursorContext, CursorFeed, FeedReason, PendingCursor, StoredMessage
+from tidegate_cursors._budget import Budgets, MemoryBudget, Share
 from tidegate_cursors._ordered_memory import OrderedMemory
 from tidegate_cursors._stored_tail import StoredTail
 
@@ -27,26 +27,23 @@ class VmCursor:
     """
 
     __slots__ = (
-        "_accounted",
-        "_budget",
-        "_is_closed",
-        "_limit_bytes",
         "_memory",
         "_offered_from",
         "_recovered",
+        "_share",
         "_waiting",
+        "feed",
     )
 
     def __init__(self, context: CursorContext, budget: MemoryBudget | None = None) -> None:
-        self._budget = budget or MemoryBudget(context.shared_memory)
-        self._budget.join()
-        self._accounted = 0  # what the budget was told
-        self._is_closed = False
-        self._limit_bytes = context.memory_limit_bytes
+        self._share = Share(context, budget)
         self._memory = OrderedMemory()
         self._waiting = OrderedMemory()
         self._offered_from = 0  # the first message that had to wait for the recovered ones
-        self._recovered = StoredTail(context.read_page, context.recovered_count, context.page_count)
+        self._recovered = StoredTail(context.read_page, context.recovered_count)
+        self.feed: CursorFeed = context.feed
+        if self._recovered.count:
+            self.feed.start_paging()
 
     @property
     def size(self) -> int:
@@ -60,8 +57,11 @@ class VmCursor:
 
     @property
     def is_full(self) -> bool:
-        """True at the memory limit: producers must wait for consumers."""
-        return self.memory_bytes >= self._budget.allowed(self._limit_bytes)
+        """True at the memory limit, its own or that of all together: producers must wait."""
+        if self._share.has_room(self._memory, self._waiting):
+            return False
+        self._share.wait()
+        return True
 
     @property
     def needs_page(self) -> bool:
@@ -73,9 +73,13 @@ class VmCursor:
         if self._recovered.count:
             if not self._offered_from and messages:
                 self._offered_from = messages[0].sequence
-            self._waiting.append(messages)
+            memory = self._waiting
         else:
-            self._memory.append(messages)
+            memory = self._memory
+        before = memory.body_bytes
+        memory.append(messages)
+        self.feed.direct_count += len(messages)
+        self.feed.direct_bytes += memory.body_bytes - before
         self._account()
         return _NOTHING
 
@@ -94,19 +98,15 @@ class VmCursor:
         recovered = self._recovered
         memory = self._memory
         while recovered.count:
-            room_bytes = self._budget.allowed(self._limit_bytes) - self.memory_bytes
-            if room_bytes <= 0 and memory.messages:
-                break
-            room_bytes = self._budget.begin_page(room_bytes)
-            try:
-                page = await recovered.read(room_bytes)
-            finally:
-                self._budget.end_page(room_bytes)
+            page = await self._share.page(recovered.read, memory, self._waiting)
             if not page:
                 break
+            before = memory.body_bytes
             memory.append(page)
+            self.feed.paged(len(page), memory.body_bytes - before)
             self._account()
         self._release_waiting()
+        self._account()
 
     def claim(self, sequences: Sequence[int]) -> Sequence[int]:
         """Take these messages wherever they are. Returns the untaken ones."""
@@ -153,19 +153,17 @@ class VmCursor:
             self._waiting.clear()
 
     def _account(self) -> None:
-        now = self.memory_bytes
-        self._budget.memory.used += now - self._accounted
-        self._accounted = now
+        self._share.tell(self._memory.memory_bytes + self._waiting.memory_bytes)
+        if self.feed.is_paging and not self._recovered.count:
+            self.feed.turn(FeedReason.DRAINED)
 
     async def close(self) -> None:
         """Free the memory. Idempotent."""
         self._memory.clear()
         self._waiting.clear()
         self._recovered.forget()
-        self._account()
-        if not self._is_closed:
-            self._is_closed = True
-            self._budget.leave()
+        self._share.end()
+        self.feed.end()
 
 
 @final
@@ -173,15 +171,18 @@ class VmCursorFactory:
     """Makes vm cursors, for stored and unstored lists; see :class:`CursorMemory`."""
 
     def __init__(self) -> None:
-        self._budget: MemoryBudget | None = None
+        self._budgets = Budgets()
 
     @property
     def needs_store(self) -> bool:
         """False: the store is read only for what was pending before the start."""
         return False
 
+    @property
+    def spools(self) -> bool:
+        """False: producers wait instead."""
+        return False
+
     def create(self, context: CursorContext) -> PendingCursor:
         """Build the cursor of one list."""
-        if self._budget is None or self._budget.memory is not context.shared_memory:
-            self._budget = MemoryBudget(context.shared_memory)
-        return VmCursor(context, self._budget)
+        return VmCursor(context, self._budgets.of(context.shared_memory))

@@ -1,8 +1,8 @@
-"""Brings Delta's two jars: from the cache, by Spark's package resolver, or by a plain download.
+"""Brings the jars of the table format: from the cache, by Spark's package resolver, or by a plain download.
 
 They are fetched once into a cache of the user, and every start after that works offline: Spark
 gets them as ``spark.jars``. Of ``delta-spark``'s 33 dependencies only ``delta-storage`` is missing
-in PySpark, so the other 77 MB are excluded.
+in PySpark, so the other 77 MB are excluded. Iceberg's runtime is one jar that holds all it needs.
 
 Two ways, because each has failed where the other worked. Spark's resolver (``spark.jars.packages``,
 by Ivy) knows the settings of Ivy and the local Maven repository, but gives up when that repository
@@ -26,7 +26,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -99,6 +99,22 @@ ARTIFACTS: Final = (
 )
 
 
+#: One jar that holds all it needs. There is none for Spark 4.2.
+ICEBERG: Final = (
+    Artifact(
+        "org.apache.iceberg",
+        "iceberg-spark-runtime-4.1_2.13",
+        "1.11.0",
+        "d6ea6c5d099288daeb7d5a92061bd3d7d8f296492632b42378e5f2f0e3066242",
+    ),
+)
+
+
+def artifacts_of(table_format: str) -> tuple[Artifact, ...]:
+    """The jars that a table format needs; none for one that is written without Java."""
+    return {"delta": ARTIFACTS, "iceberg": ICEBERG}.get(table_format, ())
+
+
 def check_choice(choice: str, repository: str = "") -> None:
     """Check the options ``jars`` and ``maven_repository``. Raises: ConfigError."""
     if repository and not is_safe(repository):
@@ -123,7 +139,12 @@ def cache_directory(option: str, environ: Mapping[str, str]) -> Path:
 
 
 def ensure_jars(
-    choice: str, cache: Path, *, repository: str, environment: Mapping[str, str]
+    choice: str,
+    cache: Path,
+    *,
+    repository: str,
+    environment: Mapping[str, str],
+    table_format: str = "delta",
 ) -> tuple[Path, ...]:
     """The jars for ``spark.jars``, fetched when they are not in *cache*. Blocking.
 
@@ -131,18 +152,20 @@ def ensure_jars(
         choice: the option ``jars``.
         repository: the option ``maven_repository``.
         environment: of the job (JAVA_HOME, SPARK_HOME); ways to fetch read it too.
+        table_format: as in :func:`artifacts_of`.
     Raises: JarsError, OSError.
     """
+    artifacts = artifacts_of(table_format)
     if choice not in ("auto", "packages", "download"):
         return _listed(choice)
-    wanted = tuple(cache / artifact.file_name for artifact in ARTIFACTS)
+    wanted = tuple(cache / artifact.file_name for artifact in artifacts)
     make_private_directory(cache)
     warn_of_others(cache, "directory of jars", among=WRITABLE)  # what is there runs in the job
-    if all(is_it(artifact, cache / artifact.file_name) for artifact in ARTIFACTS):
+    if all(is_it(artifact, cache / artifact.file_name) for artifact in artifacts):
         return wanted
     ways: dict[str, Callable[[], None]] = {
-        "packages": lambda: resolve(cache, repository, environment),
-        "download": lambda: download(cache, repository, environment),
+        "packages": lambda: resolve(cache, repository, environment, artifacts),
+        "download": lambda: download(cache, repository, environment, artifacts),
     }
     failures: list[str] = []
     for name in ways if choice == "auto" else (choice,):
@@ -153,11 +176,11 @@ def ensure_jars(
             failures.append(f"{name}: {exc}")
             log.warning("jars way=%s problem=%r", name, str(exc))
             continue
-        if all(is_it(artifact, cache / artifact.file_name) for artifact in ARTIFACTS):
+        if all(is_it(artifact, cache / artifact.file_name) for artifact in artifacts):
             return wanted
         failures.append(f"{name}: no whole jars, or other ones than those that were tried with it")
     raise JarsError(
-        f"Delta's jars could not be fetched ({'; '.join(failures)}); put "
+        f"{table_format.capitalize()}'s jars could not be fetched ({'; '.join(failures)}); put "
         f"{' and '.join(path.name for path in wanted)} into {cache}, or set maven_repository"
     )
 
@@ -178,11 +201,18 @@ def is_it(artifact: Artifact, jar: Path) -> bool:
 
 
 # ------------------------------------------------------------------------- Spark's package resolver
-def resolve(cache: Path, repository: str, environment: Mapping[str, str]) -> None:
+def resolve(
+    cache: Path,
+    repository: str,
+    environment: Mapping[str, str],
+    artifacts: Sequence[Artifact] | None = None,
+) -> None:
     """Let spark-submit resolve ``spark.jars.packages`` into an Ivy directory, once.
 
+    Args: artifacts: None: Delta's.
     Raises: JarsError, OSError, subprocess.SubprocessError.
     """
+    artifacts = ARTIFACTS if artifacts is None else artifacts
     with tempfile.TemporaryDirectory(prefix=".ivy-", dir=cache) as directory:
         ivy = Path(directory)
         program = ivy / "nothing.py"
@@ -191,8 +221,8 @@ def resolve(cache: Path, repository: str, environment: Mapping[str, str]) -> Non
             str(Path(environment["SPARK_HOME"]) / "bin" / "spark-submit"),
             *("--master", "local[1]"),
             *("--conf", f"spark.jars.ivy={ivy}"),
-            *("--packages", ",".join(artifact.coordinate for artifact in ARTIFACTS)),
-            *("--exclude-packages", ",".join(_EXCLUDED)),
+            *("--packages", ",".join(artifact.coordinate for artifact in artifacts)),
+            *(("--exclude-packages", ",".join(_EXCLUDED)) if artifacts == ARTIFACTS else ()),
         ]
         configured = configured_repository(repository, environment)
         if configured:
@@ -208,7 +238,7 @@ def resolve(cache: Path, repository: str, environment: Mapping[str, str]) -> Non
             timeout=FETCH_TIMEOUT,
             check=False,
         )
-        for artifact in ARTIFACTS:
+        for artifact in artifacts:
             jar = ivy / "jars" / f"{artifact.group}_{artifact.file_name}"
             if not is_whole(jar):
                 raise JarsError(f"Spark's resolver did not bring {jar.name}{_reason(done.stderr)}")
@@ -225,12 +255,21 @@ def _reason(output: str) -> str:
 
 
 # ---------------------------------------------------------------------------------- plain download
-def download(cache: Path, repository: str, environment: Mapping[str, str]) -> None:
-    """Download the jars and compare their digests with the repository's and ours. Raises: JarsError, OSError."""
+def download(
+    cache: Path,
+    repository: str,
+    environment: Mapping[str, str],
+    artifacts: Sequence[Artifact] | None = None,
+) -> None:
+    """Download the jars and compare their digests with the repository's and ours.
+
+    Args: artifacts: None: Delta's.
+    Raises: JarsError, OSError.
+    """
     base = configured_repository(repository, environment) or ivy_repository(spark_home() / "jars")
     if not base:
         raise JarsError(f"no repository is known; set maven_repository or {REPOSITORY_VARIABLE}")
-    for artifact in ARTIFACTS:
+    for artifact in ARTIFACTS if artifacts is None else artifacts:
         _download_one(f"{base.rstrip('/')}/{artifact.path}", cache / artifact.file_name, artifact)
 
 

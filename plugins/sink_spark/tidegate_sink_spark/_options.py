@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate.spi import Kind, option
+from tidegate_sink_spark._protocol import COMMIT_BYTES, COMMIT_ROWS
 
 MB: Final = 1 << 20
 GB: Final = 1 << 30
@@ -17,20 +18,128 @@ class SparkSinkOptions:
 
     table: str = option(
         "",
-        help="Path or URI of the table; empty: 'lake/acknowledged' in the sink's data directory.",
+        help="Path, URI, or name in a catalog; empty: 'lake/acknowledged' in the sink's data directory.",
     )
-    format: str = option("delta", choices=("delta",), help="Table format.")
+    format: str = option("delta", choices=("delta", "iceberg", "parquet"), help="Table format.")
+    catalog: dict[str, str] = option(
+        {},
+        help="The catalog in which `table` is a name: its `type`, and what that type wants.",
+    )
+    tables: dict[str, str] = option(
+        {},
+        help="Tables of their own, by pattern of destinations; what no pattern covers goes to `table`.",
+    )
+    engine: str = option(
+        "spark",
+        choices=("spark", "deltalake"),
+        help="What writes a Delta table: a Spark job with its Java machine, or delta-rs, which needs none.",
+    )
+    master: str = option(
+        "",
+        help="Where Spark runs: empty: local[2], in the job's own process; spark://host:port, yarn or k8s://… for"
+        " a cluster, which needs `staging_directory`.",
+    )
+    connect: str = option(
+        "",
+        help="A Spark Connect server, sc://host:port, that works in place of a Spark of the sink's own; needs"
+        " `staging_directory`.",
+    )
+    job: str = option(
+        "child",
+        choices=("child", "submitted"),
+        help="Who starts the Spark job: the gateway, or an operator with spark-submit and what"
+        " `tidegate sink submit` writes.",
+    )
+    staging_directory: str = option(
+        "",
+        help="Where staged files are, for a cluster: a directory that its workers have under the same path; empty:"
+        " in the sink's data directory.",
+    )
+    include: tuple[str, ...] = option(
+        (),
+        help="Destinations that the sink takes, as queue://, topic:// or bare patterns; empty: all.",
+    )
+    exclude: tuple[str, ...] = option(
+        (), help="Destinations that it does not take, whatever `include` says."
+    )
     layout: str = option(
-        "clustered",
-        choices=("clustered", "partitioned"),
-        help="For a new table: CLUSTER BY (destination, acked_at), or PARTITIONED BY (ack_date).",
+        "auto",
+        choices=("auto", "clustered", "partitioned", "plain"),
+        help="For a new table: clustered by destination and acked_at, partitioned by ack_date, or neither.",
+    )
+    partition_by: tuple[str, ...] = option(
+        (),
+        choices=("ack_date", "destination"),
+        help="For a new table: the columns that it is partitioned by, in this order; empty: as `layout` says.",
+    )
+    columns: dict[str, str] = option(
+        {},
+        help="Columns of your own, by name: 'TYPE header:NAME' or 'TYPE json:PATH'.",
+    )
+    body: str = option(
+        "binary",
+        choices=("binary", "text", "json", "variant"),
+        help="A column with the body as a text, beside the bytes: 'body_text', 'body_json' or 'body_variant'.",
+    )
+    on_bad_value: str = option(
+        "null",
+        choices=("null", "bad_row"),
+        help="A value that is none of its column's type, or a body that is no text or JSON: NULL in that column, or"
+        " the row is a bad row.",
     )
     commit_interval: float = option(
         5.0,
         kind=Kind.DURATION,
         minimum=0.1,
         maximum=3600,
-        help="Time between table commits: shorter lags less and makes more small files.",
+        help="Time between table commits while rows come: shorter lags less and makes more small files. A row "
+        "that comes after a pause waits for nothing.",
+    )
+    commit_rows: int = option(
+        COMMIT_ROWS,
+        minimum=1,
+        maximum=10_000_000,
+        help="Rows that do not wait for `commit_interval`; also the most of one commit.",
+    )
+    commit_size: int = option(
+        COMMIT_BYTES,
+        kind=Kind.SIZE,
+        minimum=64 * 1024,
+        help="Bytes of staged files that do not wait for `commit_interval`; also the most of one commit.",
+    )
+    lag_goal: float = option(
+        0.0,
+        kind=Kind.DURATION,
+        minimum=0.2,
+        maximum=7 * 86_400,
+        zero="none",
+        help="How old a row may get before it is in the table: commits come sooner than `commit_interval` to meet it, "
+        "and an alarm tells when it is missed.",
+    )
+    driver_idle: float = option(
+        0.0,
+        kind=Kind.DURATION,
+        minimum=1,
+        maximum=7 * 86_400,
+        zero="never",
+        help="Time without rows after which Spark and its Java machine are let go; they come back with the next row.",
+    )
+    compact_interval: float = option(
+        0.0,
+        kind=Kind.DURATION,
+        minimum=1,
+        maximum=7 * 86_400,
+        zero="never",
+        help="Engine deltalake: time between compactions, which make a few files out of many small ones.",
+    )
+    vacuum_retention: float = option(
+        0.0,
+        kind=Kind.DURATION,
+        minimum=3600,
+        maximum=365 * 86_400,
+        zero="for ever",
+        help="Engine deltalake, with compact_interval: how long files are kept that are in the table no more, "
+        "for readers that began before; rounded to hours, at least one.",
     )
     segment_rows: int = option(
         50_000, minimum=1, maximum=1_000_000, help="Rows after which a staged file is sealed."
@@ -62,6 +171,12 @@ class SparkSinkOptions:
         minimum=0.1,
         help="How long a missing staged file is waited for before it is staged again from the log.",
     )
+    on_bad_row: str = option(
+        "dead_letter",
+        choices=("dead_letter", "stop"),
+        help="A row that cannot be read or written: into the dead-letter table (the table's name with '_dlq'), or"
+        " stop before it.",
+    )
     drain_on_stop: bool = option(
         True,
         help="On stop, commit what was acknowledged first; false: leave it for the next start.",
@@ -76,7 +191,7 @@ class SparkSinkOptions:
         5,
         minimum=0,
         maximum=19,
-        help="How far the Spark job steps back when the gateway wants the processor (nice).",
+        help="How far the job steps back when the gateway wants the processor (nice).",
     )
     spark_conf: dict[str, str] = option(
         {}, help="Spark settings that go over the sink's own, for example object-store keys."

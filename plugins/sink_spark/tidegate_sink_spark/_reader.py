@@ -9,6 +9,7 @@ from typing import Any
 
 from tidegate_sink_spark import _jars, _runtime
 from tidegate_sink_spark._options import SparkSinkOptions
+from tidegate_sink_spark._target import find_target
 from tidegate_sink_spark.job.session import spark_conf, start_session
 
 
@@ -33,12 +34,18 @@ def create_session(app_name: str, options: SparkSinkOptions | None = None) -> An
         _jars.cache_directory(options.jars_cache, os.environ),
         repository=options.maven_repository,
         environment=environment,
+        table_format=options.format,
     )
     os.environ.update(environment)
     conf = spark_conf(
         jars=jars,
         driver_memory_bytes=options.driver_memory,
         work_directory=work,
-        overrides={"spark.app.name": app_name, **options.spark_conf},
+        overrides={
+            "spark.app.name": app_name,
+            **find_target(options, work).conf,
+            **options.spark_conf,
+        },
+        table_format=options.format,
     )
     return start_session(conf, work)

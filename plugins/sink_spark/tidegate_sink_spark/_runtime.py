@@ -33,6 +33,7 @@ _REMOVED_VARIABLES: Final = (
     "PYSPARK_GATEWAY_SECRET",
     "PYSPARK_SUBMIT_ARGS",
     "SPARK_CONNECT_MODE",
+    "SPARK_CONNECT_MODE_ENABLED",
     "SPARK_REMOTE",
 )
 
@@ -152,18 +153,28 @@ def spark_home() -> Path:
     return Path(spec.origin).parent
 
 
-def job_environment(java: JavaRuntime, environ: Mapping[str, str]) -> dict[str, str]:
+def own_pyspark(environ: Mapping[str, str]) -> dict[str, str]:
+    """*environ* without what would lead PySpark to another Spark, or another process."""
+    return {key: value for key, value in environ.items() if key not in _REMOVED_VARIABLES}
+
+
+def job_environment(
+    java: JavaRuntime, environ: Mapping[str, str], *, is_alone: bool = True
+) -> dict[str, str]:
     """The environment of the job: ours, with Java, Spark and Python nailed down.
 
     SPARK_HOME may name another Spark on the machine, and without PYSPARK_PYTHON the first
     ``python3`` on PATH would run whatever Spark runs in Python.
+
+    Args: is_alone: nobody speaks to Spark from another machine, as the workers of a cluster do.
     """
-    environment = {key: value for key, value in environ.items() if key not in _REMOVED_VARIABLES}
+    environment = own_pyspark(environ)
     environment.update(
         JAVA_HOME=str(java.home),
         SPARK_HOME=str(spark_home()),
-        SPARK_LOCAL_IP="127.0.0.1",
         PYSPARK_PYTHON=sys.executable,
         PYSPARK_DRIVER_PYTHON=sys.executable,
     )
+    if is_alone:
+        environment["SPARK_LOCAL_IP"] = "127.0.0.1"
     return environment

@@ -1,36 +1,50 @@
-"""The sink: stages the log, runs the Spark job, and releases what the table has."""
+"""The sink: stages the log, keeps the engine's job running, and releases what the table has."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import shutil
+import signal
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
-from tidegate.spi import AcknowledgedReader, SinkContext, SinkHealth, StoreError
-from tidegate.spi.private_files import inherited_umask, make_private_directory
-from tidegate_sink_spark import _jars, _runtime
+from tidegate.spi import (
+    AcknowledgedReader,
+    ConfigError,
+    SinkContext,
+    SinkHealth,
+    SinkState,
+    StoreError,
+)
+from tidegate_sink_spark._engine import Engine, EngineError, EngineJob, StagedLog
+from tidegate_sink_spark._history import History
 from tidegate_sink_spark._options import SparkSinkOptions
-from tidegate_sink_spark._process import JOB_COMMAND, JobProcess
-from tidegate_sink_spark._protocol import Command, Failed, Gap, JobConfig, Mark, Unreadable
-from tidegate_sink_spark.job.session import spark_conf
-from tidegate_sink_spark.job.table import local_path
+from tidegate_sink_spark._protocol import Command, Failed, Gap, Mark, Ready, Unreadable
+from tidegate_sink_spark._remedies import with_remedy
+from tidegate_sink_spark._target import further_of
+from tidegate_sink_spark.cluster.place import as_file_name, staging_directory
+from tidegate_sink_spark.commits.committer import Committer
+from tidegate_sink_spark.commits.lag import LagWatch
+from tidegate_sink_spark.commits.pace import Pace
 from tidegate_sink_spark.staging import arrow
 from tidegate_sink_spark.staging.files import list_staged
+from tidegate_sink_spark.staging.selection import Selection
 from tidegate_sink_spark.staging.staging import Staging, StagingLimits
+from tidegate_sink_spark.staging.storage import Amount
 
 log = logging.getLogger(__name__)
 
 RESTART_DELAY_MIN: Final = 1.0
 RESTART_DELAY_MAX: Final = 60.0
-#: A job that has work and says nothing for this long, beyond its commit interval, hangs: Java starts
+#: A job that has work and says nothing for this long hangs: Java starts
 #: in 8 to 21 s and a commit of the largest size took 7 s.
 SILENCE_MAX: Final = 300.0
+LOOK_INTERVAL: Final = 300.0
+
+
+#: Tables of the sinks that run in this process, and whose they are.
+_RUNNING: Final[dict[str, str]] = {}
 
 
 class SparkSink:
@@ -40,43 +54,47 @@ class SparkSink:
         self,
         context: SinkContext,
         options: SparkSinkOptions,
+        engine: Engine,
         *,
         write_parquet: arrow.ParquetWriter = arrow.write_parquet,
-        job_command: Sequence[str] = JOB_COMMAND,
         restart_delay: float = RESTART_DELAY_MIN,
     ) -> None:
         self._context = context
         self._options = options
+        self._engine = engine
+        self._selection = Selection(options.include, options.exclude)
+        self._further = further_of(options)
         self._write_parquet = write_parquet
-        self._job_command = job_command
         self._restart_delay = restart_delay
         self._reader: AcknowledgedReader | None = None
         self._staging: Staging | None = None
+        self._committer: Committer | None = None
+        self._moved = False  # the job has committed since it said last that it is ready
         self._staging_task: asyncio.Task[None] | None = None
+        self._commit_task: asyncio.Task[None] | None = None
         self._job_task: asyncio.Task[None] | None = None
-        self._job: JobProcess | None = None
-        self._environment: dict[str, str] = {}
+        self._job: EngineJob | None = None
         self._stopping = False
         self._mark = 0
         self._mark_known = False
         self._job_problem = ""
         self._log_problem = ""
+        self._history = History()
+        self._table_files: int | None = None
+        self._dead_rows: int | None = None
         self._gap_expected = 0
         self._gap_since = 0.0
         self._restaged_at = float("-inf")
 
     # ------------------------------------------------------------------------------- the contract
     async def start(self, reader: AcknowledgedReader) -> None:
-        """See :meth:`tidegate.spi.Sink.start`. Java starts in the background.
+        """See :meth:`tidegate.spi.Sink.start`. The job starts in the background.
 
-        Raises: ConfigError when there is no Java; OSError when the directory is not usable.
+        Raises: ConfigError when the engine lacks something; OSError when the directory is not usable.
         """
-        options, directory = self._options, self._context.data_directory
-        java = await asyncio.to_thread(
-            _runtime.find_java, options.java_home, directory / "java", os.environ
-        )
-        log.info("java version=%d source=%s home=%s", java.version, java.source, java.home)
-        self._environment = _runtime.job_environment(java, os.environ)
+        options = self._options
+        await self._engine.prepare()
+        self._claim()
         self._reader = reader
         self._staging = Staging(
             reader,
@@ -86,17 +104,26 @@ class SparkSink:
                 options.segment_size,
                 options.segment_interval,
                 options.staging_max,
+                stops_at_bad_row=options.on_bad_row == "stop",
             ),
             gateway_name=self._context.gateway_name,
+            selection=self._selection,
+            further=self._further,
+            is_shared=bool(options.staging_directory),
             write_parquet=self._write_parquet,
+            on_change=self._wake_committer,
+            on_problem=self._history.add_problem,
         )
         try:
             await self._staging.recover(0)
         except BaseException:
+            self._disclaim()
             await self._staging.close()
             raise
         await asyncio.to_thread(_warn_of_other_logs, self._staging_directory(reader))
         self._staging_task = asyncio.create_task(self._staging.run())
+        self._committer = self._new_committer(self._staging)
+        self._commit_task = asyncio.create_task(self._committer.run())
         self._job_task = asyncio.create_task(self._keep_job_running())
 
     async def stop(self) -> None:
@@ -118,20 +145,44 @@ class SparkSink:
         finally:
             await _cancel(self._staging_task)
             await _cancel(self._job_task)
+            await _cancel(self._commit_task)
             await self._staging.close()
+            self._disclaim()
 
     def health(self) -> SinkHealth:
         """See :meth:`tidegate.spi.Sink.health`."""
         staging = self._staging
         problems = [self._log_problem, staging.problem if staging else "", self._job_problem]
-        tasks = (self._staging_task, self._job_task)
+        tasks = (self._staging_task, self._commit_task, self._job_task)
         problems += [f"a bug: {task.exception()!r}" for task in tasks if task and _failed(task)]
+        problem = "; ".join(problem for problem in problems if problem)
+        amount = staging.amount if staging else Amount()
         return SinkHealth(
-            running=all(task is not None and not task.done() for task in tasks),
+            state=self._state(problem),
             mark=self._mark,
             staged=max(staging.position, self._mark) if staging else 0,
-            problem="; ".join(problem for problem in problems if problem),
+            problem=problem,
+            target=self._engine.table,
+            rows_per_second=self._history.rows_per_second,
+            last_commit=self._history.last_commit,
+            target_files=self._table_files,
+            dead_rows=self._dead_rows,
+            staged_files=amount.files,
+            staged_rows=amount.rows,
+            staged_bytes=amount.size_bytes,
+            problems=self._history.problems,
+            is_late=self._committer is not None and self._committer.is_late,
         )
+
+    def _state(self, problem: str) -> SinkState:
+        tasks = (self._staging_task, self._commit_task, self._job_task)
+        if any(task is None or task.done() for task in tasks):
+            return SinkState.STOPPED
+        if problem:
+            return SinkState.FAILING
+        if self._committer is not None and self._committer.is_asleep:
+            return SinkState.ASLEEP
+        return SinkState.RUNNING if self._mark_known else SinkState.STARTING
 
     @property
     def job_pid(self) -> int:
@@ -145,7 +196,7 @@ class SparkSink:
         assert self._staging_task is not None
         assert self._job_task is not None
         await asyncio.wait([self._staging_task])
-        while not self._job_task.done() and staging.position > self._mark:
+        while not self._job_task.done() and staging.sealed > self._mark:
             if self._job is None:
                 await asyncio.wait([self._job_task], timeout=0.1)  # between two jobs
                 continue
@@ -154,113 +205,128 @@ class SparkSink:
             # The reports it left in the pipe are handled by its task; a job that died is replaced.
             await asyncio.wait([self._job_task], timeout=0.1)
 
+    def _claim(self) -> None:
+        """Two sinks into one table would share its mark, and each leave out the other's rows.
+
+        Raises: ConfigError.
+        """
+        for key, table in self._tables():
+            other = _RUNNING.setdefault(table, self._context.name)
+            if other != self._context.name:
+                self._disclaim()
+                raise ConfigError(
+                    f"{table!r} is a table of the sink {other!r} already; give this one a table of "
+                    "its own",
+                    key=key,
+                )
+
+    def _disclaim(self) -> None:
+        for _, table in self._tables():
+            if _RUNNING.get(table) == self._context.name:
+                del _RUNNING[table]
+
+    def _tables(self) -> list[tuple[str, str]]:
+        """(key of the configuration, table) of each."""
+        further = self._engine.further_tables.items()
+        return [
+            ("table", self._engine.table),
+            *((f"tables.{key}", table) for key, table in further),
+        ]
+
     def _staging_directory(self, reader: AcknowledgedReader) -> Path:
-        # A store id is opaque: it must not climb out of the directory, or be "." or "..".
-        name = quote(reader.store_id, safe="").replace(".", "%2E")
-        return self._context.data_directory / "staging" / name
+        directory = staging_directory(self._options, self._context)
+        return directory / as_file_name(reader.store_id)  # a store id is opaque
 
     # ----------------------------------------------------------------------------------- the job
+    def _new_committer(self, staging: Staging) -> Committer:
+        options, context = self._options, self._context
+        return Committer(
+            staging,
+            Pace(
+                interval=options.commit_interval,
+                rows=options.commit_rows,
+                size_bytes=min(options.commit_size, options.staging_max),
+                lag_goal=options.lag_goal,
+            ),
+            LagWatch(context.name, options.lag_goal, context.announce_lag),
+            idle=options.driver_idle,
+            cause=lambda: self._log_problem or staging.problem or self._job_problem,
+        )
+
+    def _wake_committer(self) -> None:
+        if self._committer is not None:
+            self._committer.changed()
+
     async def _keep_job_running(self) -> None:
-        delay = self._restart_delay
+        committer, delay = self._committer, self._restart_delay
+        assert committer is not None
         while True:
             before = self._mark
             try:
                 code = await self._run_job()
-            except (_jars.JarsError, OSError) as exc:
+            except (EngineError, OSError) as exc:
                 self._report_job(str(exc))
             else:
                 if self._log_problem or (self._stopping and code == 0):
                     return
-                self._report_job(self._job_problem or f"the Spark job ended with exit code {code}")
+                if committer.is_asleep and code == 0:
+                    log.info("job asleep: no rows for %gs", self._options.driver_idle)
+                    await committer.until_work()
+                    delay = self._restart_delay
+                    continue
+                self._report_job(self._job_problem or _last_words("", code, self._engine.name))
             if self._mark > before:
                 delay = self._restart_delay
+            committer.is_asleep = False
             log.warning("job restart delay=%gs problem=%r", delay, self._job_problem)
             await asyncio.sleep(delay)
             delay = min(delay * 2, RESTART_DELAY_MAX)
 
     async def _run_job(self) -> int:
-        """Run one job to its end; its exit code. Raises: JarsError, OSError."""
-        config = await self._prepare()
-        job = await JobProcess.start(
-            config,
-            environment=self._environment,
-            work_directory=self._work_directory,
-            command=self._job_command,
+        """Run one job to its end; its exit code. Raises: EngineError, OSError."""
+        reader = self._reader
+        assert reader is not None
+        job = await self._engine.start(
+            StagedLog(reader.store_id, self._staging_directory(reader), reader.released)
         )
-        log.info("job started pid=%d table=%s", job.pid, config.table)
+        log.info("job started pid=%d table=%s", job.pid, self._engine.table)
         self._job = job
         try:
-            if self._stopping:
-                job.send(Command.STOP)
             assert self._staging is not None
             await self._follow(job, self._staging)
             code = await job.wait()  # its stdout ended, so it is ending
             if code not in (0, -9):
-                log.warning("job pid=%d code=%d stderr:\n%s", job.pid, code, job.tail)
+                log.warning("job pid=%d ended code=%d", job.pid, code)
+                log.debug("job pid=%d stderr:\n%s", job.pid, job.tail)
+                if not self._job_problem:
+                    self._report_job(_last_words(job.tail, code, self._engine.name))
             return code
         finally:
             self._job = None
+            if self._committer is not None:
+                self._committer.gone()
             await job.end()
 
-    async def _prepare(self) -> JobConfig:
-        options = self._options
-        assert self._reader is not None
-        jars = await asyncio.to_thread(
-            _jars.ensure_jars,
-            options.jars,
-            _jars.cache_directory(options.jars_cache, os.environ),
-            repository=options.maven_repository,
-            environment=self._environment,
-        )
-        await asyncio.to_thread(_empty_directory, self._work_directory)
-        return JobConfig(
-            gateway_name=self._context.gateway_name,
-            store_id=self._reader.store_id,
-            staging_directory=str(self._staging_directory(self._reader)),
-            table=self._table,
-            layout=options.layout,
-            commit_interval=options.commit_interval,
-            floor=self._reader.released,
-            niceness=options.niceness,
-            spark_conf=spark_conf(
-                jars=jars,
-                driver_memory_bytes=options.driver_memory,
-                work_directory=self._work_directory,
-                overrides=options.spark_conf,
-            ),
-            # The sink's directory is closed; a table elsewhere is for whom the operator says.
-            umask=inherited_umask() if options.table else None,
-        )
-
-    @property
-    def _work_directory(self) -> Path:
-        return self._context.data_directory.absolute() / "work"
-
-    @property
-    def _table(self) -> str:
-        named = self._options.table
-        if not named:
-            return str(self._context.data_directory.absolute() / "lake" / "acknowledged")
-        path = local_path(named)
-        return named if path is None else str(path.expanduser().absolute())
-
-    async def _follow(self, job: JobProcess, staging: Staging) -> None:
+    async def _follow(self, job: EngineJob, staging: Staging) -> None:
         """Handle the job's reports until it ends. Raises: OSError when it hangs."""
-        idle = False
+        assert self._committer is not None
         while True:
-            patience = SILENCE_MAX + self._options.commit_interval
-            has_work = not idle or staging.position > self._mark
+            has_work = self._committer.is_busy
             try:
-                async with asyncio.timeout(patience):
+                async with asyncio.timeout(patience(has_work)):
                     report = await job.next_report()
             except TimeoutError:
                 if not has_work:
                     continue  # it had nothing to say; what came meanwhile has all of the time
-                raise OSError(f"the Spark job has said nothing for {patience:.0f} s") from None
+                raise OSError(
+                    f"the {self._engine.name} job has said nothing for {SILENCE_MAX:.0f} s"
+                ) from None
             if report is None:
                 return
-            idle = True
             await self._handle(report)
+            if isinstance(report, Ready):
+                self._committer.ready(job, moved=self._moved)
+                self._moved = False
 
     async def _handle(self, report: object) -> None:
         match report:
@@ -285,23 +351,30 @@ class SparkSink:
         reader, staging = self._reader, self._staging
         assert reader is not None
         assert staging is not None
-        if report.mark > max(reader.last, staging.position):
+        # (Not what is staged: those files may be from before the store was restored, too.)
+        if report.mark > reader.last:
             self._stop_for_good(report.mark, reader.last)
             return
-        if not self._mark_known and report.mark < reader.released:
+        # (A sink that does not take all releases rows that no table has.)
+        is_another = report.mark < reader.released and self._selection.takes_all
+        if not self._mark_known and is_another:
             log.warning(
                 "table=%s mark=%d released=%d: the table is not the one that the released rows "
                 "went to; they are not in it, and it goes on behind them",
-                self._table,
+                self._engine.table,
                 report.mark,
                 reader.released,
             )
-        if report.rows:
+        self._table_files, self._dead_rows = report.table_files, report.dead_rows
+        if report.rows or report.dead:
+            self._moved = True
+            self._history.add_commit(report)
             log.info(
-                "commit mark=%d version=%d rows=%d files=%d seconds=%.3f",
+                "commit mark=%d version=%d rows=%d dead=%d files=%d seconds=%.3f",
                 report.mark,
                 report.version,
                 report.rows,
+                report.dead,
                 report.files,
                 report.seconds,
             )
@@ -324,10 +397,11 @@ class SparkSink:
         as duplicates without a word. Nothing may be released or written until that is resolved.
         """
         self._log_problem = (
-            f"the table {self._table} holds ack sequences up to {mark} of this store, which itself "
+            f"the table {self._engine.table} holds ack sequences up to {mark} of this store, which itself "
             f"has only {last}: the store was restored from an older copy; name another table"
         )
         log.error("%s", self._log_problem)
+        self._history.add_problem(self._log_problem)
         if self._staging_task is not None:
             self._staging_task.cancel()
         if self._job is not None:
@@ -337,6 +411,15 @@ class SparkSink:
         now = time.monotonic()
         if report.expected != self._gap_expected:
             self._gap_expected, self._gap_since = report.expected, now
+            return
+        assert self._reader is not None
+        if self._reader.released >= report.expected and self._job is not None:
+            # The next job is told where the log begins now.
+            self._report_job(
+                f"rows up to {self._reader.released} were discarded from the acknowledged log before the "
+                "table had them (acknowledged_limit, acknowledged_age); it goes on behind them"
+            )
+            await self._job.end()
             return
         if now - self._gap_since < self._options.gap_timeout:
             return
@@ -360,9 +443,16 @@ class SparkSink:
         self._staging_task = asyncio.create_task(staging.run())
 
     def _report_job(self, problem: str) -> None:
+        problem = with_remedy(problem)
         if problem != self._job_problem:
             log.warning("job problem=%r", problem)
             self._job_problem = problem
+            self._history.add_problem(problem)
+
+
+def patience(is_busy: bool) -> float:
+    """Seconds for which a job may say nothing; when it is not busy, until it is looked at again."""
+    return SILENCE_MAX if is_busy else LOOK_INTERVAL
 
 
 async def _cancel(task: asyncio.Task[None] | None) -> None:
@@ -391,11 +481,14 @@ def _warn_of_other_logs(directory: Path) -> None:
             )
 
 
+def _last_words(tail: str, code: int, name: str) -> str:
+    """One line for a job that ended without saying why itself."""
+    ended = f"the {name} job ended with exit code {code}"
+    if code < 0:
+        return f"the {name} job was killed by {signal.Signals(-code).name}"
+    lines = [line.strip() for line in tail.splitlines() if line.strip()]
+    return f"{ended}: {lines[-1]}" if lines else ended
+
+
 def _failed(task: asyncio.Task[None]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is not None
-
-
-def _empty_directory(directory: Path) -> None:
-    """Remove what a killed Spark left behind."""
-    shutil.rmtree(directory, ignore_errors=True)
-    make_private_directory(directory)

@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
 from tidegate.spi import ConfigError, PluginInfo, Sink, SinkContext, SinkFactory, hookimpl
 from tidegate_sink_spark import _jars
+from tidegate_sink_spark._job_engine import JobEngine
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._sink import SparkSink
+from tidegate_sink_spark._spark_engine import SparkEngine
+from tidegate_sink_spark.cluster.engine import SubmittedEngine
+from tidegate_sink_spark.cluster.place import check_place
+from tidegate_sink_spark.connect.engine import ConnectEngine, check_connect
+from tidegate_sink_spark.delta_rs.engine import DeltaRsEngine
 
 tidegate_plugin = PluginInfo(
-    summary="Streams acknowledged messages, exactly once, into a Delta table through PySpark.",
+    summary="Streams acknowledged messages, exactly once, into a Delta, Iceberg or Parquet table.",
     spi_version=(1, 0),
+)
+
+_OF_JAVA: Final = (
+    "master",
+    "connect",
+    "job",
+    "spark_conf",
+    "java_home",
+    "jars",
+    "jars_cache",
+    "maven_repository",
+    "driver_memory",
+    "driver_idle",
 )
 
 
@@ -30,6 +49,15 @@ class SparkSinkFactory:
         _jars.check_choice(options.jars, options.maven_repository)
         if options.segment_size > options.staging_max:
             raise ConfigError("is larger than staging_max", key="segment_size")
+        if options.driver_idle and options.job == "submitted":
+            raise ConfigError(
+                "has no effect with job 'submitted', which the gateway neither starts nor ends; remove it",
+                key="driver_idle",
+            )
+        if options.engine == "spark" and options.connect:
+            check_connect(options)
+        else:
+            check_place(options)
         for key in options.spark_conf:
             if not key.startswith("spark."):
                 raise ConfigError(
@@ -37,7 +65,38 @@ class SparkSinkFactory:
                     f" write 'spark.hadoop.{key}'",
                     key=f"spark_conf.{key}",
                 )
-        return SparkSink(context, options)
+        if options.engine == "deltalake":
+            _check_without_java(
+                options,
+                "engine 'deltalake', which starts no Spark; remove it, or take engine 'spark'",
+            )
+            return SparkSink(context, options, DeltaRsEngine(context, options))
+        for key in ("compact_interval", "vacuum_retention"):
+            if getattr(options, key):
+                raise ConfigError(
+                    "has effect with engine 'deltalake' alone; remove it, and run OPTIMIZE and VACUUM "
+                    "in a session of your own",
+                    key=key,
+                )
+        if options.format == "parquet":
+            _check_without_java(
+                options,
+                "format 'parquet', which is written without Spark and Java; remove it, or take format "
+                "'delta' or 'iceberg'",
+            )
+            return SparkSink(context, options, JobEngine(context, options))
+        if options.connect:
+            return SparkSink(context, options, ConnectEngine(context, options))
+        engine = SubmittedEngine if options.job == "submitted" else SparkEngine
+        return SparkSink(context, options, engine(context, options))
+
+
+def _check_without_java(options: SparkSinkOptions, choice: str) -> None:
+    """Options that speak of Java act on nothing with *choice*. Raises: ConfigError."""
+    defaults = SparkSinkOptions()
+    for key in _OF_JAVA:
+        if getattr(options, key) != getattr(defaults, key):
+            raise ConfigError(f"has no effect with {choice}", key=key)
 
 
 @hookimpl

@@ -34,7 +34,7 @@ from tidegate_store_jdbc.database.secrets import Credentials
 from tidegate_store_jdbc.database.statements import STATEMENTS
 from tidegate_store_jdbc.database.url import DatabaseUrl
 from tidegate_store_jdbc.rows.batch import Plan
-from tidegate_store_jdbc.rows.codec import BodyElsewhere
+from tidegate_store_jdbc.rows.codec import BodyElsewhere, logged_message
 from tidegate_store_jdbc.transactions.recovery import Mark, lost_journal
 
 __all__ = [
@@ -61,6 +61,7 @@ __all__ = [
     "StepResult",
     "Work",
     "adapter_factory",
+    "logged_message",
     "lost_journal",
     "register_adapter",
 ]

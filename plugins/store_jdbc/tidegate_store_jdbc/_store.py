@@ -12,17 +12,16 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Final
 
 from tidegate.spi import (
     AcknowledgedPage,
     Branch,
+    CorruptRecordError,
     DuplicateId,
     LogStatistics,
     Operation,
     RecoveredState,
     RecoveryReport,
-    RemoveSubscription,
     RequestError,
     StoreCapabilities,
     StoreClosedError,
@@ -33,6 +32,7 @@ from tidegate.spi import (
     WriteBatch,
 )
 from tidegate_store_jdbc._options import AUTO, WAIT, JdbcOptions
+from tidegate_store_jdbc._room import Room
 from tidegate_store_jdbc._tables import Tables
 from tidegate_store_jdbc._writer import Work, Writer
 from tidegate_store_jdbc.database.adapter import (
@@ -51,9 +51,6 @@ from tidegate_store_jdbc.transactions.recovery import Counters, Mark
 from tidegate_store_jdbc.transactions.transactions import Transactions
 
 logger = logging.getLogger("tidegate.store.jdbc")
-
-#: Time between looks at how much room the tables take, in seconds.
-_MEASURE_SECONDS: Final = 10.0
 
 
 class JdbcStore:
@@ -78,7 +75,7 @@ class JdbcStore:
             keeps_log=context.keep_acknowledged,
             cleanup_limit=options.cleanup_limit,
         )
-        self._disk_bytes = 0
+        self._room = Room(context, self._tables)
         self._was_clean = True
         self._store_id = ""
 
@@ -113,6 +110,8 @@ class JdbcStore:
             acknowledged_log=self,
             branches=self,
             duplicate_ids=self,
+            directories=self._tables.directories,
+            measures_room=self._context.persistent,
         )
 
     async def open(self) -> RecoveredState:
@@ -194,8 +193,13 @@ class JdbcStore:
         self._require_kept(after)
         rows = await self._fetch("find_acknowledged_statement", (after, limit, bytes_max))
         self._require_kept(after)
-        page = [codec.acknowledged_message(row) for row in rows if row[0] <= last]
-        return AcknowledgedPage(page, last)
+        kept = [row for row in rows if row[0] <= last]
+        try:
+            return AcknowledgedPage([codec.acknowledged_message(row) for row in kept], last)
+        except CorruptRecordError as error:
+            if len(kept) == 1:
+                codec.damaged_row(kept[0], error)
+            raise
 
     async def release_acknowledged(self, through: int) -> None:
         """See AcknowledgedLog. Deletes in bounded transactions; durable with the next synced batch."""
@@ -217,13 +221,15 @@ class JdbcStore:
 
     def statistics(self) -> StoreStatistics:
         """See MessageStore. Not writable also while the database is away."""
-        counters = self._counters
+        counters, sizes = self._counters, self._room.sizes
         return StoreStatistics(
             pending_messages=counters.pending_messages,
-            disk_bytes=self._disk_bytes,
+            disk_bytes=sizes.disk,
             writable=self._transactions.is_open
             and self._transactions.failure is None
             and self._reachability.is_reachable,
+            reusable_bytes=sizes.reusable,
+            claimed_bytes=sizes.claimed,
         )
 
     async def close(self) -> None:
@@ -265,23 +271,17 @@ class JdbcStore:
         state = await recovery.recover(adapter, counters, self._store_id)
         gone = {int(row[0]) for row in await adapter.fetch("find_all_removed_statement", ())}
         writer.removed |= gone
-        # A killed gateway could not remove the temporary subscriptions of its connections: they end.
-        temporary = [known for known in state.subscriptions if not known.durable]
-        if temporary:
-            ended = [RemoveSubscription(known.pending_list) for known in temporary]
-            gone.update(known.pending_list for known in temporary)
-            await writer.write(WriteBatch([*ended]))
         await writer.clean(chunks=1)
         if not self._context.keep_acknowledged and counters.ack_last:
             counters.ack_released = counters.ack_last
             await writer.delete_released()
-        await self._measure()
+        await self._room.check()
+        await self._room.measure()
         self._maintenance = asyncio.get_running_loop().create_task(
             self._maintain(), name="jdbc-maintenance"
         )
         return dataclasses.replace(
             state,
-            subscriptions=[known for known in state.subscriptions if known.durable],
             pending={
                 number: pending for number, pending in state.pending.items() if number not in gone
             },
@@ -398,9 +398,9 @@ class JdbcStore:
         period = self._options.cleanup_period
         next_cleanup = loop.time() + period
         while True:
-            await asyncio.sleep(min(period, _MEASURE_SECONDS))
+            await asyncio.sleep(min(period, self._room.period))
             try:
-                await self._measure()
+                await self._room.measure()
                 if loop.time() >= next_cleanup:
                     next_cleanup = loop.time() + period
                     await self._work.whole(self._writer.clean())
@@ -408,10 +408,6 @@ class JdbcStore:
                 logger.warning("clean-up goes on later: %s", error)
                 if isinstance(error, DatabaseUnavailableError):
                     self._reachability.lost(str(error))
-
-    async def _measure(self) -> None:
-        rows = await self._adapter.fetch("database_size_statement", ())
-        self._disk_bytes = int(rows[0][0])
 
     # --------------------------------------------------------------------------------- closing
 

@@ -49,6 +49,7 @@ class Tables:
 
     Attributes:
         url, adapter: the database.
+        directories: where an embedded database is.
         words: what stands for each placeholder of its statements; statements: the complete SQL of all.
     """
 
@@ -72,6 +73,8 @@ class Tables:
             else adapter_factory(options.adapter, self.url.scheme)(made)
         )
         dialect = self.adapter.dialect
+        is_here = dialect.is_embedded and not in_memory
+        self.directories = (self.url.file(directory).parent,) if is_here else ()
         self.words = words(options, dialect)
         self.statements = resolve(dialect.statements, options.statements, self.words)
 

@@ -82,6 +82,17 @@ def check(options: JournalOptions, *, persistent: bool = True) -> None:
         )
 
 
+def check_store_limit(options: JournalOptions, limit: int) -> None:
+    """An empty journal is below *limit* (``broker.store_limit``). Raises: ConfigError."""
+    if 0 < limit < _MEMORY_FILES_MIN * options.file_length:
+        raise ConfigError(
+            f"broker.store_limit ({format_size(limit)}) is less than {_MEMORY_FILES_MIN} data files of "
+            f"{format_size(options.file_length)}, and would never be free: make the files smaller, or "
+            "the limit larger",
+            key="journal_max_file_length",
+        )
+
+
 def _check_directories(options: JournalOptions) -> None:
     for item in options.per_destination:
         kind, separator, name = item.partition("://")
@@ -134,7 +145,7 @@ def _idle(options: JournalOptions) -> Iterator[tuple[str, str]]:
         yield "archive_corrupted_index", "with persistent_index = false: there is no metadata store"
     if not options.filepool_limit:
         yield "filepool_cleanratio message_cleanup", "with filepool_limit = 0: there is no pool"
-    why = "unless broker.persistent = false; on disk, disk_free_limit bounds the store"
+    why = "unless broker.persistent = false; on disk, broker.disk_free_limit bounds the store"
     yield "memory_limit", why
 
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from operator import itemgetter
+from pathlib import Path
 from typing import Final
 
 from tidegate.spi import (
@@ -22,7 +23,6 @@ from tidegate.spi import (
     CorruptRecordError,
     Operation,
     RecoveredState,
-    RemoveSubscription,
     StoreClosedError,
     StoreContext,
     StoreError,
@@ -52,7 +52,7 @@ from tidegate_store_journal.index.reader import Reader
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles
 from tidegate_store_journal.log.format import DATA_OFFSET, FILE_SHIFT
-from tidegate_store_journal.log.storage import Storage
+from tidegate_store_journal.log.storage import DirectoryStorage, Storage
 from tidegate_store_journal.options import JournalOptions
 from tidegate_store_journal.space.compact import Compactor
 from tidegate_store_journal.space.maintenance import Maintenance, RoomWatch
@@ -110,7 +110,14 @@ class Engine:
                 if ignored:
                     self._warning += f" options_without_effect={','.join(ignored)}"
         self._storage = storage
-        self._large = LargeFiles(large_storage, options) if large_storage is not None else None
+        self._directories = tuple(
+            Path(found.describe(""))
+            for found in (storage, large_storage)
+            if isinstance(found, DirectoryStorage)
+        )
+        self._large = None
+        if large_storage is not None:
+            self._large = LargeFiles(large_storage, options, free_limit=context.disk_free_limit)
         self._metadata = make_metadata(options, storage)
         self._synced_for = options.synced_for
         self._syncs_all = self._synced_for == SyncedFor.SINGLE | SyncedFor.TRANSACTION
@@ -185,15 +192,15 @@ class Engine:
         if self._large is not None:
             found.notes += await self._open_large(self._large, keeps_orphans(options, found))
         # In memory there is nobody else to leave room for; its limit is hard enough.
-        free_limit = options.disk_free_limit if self._storage.durable else 0
-        room = RoomWatch(self._storage, self._workers, free_limit)
+        free_limit = context.disk_free_limit if self._storage.durable else 0
+        store_limit = context.store_limit if self._storage.durable else 0
+        room = RoomWatch(self._storage, self._workers, free_limit, store_limit)
         self._open_files(found, room)
         await self._compose(found, room)
         self._is_open = True
         if self._warning:
             logger.warning(self._warning)
         await self._drop_losses(found)
-        await self._remove_temporary_subscriptions()
         await room.look()
         if not room.is_short:
             await self._maintenance.make_reserve()
@@ -206,8 +213,13 @@ class Engine:
     def _open_files(self, found: Replay, room: RoomWatch) -> None:
         store_id = found.store_id
         files = self._files = DataFiles(
-            self._storage, self._workers, self._options, store_id=store_id
+            self._storage,
+            self._workers,
+            self._options,
+            store_id=store_id,
+            free_limit=self._context.disk_free_limit if self._storage.durable else 0,
         )
+        room.reusable = lambda: files.pool_bytes
         files.adopt(found.files, found.spares, found.pool, found.next_file_id)
         self._resources.push_async_callback(files.close)
         files.on_full = room.hurry
@@ -280,6 +292,11 @@ class Engine:
                 bytes_max=min(options.journal_buffer_size, options.file_length // 4),
             )
 
+    def _disk_bytes(self) -> int:
+        large = 0 if self._large is None else self._large.disk_bytes
+        large += 0 if self._bindings is None else self._bindings.capacity
+        return self._files.disk_bytes + self._metadata.disk_bytes + large
+
     def _make_maintenance(self, room: RoomWatch) -> None:
         """What gives room back."""
         options, checkpointer = self._options, self._checkpointer
@@ -298,6 +315,7 @@ class Engine:
             self._compactor,
             options,
             room.event.set,
+            lambda: room.is_crowded,
         )
         # Either option at 0 turns all of it off, as for the journal's own files.
         is_on = bool(options.journal_compact_min_files)
@@ -308,6 +326,7 @@ class Engine:
             self._compactor,
             options.journal_compact_percentage if is_on else 0,
         )
+        room.used = lambda: self._disk_bytes() - self._files.pool_bytes
         self._maintenance = Maintenance(
             options, room, checkpointer, self._reclaim, self._tidy, self._workers
         )
@@ -431,16 +450,6 @@ class Engine:
         if body is None or self._large is None:
             return ""
         return await self._large.keep_lost(body)
-
-    async def _remove_temporary_subscriptions(self) -> None:
-        """A killed gateway could not remove those of its connections: they end here."""
-        gone: list[Operation] = [
-            RemoveSubscription(subscription.pending_list)
-            for subscription in self._index.subscriptions.values()
-            if not subscription.durable
-        ]
-        if gone:
-            await self._write(gone, synced=True)
 
     # ------------------------------------------------------------------------------- writing
 

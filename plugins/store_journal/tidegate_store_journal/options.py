@@ -286,14 +286,6 @@ class JournalOptions:
         help="Directory of the files of large bodies, below the journal's directory unless "
         "absolute. Used by this store alone: what no message refers to is removed at the start.",
     )
-    disk_free_limit: int = option(
-        DefaultInt(50 << 20),
-        help="New messages are refused (store full) while the file system has less room, so that "
-        "acknowledgements, checkpoints and other programs still have some.",
-        kind=Kind.SIZE,
-        minimum=0,
-        act="new messages are refused (store full)",
-    )
     slow_sync_threshold: float = option(
         0.5,
         help="A sync that takes longer is logged as a warning: every confirmation waits for it.",

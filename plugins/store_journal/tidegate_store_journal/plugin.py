@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidegate.spi import MessageStore, MessageStoreFactory, PluginInfo, StoreContext, hookimpl
-from tidegate_store_journal.checks import idle_without_files, refuse_idle
+from tidegate_store_journal.checks import check_store_limit, idle_without_files, refuse_idle
 from tidegate_store_journal.options import JournalOptions
 from tidegate_store_journal.store import JournalStore
 
@@ -28,6 +28,7 @@ class JournalStoreFactory:
         if not context.persistent:
             return JournalStore(context, options, ignored=idle_without_files(options))
         refuse_idle(options)
+        check_store_limit(options, context.store_limit)
         return JournalStore(context, options)
 
 

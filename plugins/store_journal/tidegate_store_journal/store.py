@@ -22,13 +22,14 @@ from tidegate.spi import (
     StoreCapabilities,
     StoreClosedError,
     StoredMessage,
+    StoreError,
     StoreIOError,
     StoreStatistics,
     WriteBatch,
 )
 from tidegate_store_journal.checkpoint.metadata import MetadataCounters
 from tidegate_store_journal.engine import Engine
-from tidegate_store_journal.index.acklog import PAGE_ROWS, ROW_BYTES
+from tidegate_store_journal.index.acklog import PAGE_ROWS, ROW_BYTES, AckRow
 from tidegate_store_journal.space.tidy import DestinationCompaction
 
 T = TypeVar("T")
@@ -48,6 +49,8 @@ class JournalStore(Engine):
             large_bodies=self._large,
             branches=self,
             duplicate_ids=self,
+            directories=self._directories,
+            measures_room=self._storage.durable,
         )
 
     @property
@@ -146,22 +149,16 @@ class JournalStore(Engine):
                 f"{after}"
             )
         page = [row for row in log.page(after, limit, bytes_max) if row.ack_sequence <= last]
-        messages = await self._reader.read([(row.sequence, row.location) for row in page])
+        try:
+            messages = await self._reader.read([(row.sequence, row.location) for row in page])
+        except StoreError as error:
+            if len(page) == 1:
+                error.known = _acknowledged(
+                    page[0], Message(destination="", body=b"", received_at=0)
+                )
+            raise
         self._hold_large(messages)
-        rows = [
-            AcknowledgedMessage(
-                row.ack_sequence,
-                row.sequence,
-                message,
-                row.block.pending_list,
-                row.delivered_at,
-                row.block.acked_at,
-                row.block.client_id,
-                row.block.subscription,
-                row.block.protocol,
-            )
-            for row, message in zip(page, messages, strict=True)
-        ]
+        rows = [_acknowledged(row, message) for row, message in zip(page, messages, strict=True)]
         return AcknowledgedPage(rows, last)
 
     async def release_acknowledged(self, through: int) -> None:
@@ -191,6 +188,7 @@ class JournalStore(Engine):
             pending_messages=index.pending_messages,
             disk_bytes=self._disk_bytes(),
             writable=self._appender.failure is None,
+            reusable_bytes=self._files.pool_bytes,
         )
 
     def _hold_large(self, messages: Sequence[Message]) -> None:
@@ -200,7 +198,21 @@ class JournalStore(Engine):
                 if message.large is not None:
                     self._large.hold(message.large)
 
-    def _disk_bytes(self) -> int:
-        large = 0 if self._large is None else self._large.disk_bytes
-        large += 0 if self._bindings is None else self._bindings.capacity
-        return self._files.disk_bytes + self._metadata.disk_bytes + large
+
+def _acknowledged(row: AckRow, message: Message) -> AcknowledgedMessage:
+    """A row of the acknowledged log with its message."""
+    return AcknowledgedMessage(
+        row.ack_sequence,
+        row.sequence,
+        message,
+        row.block.pending_list,
+        row.delivered_at,
+        row.block.acked_at,
+        row.block.client_id,
+        row.block.subscription,
+        row.block.protocol,
+        row.block.principal,
+        row.delivery_count,
+        row.block.outcome,
+        row.block.reason,
+    )

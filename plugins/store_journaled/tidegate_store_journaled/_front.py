@@ -62,6 +62,11 @@ class Front:
         self.bodies_found = 0
 
     @property
+    def directories(self) -> tuple[Path, ...]:
+        """Where the journal is."""
+        return self._store.capabilities.directories
+
+    @property
     def disk_bytes(self) -> int:
         """Bytes of the journal's files."""
         return self._store.statistics().disk_bytes if self._is_open else 0

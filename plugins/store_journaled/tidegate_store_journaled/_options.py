@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final
 
-from tidegate.spi import ConfigError, Kind, option
+from tidegate.spi import ConfigError, Kind, format_size, option
 from tidegate_store_jdbc import JdbcOptions
 from tidegate_store_journal import JournalOptions
 
@@ -72,6 +72,12 @@ class JournaledOptions(JdbcOptions):
     )
 
     @property
+    def files_bytes(self) -> int:
+        """Bytes that the journal's files take when all is full: acknowledgements have one more, one is made
+        ready, one is kept."""
+        return (self.journal_log_files + 3) * self.journal_log_file_size
+
+    @property
     def capacity_bytes(self) -> int:
         """Bytes that may wait for the database."""
         return self.journal_log_files * self.journal_log_file_size
@@ -95,14 +101,28 @@ def check_journal(options: JournaledOptions) -> None:
                 raise ConfigError("does nothing without use_journal", key=key)
 
 
+def check_store_limit(options: JournaledOptions, limit: int) -> None:
+    """An empty journal is below *limit* (``broker.store_limit``). Raises: ConfigError."""
+    least = 2 * options.files_bytes
+    if 0 < limit < least:
+        raise ConfigError(
+            f"broker.store_limit ({format_size(limit)}) is less than {format_size(least)}, twice what the"
+            " journal may take by itself, and would never be free: make its files smaller, or the limit"
+            " larger",
+            key="journal_log_file_size",
+        )
+
+
 def journal_options(options: JournaledOptions) -> JournalOptions:
     """The options of the journal that stands in front."""
     return JournalOptions(
         # Without files (`persistent = false`) it has room for twice what may wait.
         memory_limit=max(
             JournalOptions().memory_limit,
-            2 * (options.journal_log_files + 2) * options.journal_log_file_size,
+            2 * options.files_bytes,
         ),
+        # A checkpoint of ours ends the life of whole files, and their room may be needed at once.
+        cleanup_interval=JournalOptions().checkpoint_interval,
         directory=options.journal_directory,
         journal_max_file_length=options.journal_log_file_size,
         journal_min_files=options.journal_log_files,

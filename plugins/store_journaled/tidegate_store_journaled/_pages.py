@@ -7,7 +7,13 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from tidegate.spi import AcknowledgedMessage, CorruptRecordError, Message, StoredMessage
+from tidegate.spi import (
+    AcknowledgedMessage,
+    CorruptRecordError,
+    Message,
+    StoredMessage,
+    StoreError,
+)
 from tidegate_store_jdbc import BodyElsewhere, JdbcStore
 from tidegate_store_journaled._counts import Counts
 from tidegate_store_journaled._front import Front
@@ -109,14 +115,21 @@ class Pages:
         }
         if not places:
             return rows
-        bodies = await self._front.bodies(sorted(places))
+        try:
+            bodies = await self._front.bodies(sorted(places))
+        except StoreError as error:
+            if len(rows) == 1:
+                error.known = _bodiless(rows[0])
+            raise
         filled: list[AcknowledgedMessage] = []
         for row in rows:
             found = _with_body(row.message, bodies)
             if found is None:
-                raise CorruptRecordError(
+                error = CorruptRecordError(
                     "the journal does not have its body", location=f"message {row.sequence}"
                 )
+                error.known = _bodiless(row) if len(rows) == 1 else None
+                raise error
             filled.append(msgspec.structs.replace(row, message=found))
         return filled
 
@@ -186,3 +199,7 @@ def _with_body(message: Message, bodies: dict[int, bytes]) -> Message | None:
         return message
     found = bodies.get(body.place)
     return None if found is None else msgspec.structs.replace(message, body=found)
+
+
+def _bodiless(row: AcknowledgedMessage) -> AcknowledgedMessage:
+    return msgspec.structs.replace(row, message=msgspec.structs.replace(row.message, body=b""))

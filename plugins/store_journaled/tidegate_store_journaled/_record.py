@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from tidegate.spi import Acknowledge, AddMessage, CorruptRecordError, Message, Operation
+from tidegate.spi import Acknowledge, AddMessage, CorruptRecordError, Message, Operation, Outcome
 
 #: Kinds that are not a name of an operation.
 _ADD: Final = "a"
@@ -22,7 +22,9 @@ _ACKNOWLEDGE: Final = "k"
 _RELEASE: Final = "r"
 
 _Add: TypeAlias = tuple[int, Message, tuple[int, ...]]
-_Ack: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...], int, str, str, str]
+_Ack: TypeAlias = tuple[
+    int, tuple[int, ...], tuple[int, ...], int, str, str, str, str, tuple[int, ...], Outcome, str
+]
 
 _decoders: Final[dict[str, Callable[[msgspec.Raw], Operation]]] = {
     kind.__name__: msgspec.msgpack.Decoder(kind).decode for kind in typing.get_args(Operation)
@@ -104,12 +106,4 @@ def decode(record: bytes, number: int) -> Record:
 
 
 def _fields(operation: Acknowledge) -> _Ack:
-    return (
-        operation.pending_list,
-        operation.sequences,
-        operation.delivered_at,
-        operation.acked_at,
-        operation.client_id,
-        operation.subscription,
-        operation.protocol,
-    )
+    return msgspec.structs.astuple(operation)

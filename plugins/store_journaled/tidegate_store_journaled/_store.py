@@ -39,7 +39,7 @@ from tidegate.spi import (
     StoreStatistics,
     WriteBatch,
 )
-from tidegate_store_jdbc import JdbcStore, Work
+from tidegate_store_jdbc import JdbcStore, Work, logged_message
 from tidegate_store_journal import JournalStore
 from tidegate_store_journaled._counts import Counts
 from tidegate_store_journaled._front import Front
@@ -68,7 +68,8 @@ class JournaledStore:
         self._context = context
         self._options = options
         self._database = JdbcStore(context, options)
-        own = dataclasses.replace(context, keep_acknowledged=False)
+        # What the broker keeps free is for acknowledgements, and those are messages of the journal.
+        own = dataclasses.replace(context, keep_acknowledged=False, disk_free_limit=0)
         directory = context.data_directory / options.journal_directory
         self._front = Front(lambda: JournalStore(own, journal_options(options)), directory)
         self._current = Overlay(0, keeps_log=context.keep_acknowledged)
@@ -97,7 +98,11 @@ class JournaledStore:
     @property
     def capabilities(self) -> StoreCapabilities:
         """See MessageStore."""
-        return dataclasses.replace(self._database.capabilities, acknowledged_log=self)
+        offered = self._database.capabilities
+        directories = {*offered.directories, *self._front.directories}
+        return dataclasses.replace(
+            offered, acknowledged_log=self, directories=tuple(sorted(directories))
+        )
 
     async def open(self) -> RecoveredState:
         """See MessageStore. As a standby it returns when database and journal are its own.
@@ -151,8 +156,8 @@ class JournaledStore:
                 # Rows of messages that came from the database go there first, all in one go.
                 await self._checkpoint_at_last()
                 continue
-            if found and size + len(rows[0].message.body) > bytes_max:
-                break
+            if not rows or (found and size + len(rows[0].message.body) > bytes_max):
+                break  # no rows: the database does not have what it should
             found += rows
             size += sum(len(row.message.body) for row in rows)
             after = found[-1].ack_sequence
@@ -180,10 +185,19 @@ class JournaledStore:
 
     def statistics(self) -> StoreStatistics:
         """See MessageStore."""
+        database, front = self._database.statistics(), self._front.disk_bytes
+        options = self._options
+        # What is in the journal goes into the database, too: first into its log, with a quarter more for
+        # whole pages, then into its file. And the journal takes all its files.
+        claimed = database.claimed_bytes + max(0, options.files_bytes - front)
+        if self._database.capabilities.directories and not options.use_quick_journal:
+            claimed += self._used * 9 // 4
         return StoreStatistics(
             pending_messages=self._counts.messages,
-            disk_bytes=self._database.statistics().disk_bytes + self._front.disk_bytes,
+            disk_bytes=database.disk_bytes + front,
             writable=self._is_open and self._failure is None and self._stuck is None,
+            reusable_bytes=database.reusable_bytes,
+            claimed_bytes=claimed,
         )
 
     async def close(self) -> None:
@@ -451,7 +465,7 @@ class JournaledStore:
                 size += len(found[0].body)
                 if rows and size > bytes_max:
                     return rows
-                rows.append(AcknowledgedMessage(row[0], row[1], found[0], *row[2:]))
+                rows.append(logged_message(row, found[0]))
         return rows or None
 
     def _require_open(self) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from tidegate.spi import MessageStore, MessageStoreFactory, PluginInfo, StoreContext, hookimpl
 from tidegate_store_jdbc import JdbcStore
-from tidegate_store_journaled._options import JournaledOptions, check_journal
+from tidegate_store_journaled._options import (
+    JournaledOptions,
+    check_journal,
+    check_store_limit,
+)
 from tidegate_store_journaled._store import JournaledStore
 
 tidegate_plugin = PluginInfo(
@@ -28,6 +32,7 @@ class JournaledStoreFactory:
         check_journal(options)
         if not options.use_journal:
             return JdbcStore(context, options)
+        check_store_limit(options, context.store_limit)
         return JournaledStore(context, options)
 
 

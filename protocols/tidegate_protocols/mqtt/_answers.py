@@ -12,7 +12,13 @@ from typing import Final, final
 import msgspec
 
 from tidegate.spi import FrameTooLargeError
-from tidegate_protocols.mqtt.codec.codes import LEVEL_5_0, SUBACK_FAILURE, ReasonCode
+from tidegate_protocols.mqtt.codec.codes import (
+    LEVEL_5_0,
+    PACKET_REASONS,
+    SUBACK_FAILURE,
+    PacketType,
+    ReasonCode,
+)
 from tidegate_protocols.mqtt.codec.encode import (
     PUBACK,
     PUBCOMP,
@@ -103,6 +109,19 @@ class Answers:
             return b""
         packet = Disconnect(reason, Properties(reason_string=_shortened(problem)))
         return encode_within(packet, self.packet_bytes_max)
+
+    def ending(self, reason: ReasonCode, problem: str, *, is_accepted: bool) -> bytes:
+        """Why a connection ends [MQTT-4.13.0-1], of a client of MQTT 5.0; b"" when too large.
+
+        Args: is_accepted: CONNACK was sent; there is no DISCONNECT before [MQTT-3.14.0-1].
+        """
+        if is_accepted:
+            return self.disconnect(reason, problem)
+        if reason == ReasonCode.SERVER_SHUTTING_DOWN:
+            reason = ReasonCode.SERVER_UNAVAILABLE
+        elif reason not in PACKET_REASONS[PacketType.CONNACK]:  # taken over, by an operator
+            reason = ReasonCode.UNSPECIFIED_ERROR
+        return self.refusal(reason, problem)
 
     def auth(self, reason: ReasonCode, method: str, data: bytes) -> bytes:
         """A step of enhanced authentication. Raises: FrameTooLargeError."""

@@ -111,10 +111,9 @@ class MqttFrontEnd:
         """Where it listens; "" before its start."""
         return "" if self._context is None else self._context.listener
 
-    async def reload(self) -> None:
+    async def reload(self) -> bool:
         """Read the certificates anew, see :class:`tidegate.spi.Reloadable`. Raises: ConfigError."""
-        if await self._listener.reload():
-            logger.info("certificates reloaded address=%s", self.address)
+        return await self._listener.reload()
 
     async def stop_accepting(self) -> None:
         """No new connections. Idempotent."""

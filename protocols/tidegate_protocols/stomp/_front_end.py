@@ -61,10 +61,9 @@ class StompFrontEnd:
         logger.info("listening address=%s", self._address)
         return self._address
 
-    async def reload(self) -> None:
+    async def reload(self) -> bool:
         """Read the certificates anew, see :class:`tidegate.spi.Reloadable`. Raises: ConfigError."""
-        if await self._listener.reload():
-            logger.info("certificates reloaded address=%s", self._address)
+        return await self._listener.reload()
 
     async def stop_accepting(self) -> None:
         """No new connections. Idempotent."""

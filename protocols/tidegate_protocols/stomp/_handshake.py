@@ -105,12 +105,15 @@ def _negotiate(accepted: str | None, bound: Version | None) -> Version:
     raise NoCommonVersionError(f"Supported protocol versions are {SUPPORTED.replace(',', ' ')}")
 
 
+def _nobody(*_: object) -> None: ...
+
+
 @final
 class Admission:
     """CONNECT, and the broker's answer to it, within a time. Owned by one session.
 
     Args:
-        peer: the session; link, loop: its own.
+        link, loop: of the session.
         listener: its address, known once it is bound; anonymous_allowed: its rule.
         timeout_s: from now until the client is accepted.
         accept: called with what the broker answers; refuse: called when the client is not let in.
@@ -125,7 +128,6 @@ class Admission:
         "_link",
         "_listener",
         "_loop",
-        "_peer",
         "_refuse",
         "_task",
         "_timeout_s",
@@ -136,7 +138,6 @@ class Admission:
     def __init__(
         self,
         broker: Broker,
-        peer: ClientPeer,
         link: Link,
         loop: asyncio.AbstractEventLoop,
         *,
@@ -147,7 +148,6 @@ class Admission:
         refuse: Callable[[GatewayError], None],
     ) -> None:
         self._broker = broker
-        self._peer = peer
         self._link = link
         self._loop = loop
         self._listener = listener
@@ -159,22 +159,31 @@ class Admission:
         self._task: asyncio.Task[None] | None = None
         self.handshake: Handshake | None = None
 
-    def connect(self, frame: Frame, *, bound: Version | None) -> Version:
-        """CONNECT or STOMP has come: ask the broker. Raises: PeerProtocolError."""
+    @property
+    def version(self) -> Version:
+        """The one that is spoken."""
+        return Version.V1_0 if self.handshake is None else self.handshake.version
+
+    def connect(self, frame: Frame, peer: ClientPeer, *, bound: Version | None) -> Version:
+        """CONNECT or STOMP has come: ask the broker. Args: peer: the session.
+
+        Raises: PeerProtocolError.
+        """
         self.handshake = handshake = read_handshake(frame, bound=bound)
-        self._task = self._loop.create_task(self._ask(handshake))
+        self._task = self._loop.create_task(self._ask(handshake, peer))
         return handshake.version
 
-    async def _ask(self, handshake: Handshake) -> None:
+    async def _ask(self, handshake: Handshake, peer: ClientPeer) -> None:
+        accept, refuse = self._accept, self._refuse  # also for an answer that comes too late
         try:
             request = handshake.request(
                 self._link, self._listener(), anonymous_allowed=self._anonymous_allowed
             )
-            result = await self._broker.connect(request, self._peer)
+            result = await self._broker.connect(request, peer)
             self._timer.cancel()
-            self._accept(handshake, result)
+            accept(handshake, result)
         except GatewayError as error:
-            self._refuse(error)
+            refuse(error)
         except Exception:
             logger.exception("connect failed, connection aborted peer=%s", self._link.peer)
             self._link.abort()
@@ -191,3 +200,8 @@ class Admission:
         if self._task is not None:
             self._task.cancel()
             self._task = None
+
+    def forget(self) -> None:
+        """The link is gone, too: nobody is called any more."""
+        self.stop()
+        self._accept = self._refuse = _nobody

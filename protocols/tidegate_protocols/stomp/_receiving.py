@@ -17,7 +17,7 @@ from typing import Final, Protocol, final
 
 from tidegate.spi import GatewayError, LargeBodies, LargeBody
 from tidegate_protocols._large_in import LargeIn
-from tidegate_protocols._unfinished import Pace
+from tidegate_protocols._pace import Pace
 from tidegate_protocols.stomp._client import ACTIONS, Client
 from tidegate_protocols.stomp._wire import Wire
 from tidegate_protocols.stomp.codec.decoder import Decoder
@@ -89,11 +89,6 @@ class Session(Protocol):
     def is_connected(self) -> bool: ...
     @property
     def is_closed(self) -> bool: ...
-    @property
-    def pace(self) -> Pace:
-        """Of bodies that are streamed."""
-        ...
-
     def step_by(self, frame: Frame | AckRun | LargeSend) -> None:
         """A frame that changes the state, or one at the wrong moment. Raises: GatewayError."""
         ...
@@ -115,7 +110,7 @@ class Session(Protocol):
 class Receiving:
     """Owned by one session, from CONNECTED to the end.
 
-    Args: decoder: has the bytes; bodies: where large ones go; None: there are none.
+    Args: decoder: has the bytes; bodies: where large ones go; None: there are none; pace: theirs.
     Attributes: is_lost: the link is gone, and there is still something to be handled.
     """
 
@@ -124,6 +119,7 @@ class Receiving:
         "_client",
         "_decoder",
         "_large_in",
+        "_pace",
         "_session",
         "_share",
         "_wire",
@@ -137,7 +133,9 @@ class Receiving:
         decoder: Decoder,
         wire: Wire,
         bodies: LargeBodies | None,
+        pace: Pace,
     ) -> None:
+        self._pace = pace
         self._session = session
         self._client = client
         self._decoder = decoder
@@ -189,8 +187,9 @@ class Receiving:
     def stop(self) -> None:
         """The session ended: nothing more is handled."""
         self._share.stop()
-        if self._large_in is not None:
-            self._large_in.abandon()
+        large, self._large_in = self._large_in, None
+        if large is not None:
+            large.abandon()
 
     # ----------------------------------------------------------------------------------- in steps
 
@@ -266,7 +265,7 @@ class Receiving:
                 failed=self._session.refuse,
                 go_on=self._go_on_behind_large,
                 crashed=self._large_crashed,
-                pace=self._session.pace,
+                pace=self._pace,
             )
         self._large_in.begin(event)
 

@@ -16,7 +16,6 @@ from functools import partial
 from typing import Final, cast, final
 
 from tidegate.spi import (
-    AccessError,
     Broker,
     ConnectionEndedError,
     ConnectResult,
@@ -26,7 +25,9 @@ from tidegate.spi import (
     StoredMessage,
     Token,
 )
-from tidegate_protocols._unfinished import STEP_BYTES, Pace, UnfinishedInput
+from tidegate_protocols._farewell import Farewell, Farewells, answers_in
+from tidegate_protocols._intake import Intake
+from tidegate_protocols._pace import Pace
 from tidegate_protocols.stomp._client import Client
 from tidegate_protocols.stomp._errors import error_frame
 from tidegate_protocols.stomp._handshake import Admission, Handshake
@@ -34,11 +35,11 @@ from tidegate_protocols.stomp._headers import check_no_body
 from tidegate_protocols.stomp._options import StompOptions
 from tidegate_protocols.stomp._receiving import Receiving
 from tidegate_protocols.stomp._split import SUBPROTOCOLS
-from tidegate_protocols.stomp._transitions import Farewell, Input, State, input_of, step
+from tidegate_protocols.stomp._transitions import Input, State, input_of, step
 from tidegate_protocols.stomp._wire import Wire
 from tidegate_protocols.stomp.codec.decoder import Decoder
-from tidegate_protocols.stomp.codec.encoder import LargeBodyMetError, encode_receipts
-from tidegate_protocols.stomp.codec.frames import AckRun, Frame, LargeSend, Version
+from tidegate_protocols.stomp.codec.encoder import encode_receipts
+from tidegate_protocols.stomp.codec.frames import AckRun, Frame, LargeSend
 from tidegate_protocols.transport import Link
 
 logger = logging.getLogger("tidegate.stomp")
@@ -77,13 +78,13 @@ class Session:
         "_client",
         "_context",
         "_decoder",
+        "_farewells",
+        "_intake",
         "_is_behind",
         "_is_graceful",
         "_loop",
-        "_meter",
         "_receiving",
         "_throttled",
-        "_unfinished",
         "_wire",
         "state",
     )
@@ -104,15 +105,13 @@ class Session:
             link,
             loop,
             context.broker,
-            unread_max=context.options.unread_output_max,
-            unread_timeout_s=context.options.unread_output_timeout,
+            context.options,
             stop_reading=self._stop_reading,
             idle=self._all_written,
             broken=self._large_broke,
         )
         self._admission = Admission(
             context.broker,
-            self,
             link,
             loop,
             listener=context.address,
@@ -122,11 +121,11 @@ class Session:
             refuse=self.end,
         )
         self._client: Client | None = None
+        self._farewells = Farewells()
         self._is_graceful = False  # the client said DISCONNECT
         self._receiving: Receiving | None = None  # since CONNECTED
+        self._intake: Intake | None = None  # from CONNECTED to the end
         self._throttled = False
-        self._unfinished: UnfinishedInput | None = None  # since CONNECTED
-        self._meter: Callable[[int], None] | None = None  # told how much was read
         self._is_behind = False  # it does not read what it asked for
 
     # ------------------------------------------------------------------------- from the transport
@@ -137,32 +136,39 @@ class Session:
         if heart_beat is not None:
             heart_beat.heard_at = self._loop.time()
         if self.state is _REFUSED:
-            return  # read only so that a client that leaves or falls silent is noticed
+            # Read only so that a client that leaves or falls silent is noticed.
+            if self._intake is not None:
+                self._intake.dropped(len(data))
+            return
         try:
             self._decoder.receive_data(data)
         except PeerProtocolError:
             return  # the error was answered when it was found
         self._process()
-        unfinished = self._unfinished
-        if unfinished is not None:
-            if self._meter is not None:
-                self._meter(len(data))
-            waiting = self._decoder.buffered_bytes
-            if waiting >= STEP_BYTES or unfinished.size:
-                self._hold_unfinished(unfinished, waiting)
+        if self._intake is not None:
+            self._intake.handled(len(data), self._decoder.buffered_bytes)
         elif self.state is State.WAITING or self.state is State.CONNECTING:
             self._context.broker.unauthenticated_holds(self, self._decoder.buffered_bytes)
 
-    def _hold_unfinished(self, unfinished: UnfinishedInput, waiting: int) -> None:
-        try:
-            unfinished.waits(waiting)
-        except GatewayError as error:
-            self.refuse(error)
+    def input_ended(self) -> bool:
+        """The client sends no more. What came whole counts, and it hears what became of that.
+
+        Returns: False when there is nothing to say.
+        """
+        client, receiving = self._client, self._receiving
+        if client is None or receiving is None or self._wire.is_streaming:
+            return False
+        self._farewells.has_ended = True
+        self._wire.stop_beating()
+        if self.state is _CONNECTED and not receiving.lost():
+            self.lose()
+        return self.state is not State.CLOSED
 
     def link_closed(self, error: Exception | None) -> None:
         """The socket is gone."""
         if self.state is not State.CLOSED:
             logger.debug("connection lost peer=%s error=%s", self._wire.link.peer, error)
+        self._farewells.has_ended = False
         self._wire.cancel_large()
         client, receiving = self._client, self._receiving
         if (
@@ -178,14 +184,20 @@ class Session:
         self.lose()
 
     def lose(self) -> None:
-        """The link is gone, and all that came whole is handled."""
+        """The client sends no more, and all that came whole is handled."""
+        if self._farewells.has_ended:
+            if self.state is _CONNECTED and not self._waits_behind(b""):
+                self.state = step(self.state, Input.LOST)
+                self._wire.link.close()
+                self._loop.call_soon(self._release)
+            return
         self.state = step(self.state, Input.LOST)
         self._release()
         self._context.ended(self)
-
-    def end(self, error: GatewayError) -> None:
-        """The connection ends: ERROR, then close."""
-        self._fail(error)
+        # Its parts know it: without them reference counts free it (decision 12).
+        self._wire.forget()
+        self._admission.forget()
+        self._receiving = None
 
     def pause_writing(self) -> None:
         """The client reads too slowly."""
@@ -213,20 +225,19 @@ class Session:
         """ClientPeer: these are durable: RECEIPTs in one write. STOMP 1.2 "RECEIPT"."""
         if self.state is State.CLOSED:
             return
-        last = tokens[-1]
-        if type(last) is Farewell:  # nothing was asked for behind it, so it is the last token
-            tokens = [*tokens[:-1], last.receipt] if last.receipt is not None else tokens[:-1]
-        if tokens:
-            self._wire.write(encode_receipts(cast("Sequence[str]", tokens), self._version))
+        answers = answers_in(tokens)
+        if answers:
+            self._wire.write(
+                encode_receipts(cast("Sequence[str]", answers), self._admission.version)
+            )
             if self._client is not None and not self._client.is_subscribed:
                 self._wire.link.flush()  # nothing else will come in this turn
-        if type(last) is Farewell:
-            self._part(last)
+        self._farewells.say(tokens[-1])
 
-    def _part(self, last: Farewell) -> None:
-        """The client knows what became of all that it sent: close."""
-        if last.error:
-            self._wire.write(last.error)
+    def _part(self, error: bytes = b"") -> None:
+        """The client knows what became of all that it sent: close. error: the ERROR frame."""
+        if error:
+            self._wire.write(error)
         self.state = step(self.state, Input.SETTLED)
         if not self._wire.is_streaming:  # else when that is over
             self._wire.link.close()
@@ -234,27 +245,20 @@ class Session:
 
     def failed(self, token: Token, error: GatewayError) -> None:
         """ClientPeer: an operation was not carried out: ERROR, and the connection ends."""
-        if self.state is _REFUSED and type(token) is Farewell:
-            self._part(token)  # of what it waited for everything was confirmed
-            return
+        if self.state is _REFUSED and self._farewells.say(token):
+            return  # of what it waited for everything was confirmed
         receipt = token.receipt if isinstance(token, Farewell) else cast("str | None", token)
-        self._fail(error, receipt=receipt)
+        self.end(error, receipt=receipt)
 
     @property
     def has_unsent(self) -> bool:
         """ClientPeer: the client has not taken all."""
-        return self._wire.is_streaming or self._wire.link.unsent_bytes > 0
+        return self._wire.has_unsent
 
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
         """ClientPeer: messages for subscription *key*, in one write."""
         if self._client is not None and self._may_deliver and not self._is_lost:
-            try:
-                data = self._client.deliver(key, messages)
-            except LargeBodyMetError:
-                self._wire.deliver_large(self._client, key, messages)
-                return
-            if data:
-                self._wire.write(data)
+            self._wire.deliver(self._client, key, messages)
 
     def throttle(self, paused: bool, *, at_once: bool = False) -> None:
         """ClientPeer: producers are too fast (or no longer)."""
@@ -266,10 +270,8 @@ class Session:
     def closed(self, error: GatewayError) -> None:
         """ClientPeer: the broker ended the connection: ERROR, then close."""
         self._client = None
-        if isinstance(error, AccessError) and self.has_unsent:
-            self._wire.cancel_large()
-            self._wire.link.abort()
-        self._fail(error)
+        self._wire.withhold(error)
+        self.end(error)
 
     # ------------------------------------------------------------------------------------- frames
 
@@ -298,61 +300,52 @@ class Session:
         if after is State.CONNECTING:
             # STOMP 1.2 "CONNECT or STOMP Frame"
             bound = SUBPROTOCOLS.get(self._wire.link.subprotocol)
-            self._decoder.version = self._admission.connect(frame, bound=bound)
+            self._decoder.version = self._admission.connect(frame, self, bound=bound)
         else:  # STOMP 1.2 "DISCONNECT": the receipt says that everything before it is safe
             assert self._client is not None, "only a connected client can send DISCONNECT"
-            check_no_body(frame, self._version)
+            check_no_body(frame, self._admission.version)
             self._is_graceful = True
-            self._client.connection.synchronize(Farewell(frame.headers.get("receipt")))
+            farewell = Farewell(self._part, frame.headers.get("receipt"))
+            self._farewells.add(self._client.connection, farewell)
         self.state = after
         self.adjust_reading()
 
     def _answered(self, handshake: Handshake, result: ConnectResult) -> None:
         """The broker lets the client in."""
-        if self.state is State.CONNECTING:
-            self._accept(handshake, result)
-            self._process()
-        else:
-            result.connection.disconnect(graceful=False)
-
-    def _accept(self, handshake: Handshake, result: ConnectResult) -> None:
+        connection = result.connection
+        if self.state is not State.CONNECTING:
+            connection.disconnect(graceful=False)
+            return
         self.state = step(self.state, Input.ACCEPT)
-        context = self._context
-        context.broker.unauthenticated_holds(self, 0)
-        self._client = Client(
-            result.connection,
+        broker, options = self._context.broker, self._context.options
+        broker.unauthenticated_holds(self, 0)
+        self._client = client = Client(
+            connection,
             version=handshake.version,
             client_id=handshake.client_id,
-            options=context.options,
-            store_id=context.broker.store_id,
+            options=options,
+            store_id=broker.store_id,
         )
-        self._receiving = Receiving(
-            self, self._client, self._decoder, self._wire, context.broker.large_bodies
-        )
-        self._wire.begin(
-            handshake, context.options, result.connection.principal, self._heart_beat_expired
-        )
-        self._meter = result.connection.meter
-        self._unfinished = UnfinishedInput(
-            partial(result.connection.holds, Held.INPUT),
-            context.options.frame_timeout,
-            self._loop.call_later,
-            lambda: not self._wire.is_reading,
+        bodies, pace = broker.large_bodies, self._pace(options.body_timeout)
+        self._receiving = Receiving(self, client, self._decoder, self._wire, bodies, pace)
+        self._wire.begin(handshake, connection.principal, self._heart_beat_expired)
+        self._intake = Intake(
+            connection,
+            self._pace(options.frame_timeout),
             self.refuse,
             lambda: self._decoder.buffered_bytes,
         )
-        self._wire.unread.tell = partial(result.connection.holds, Held.OUTPUT)
-        result.connection.resume()
+        self._wire.unread.tell = partial(connection.holds, Held.OUTPUT)
+        connection.resume()
         if not self._wire.is_writable:
-            result.connection.writable(False)
+            connection.writable(False)
         self.adjust_reading()
+        self._process()
 
     # ------------------------------------------------------------------------------- large bodies
 
-    @property
-    def pace(self) -> Pace:
-        """How long a body that is streamed may stand still."""
-        timeout_s = self._context.options.body_timeout
+    def _pace(self, timeout_s: float) -> Pace:
+        """For something that may stand still for so long."""
         return Pace(timeout_s, self._loop.call_later, lambda: not self._wire.is_reading)
 
     def _all_written(self) -> None:
@@ -363,12 +356,11 @@ class Session:
 
     def _large_broke(self, error: GatewayError) -> None:
         """A body ends in the middle. Only the end of the connection can tell the client."""
+        link = self._wire.link
         logger.error(
-            "message not delivered whole, connection ends peer=%s error=%s",
-            self._wire.link.peer,
-            error,
+            "message not delivered whole, connection ends peer=%s error=%s", link.peer, error
         )
-        self._wire.link.abort()
+        link.abort()
         if self.state is _CONNECTED and self._receiving is not None and self._receiving.is_behind:
             return  # it is lost in a moment, and what came whole before counts
         if self.state is not State.CLOSED:
@@ -382,34 +374,35 @@ class Session:
 
         First it is told what became of all that it sent before: who hears nothing sends that again.
         """
-        client = self._client
-        if self.state is _REFUSED:
-            return
-        if (
-            client is None
-            or self.state is not _CONNECTED
-            or self._is_lost
-            or self._wire.is_streaming
-            or isinstance(error, ConnectionEndedError)
-            or not client.connection.has_unconfirmed
-        ):
-            self._fail(error, frame)
+        if self.state is _REFUSED or self.state is State.CLOSED:
             return
         told = self._error_frame(error, frame, None)
+        if isinstance(error, ConnectionEndedError) or not self._waits_behind(told):
+            self._close(told)
+
+    def _waits_behind(self, told: bytes) -> bool:
+        """First the client hears what became of all that it sent. Returns: False: it has, or cannot."""
+        client = self._client
+        if (
+            client is None
+            or not self._may_deliver
+            or self._is_lost
+            or self._wire.is_streaming
+            or not self._farewells.wait(client.connection, partial(self._part, told))
+        ):
+            return False
         self.state = step(self.state, Input.REFUSE)
         if self._receiving is not None:
             self._receiving.hold(True)
-        client.connection.writable(False)
-        client.connection.synchronize(Farewell(error=told))
         self._loop.call_soon(self._ignore_rest)  # not at once: it may be what calls us
+        return True
 
-    def _fail(
-        self, error: GatewayError, frame: object = None, *, receipt: str | None = None
-    ) -> None:
+    def end(self, error: GatewayError, *, receipt: str | None = None) -> None:
         """ERROR, then close, whatever is not confirmed yet."""
-        if self.state is State.CLOSED:
-            return
-        told = self._error_frame(error, frame, receipt)
+        if self.state is not State.CLOSED:
+            self._close(self._error_frame(error, None, receipt))
+
+    def _close(self, told: bytes) -> None:
         if self._wire.is_streaming:
             self._wire.cancel_large()  # a body ends in the middle, so ERROR would be taken for it
         else:
@@ -427,7 +420,7 @@ class Session:
             receipt = shown.headers.get("receipt")
         log = logger.debug if isinstance(error, ConnectionEndedError) else logger.info
         log("refused peer=%s state=%s reason=%s", self._wire.link.peer, self.state.name, error)
-        return error_frame(error, self._version, frame=shown, receipt=receipt)
+        return error_frame(error, self._admission.version, frame=shown, receipt=receipt)
 
     def _ignore_rest(self) -> None:
         self._stop_receiving()
@@ -437,18 +430,19 @@ class Session:
         """Nothing more that was read counts. Idempotent."""
         if self._receiving is not None:
             self._receiving.stop()
-        if self._unfinished is not None:
-            self._unfinished.stop()
+        if self._intake is not None:
+            self._intake.stop()
         self._decoder.forget()  # the socket may linger
 
     def _release(self) -> None:
         """Let go of timers, the task and the broker's side. Idempotent."""
         self._admission.stop()
-        if self._unfinished is None:
+        if self._intake is None:
             self._context.broker.unauthenticated_holds(self, 0)
         self._wire.stop_beating()
         self._stop_receiving()
-        self._unfinished = None
+        self._intake = None
+        self._farewells.forget()
         client, self._client = self._client, None
         if client is not None:
             client.connection.disconnect(graceful=self._is_graceful)
@@ -461,7 +455,7 @@ class Session:
         error = ConnectionEndedError("heart-beat", problem)
         receiving = self._receiving
         if receiving is None or self.state is not _CONNECTED or not receiving.fail_behind(error):
-            self._fail(error)
+            self.end(error)
 
     # ------------------------------------------------------------------------------------- helpers
 
@@ -477,12 +471,8 @@ class Session:
 
     @property
     def _is_lost(self) -> bool:
-        return self._receiving is not None and self._receiving.is_lost
-
-    @property
-    def _version(self) -> Version:
-        handshake = self._admission.handshake
-        return Version.V1_0 if handshake is None else handshake.version
+        is_lost = self._receiving is not None and self._receiving.is_lost
+        return is_lost and not self._farewells.has_ended
 
     @property
     def _may_deliver(self) -> bool:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 from tidegate.spi import PeerProtocolError
 
@@ -37,18 +36,6 @@ class Input(enum.Enum):
     LOST = "lost"  # the socket is gone
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Farewell:
-    """The last token that the broker is given; that it is confirmed is ``SETTLED``.
-
-    Attributes: receipt: of DISCONNECT (None: not asked for); error: the ERROR frame that is told then.
-    """
-
-    receipt: str | None = None
-    error: bytes = b""
-
-
 _TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = {
     (State.WAITING, Input.CONNECT): State.CONNECTING,  # STOMP 1.2 "CONNECT or STOMP Frame"
     (State.WAITING, Input.FAIL): State.CLOSED,
@@ -62,6 +49,7 @@ _TRANSITIONS: Final[Mapping[tuple[State, Input], State]] = {
     (State.CONNECTED, Input.FAIL): State.CLOSED,  # STOMP 1.2 "ERROR": MUST close after it
     (State.CONNECTED, Input.LOST): State.CLOSED,
     # STOMP 1.2 "DISCONNECT": "Clients MUST NOT send any more frames after the DISCONNECT frame".
+    (State.LEAVING, Input.REFUSE): State.REFUSED,
     (State.LEAVING, Input.SETTLED): State.CLOSED,
     (State.LEAVING, Input.FAIL): State.CLOSED,
     (State.LEAVING, Input.LOST): State.CLOSED,

@@ -10,27 +10,34 @@ from typing import final
 
 from tidegate.spi import Broker, GatewayError, StoredMessage
 from tidegate_protocols._large_out import LargeOut
+from tidegate_protocols._output import Output
 from tidegate_protocols._unread import UnreadOutput
 from tidegate_protocols.stomp._client import Client
 from tidegate_protocols.stomp._handshake import Handshake
 from tidegate_protocols.stomp._heartbeat import HeartBeat, negotiate
 from tidegate_protocols.stomp._options import StompOptions
-from tidegate_protocols.stomp.codec.encoder import HEART_BEAT_BYTES, encode_connected
+from tidegate_protocols.stomp.codec.encoder import (
+    HEART_BEAT_BYTES,
+    LargeBodyMetError,
+    encode_connected,
+)
 from tidegate_protocols.transport import Link
 
 logger = logging.getLogger("tidegate.stomp")
 
 
+def _nobody(*_: object) -> None: ...
+
+
 @final
-class Wire:
-    """The link of one session.
+class Wire(Output):
+    """The link of one session, and what is written to it.
 
     Args:
-        unread_max, unread_timeout_s, stop_reading: see :class:`UnreadOutput`.
+        stop_reading: see :class:`UnreadOutput`.
         idle, broken: see :class:`LargeOut`.
 
     Attributes:
-        link: as given.
         is_reading: the client is read.
         unread: what the client was sent and does not read.
         heart_beat: once it is negotiated.
@@ -40,11 +47,10 @@ class Wire:
         "_broken",
         "_broker",
         "_idle",
-        "_large",
         "_loop",
+        "_options",
         "heart_beat",
         "is_reading",
-        "link",
         "unread",
     )
 
@@ -53,34 +59,32 @@ class Wire:
         link: Link,
         loop: asyncio.AbstractEventLoop,
         broker: Broker,
+        options: StompOptions,
         *,
-        unread_max: int,
-        unread_timeout_s: float,
         stop_reading: Callable[[], None],
         idle: Callable[[], None],
         broken: Callable[[GatewayError], None],
     ) -> None:
-        self.link = link
+        super().__init__(link)
         self._loop = loop
         self._broker = broker
+        self._options = options
         self._idle = idle
         self._broken = broken
-        self._large: LargeOut | None = None  # since the first large MESSAGE
         self.heart_beat: HeartBeat | None = None
         self.is_reading = True
         self.unread = UnreadOutput(
-            link, unread_max, unread_timeout_s, loop.call_later, stop_reading
+            link,
+            options.unread_output_max,
+            options.unread_output_timeout,
+            loop.call_later,
+            stop_reading,
         )
 
     @property
     def is_writable(self) -> bool:
         """The client reads fast enough."""
         return not self.unread.is_paused
-
-    @property
-    def is_streaming(self) -> bool:
-        """A large body is on its way: what is written waits behind it."""
-        return self._large is not None and self._large.is_busy
 
     def write(self, data: bytes) -> None:
         """Write frames."""
@@ -93,7 +97,17 @@ class Wire:
         if self.unread.is_paused:
             self.unread.wrote(len(data))
 
-    def deliver_large(self, client: Client, key: str, messages: Sequence[StoredMessage]) -> None:
+    def deliver(self, client: Client, key: str, messages: Sequence[StoredMessage]) -> None:
+        """Write *messages* of the subscription *key*, at once."""
+        try:
+            data = client.deliver(key, messages)
+        except LargeBodyMetError:
+            self._deliver_large(client, key, messages)
+            return
+        if data:
+            self.write(data)
+
+    def _deliver_large(self, client: Client, key: str, messages: Sequence[StoredMessage]) -> None:
         """One of *messages* has a large body: this and all behind it is written bit by bit."""
         link, bodies = self.link, self._broker.large_bodies
         if bodies is None:
@@ -137,20 +151,14 @@ class Wire:
             self.heart_beat.is_reading = value
             self.heart_beat.heard_at = self._loop.time()
 
-    def cancel_large(self) -> None:
-        """Forget large bodies that are on their way."""
-        if self._large is not None:
-            self._large.cancel()
-
     def begin(
         self,
         handshake: Handshake,
-        options: StompOptions,
         principal: str,
         expired: Callable[[float], None],
     ) -> None:
         """CONNECTED; from now on heart-beats are sent and expected, as negotiated."""
-        server = options.heart_beat_ms
+        server = self._options.heart_beat_ms
         self.write(
             encode_connected(
                 handshake.version,
@@ -165,7 +173,7 @@ class Wire:
                 self._loop,
                 send_s=send_ms / 1000,
                 receive_s=receive_ms / 1000,
-                grace_factor=options.heart_beat_grace_factor,
+                grace_factor=self._options.heart_beat_grace_factor,
                 write=self._write_heart_beat,
                 expired=expired,
             )
@@ -177,6 +185,13 @@ class Wire:
             send_ms,
             receive_ms,
         )
+
+    def forget(self) -> None:
+        """The link is gone: nobody is called any more."""
+        self.stop_beating()
+        self.unread.forget()
+        self._large = None
+        self._idle = self._broken = _nobody
 
     def _write_heart_beat(self) -> None:
         # A client that does not read has bytes waiting already.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, final
 
-from tidegate.spi import Principal
+from tidegate.spi import Principal, Stranger
 
 
 class Link(Protocol):
@@ -85,14 +85,18 @@ class Link(Protocol):
 
 
 class Sockets(Protocol):
-    """Counts the sockets of all listeners; :class:`tidegate.spi.Broker` is one."""
+    """Counts the sockets of all listeners; see :class:`tidegate.spi.Broker`, which is one."""
 
-    def socket_opened(self) -> bool:
+    def socket_opened(self, size: int) -> bool:
         """A socket was accepted. Returns: False when it is one too many."""
         ...
 
-    def socket_closed(self) -> None:
+    def socket_closed(self, size: int) -> None:
         """One that was counted is gone."""
+        ...
+
+    def unauthenticated_holds(self, peer: Stranger, size: int) -> None:
+        """So many bytes wait of a request."""
         ...
 
 
@@ -109,6 +113,14 @@ class Handler(Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes came. Never called again after ``link.close()`` or ``link.abort()``."""
+        ...
+
+    def input_ended(self) -> bool:
+        """The peer sends no more, and may read on; not with TLS, which cannot end one direction.
+
+        Returns: True when it is to hear something yet: the handler closes the link then. False: it
+            is closed when everything is written.
+        """
         ...
 
     def closed(self, error: Exception | None) -> None:
@@ -128,6 +140,7 @@ class LinkSession(Protocol):
     """What a protocol makes of a link; a Handler but for its beginning."""
 
     def data_received(self, data: bytes) -> None: ...
+    def input_ended(self) -> bool: ...
     def link_closed(self, error: Exception | None) -> None: ...
     def pause_writing(self) -> None: ...
     def resume_writing(self) -> None: ...
@@ -149,6 +162,9 @@ class SessionHandler:
     def data_received(self, data: bytes) -> None:
         if self._session is not None:
             self._session.data_received(data)
+
+    def input_ended(self) -> bool:
+        return self._session is not None and self._session.input_ended()
 
     def closed(self, error: Exception | None) -> None:
         session, self._session = self._session, None

@@ -82,7 +82,9 @@ def make_listener(
 
     def make_web_socket() -> Handler:
         loop = asyncio.get_running_loop()
-        handler = WebSocketHandler(make_handler, profile, options, loop, connections.discard)
+        handler = WebSocketHandler(
+            make_handler, profile, options, loop, connections.discard, sockets
+        )
         connections.add(handler)
         return handler
 

@@ -25,6 +25,7 @@ class TcpLink:
     __slots__ = (
         "_closing",
         "_descriptor",
+        "_has_ended",
         "_linger",
         "_loop",
         "_pieces",
@@ -54,6 +55,7 @@ class TcpLink:
         self._loop = loop
         self._pieces: list[bytes] = []
         self._closing = False
+        self._has_ended = False  # the peer sends no more
         self._reading_paused = False
         self._wants_reading = True
         self._rests = False
@@ -116,6 +118,10 @@ class TcpLink:
             self._set_reading(True)
             self._transport.close()
             return
+        if self._has_ended:
+            self._transport.close()  # when everything is written
+            self._linger = self._loop.call_later(CLOSE_LINGER_S, self._transport.abort)
+            return
         try:
             self._transport.write_eof()
         except (OSError, RuntimeError):
@@ -136,6 +142,11 @@ class TcpLink:
     def resume_reading(self) -> None:
         if not self._closing:
             self._set_reading(True)
+
+    def end_input(self) -> bool:
+        """The peer sends no more (called by the connection). Returns: it can hear something yet."""
+        self._has_ended = True
+        return not self._closing and self._transport.can_write_eof()
 
     def lost(self) -> None:
         """The socket is gone (called by the connection)."""
@@ -158,6 +169,8 @@ class TcpLink:
 
     def _set_reading(self, on: bool) -> None:
         self._wants_reading = on
+        if self._has_ended:
+            return  # to read again would be to be told again
         on = on and not self._rests
         # asyncio tolerates a repeated call, uvloop raises: keep the state here for both.
         if on is not self._reading_paused or self._transport.is_closing():

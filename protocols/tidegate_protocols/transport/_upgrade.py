@@ -74,6 +74,11 @@ class Upgrade:
         self._bytes_max = bytes_max
         self._data = b""
 
+    @property
+    def waiting_bytes(self) -> int:
+        """What is kept of a request that is not complete."""
+        return len(self._data)
+
     def receive_data(self, data: bytes) -> Answer | None:
         """Take bytes; None: the request is not complete. Never raises on what a peer sends."""
         self._data = data = self._data + data

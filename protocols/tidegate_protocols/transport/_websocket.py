@@ -13,7 +13,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final, final
 
-from tidegate.spi import Principal, format_duration
+from tidegate.spi import GatewayError, Principal, format_duration
 from tidegate_protocols.transport._frames import (
     BINARY,
     CLOSE_GOING_AWAY,
@@ -27,7 +27,7 @@ from tidegate_protocols.transport._frames import (
     encode_frame,
     encode_header,
 )
-from tidegate_protocols.transport._link import Handler, Link
+from tidegate_protocols.transport._link import Handler, Link, Sockets
 from tidegate_protocols.transport._options import TransportOptions
 from tidegate_protocols.transport._slices import Share
 from tidegate_protocols.transport._tcp_link import CLOSE_LINGER_S
@@ -38,6 +38,9 @@ logger = logging.getLogger("tidegate.transport")
 #: Frames that are read in one step, before the clock is looked at: a frame of one byte takes about
 #: a microsecond, and what is left behind is copied in each step.
 STEP_FRAMES: Final = 512
+
+
+def _nobody() -> None: ...
 
 
 @final
@@ -154,6 +157,12 @@ class WebSocketLink:
             self._linger.cancel()
             self._linger = None
 
+    def forget(self) -> None:
+        """The connection is gone: nobody is called any more."""
+        self.released()
+        self._is_closing = True
+        self._paused = _nobody
+
     def abort(self) -> None:
         self._is_closing = True
         self._below.abort()
@@ -171,6 +180,32 @@ class WebSocketLink:
 
 
 @final
+class _Request:
+    """Of one client, until it is answered: what is kept of it counts.
+
+    Args: refuse: called when the broker has no room for it.
+    """
+
+    __slots__ = ("_refuse", "_size", "_sockets")
+
+    def __init__(self, sockets: Sockets, refuse: Callable[[GatewayError], None]) -> None:
+        self._sockets = sockets
+        self._refuse = refuse
+        self._size = 0
+
+    def holds(self, size: int) -> None:
+        """So many bytes have come of it."""
+        if size != self._size:
+            self._size = size
+            self._sockets.unauthenticated_holds(self, size)
+
+    def closed(self, error: GatewayError) -> None:
+        """See :class:`tidegate.spi.Stranger`."""
+        self._size = 0
+        self._refuse(error)
+
+
+@final
 class WebSocketHandler:
     """One connection: first its HTTP request, then its frames.
 
@@ -180,6 +215,7 @@ class WebSocketHandler:
         options: limits, times, origins.
         loop: for the two timers.
         ended: called with this handler when the socket is gone.
+        sockets: told what is kept of a request; None: nobody is.
     """
 
     __slots__ = (
@@ -195,7 +231,9 @@ class WebSocketHandler:
         "_make_inner",
         "_options",
         "_profile",
+        "_request",
         "_share",
+        "_sockets",
         "_timer",
         "_upgrade",
     )
@@ -207,7 +245,10 @@ class WebSocketHandler:
         options: TransportOptions,
         loop: asyncio.AbstractEventLoop,
         ended: Callable[[WebSocketHandler], None],
+        sockets: Sockets | None = None,
     ) -> None:
+        self._sockets = sockets
+        self._request: _Request | None = None  # one that did not come whole
         self._make_inner = make_inner
         self._profile = profile
         self._options = options
@@ -286,10 +327,11 @@ class WebSocketHandler:
             self._share.run()
             self._adjust_reading()
 
+    def input_ended(self) -> bool:
+        return False  # whoever leaves like that does not say Close, and hears none
+
     def closed(self, error: Exception | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._forget_request()
         self._ended(self)
         if self._link is not None:
             self._link.released()
@@ -298,8 +340,12 @@ class WebSocketHandler:
         if self._share is not None:
             self._share.stop()
         inner, self._inner = self._inner, None
+        if self._error is not None:
+            self._error = error = self._error.with_traceback(None)  # which holds all of this
         if inner is not None:
-            inner.closed(self._error or error)
+            inner.closed(error)
+        if self._link is not None:
+            self._link.forget()
 
     def pause_writing(self) -> None:
         self._is_paused = True
@@ -326,11 +372,12 @@ class WebSocketHandler:
             return  # the request was refused
         answer = upgrade.receive_data(data)
         if answer is None:
+            if self._request is None and self._sockets is not None:
+                self._request = _Request(self._sockets, self._no_room)
+            if self._request is not None:
+                self._request.holds(upgrade.waiting_bytes)
             return
-        self._upgrade = None  # it holds the request
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._forget_request()
         if answer.refusal:
             self._refuse(answer)
             return
@@ -351,8 +398,21 @@ class WebSocketHandler:
         if answer.rest:
             self.data_received(answer.rest)
 
+    def _forget_request(self) -> None:
+        self._upgrade = None  # it holds the request
+        request, self._request = self._request, None
+        if request is not None:
+            request.holds(0)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _no_room(self, error: GatewayError) -> None:
+        self._forget_request()
+        self._refuse(refuse(HTTPStatus.SERVICE_UNAVAILABLE, error.for_client))
+
     def _too_slow(self) -> None:
-        self._timer = self._upgrade = None
+        self._forget_request()
         limit = format_duration(self._options.handshake_timeout)
         text = f"no complete WebSocket request within {limit}"
         self._refuse(refuse(HTTPStatus.REQUEST_TIMEOUT, text))

@@ -19,6 +19,7 @@ from tidegate.broker.limits.accounts import Counted
 from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.owner import client_key
 from tidegate.broker.sessions.state import ID_BYTES, ID_STEP
+from tidegate.broker.unstored.store import SpoolingStore
 from tidegate.config import BrokerConfig, DestinationPolicy
 from tidegate.spi import (
     AcknowledgedPage,
@@ -42,6 +43,7 @@ from tidegate.spi import (
     SyncedFor,
     Token,
     WriteBatch,
+    body_bytes,
     names,
 )
 from tidegate.testing.memory_store import MemoryContents, MemoryStore
@@ -198,8 +200,9 @@ class ScriptedStore:
 
     def pending(self, destination: str) -> list[bytes]:
         """Bodies that are durable and pending in a queue."""
-        number = self.contents.destinations.get(destination, 0)
-        return [stored.message.body for stored in self.contents.lists.get(number, {}).values()]
+        known = self.contents.destinations.get(destination)
+        messages = self.contents.lists.get(known.pending_list, {}) if known is not None else {}
+        return [stored.message.body for stored in messages.values()]
 
 
 class Client:
@@ -375,6 +378,7 @@ class Broker:
         assert set(core.destinations.shared) <= set(core.destinations._members)
         assert not core.tasks.closers
         self._check_nothing_is_charged()
+        self._check_limits()
         known: set[PendingList] = set()
         nodes = [core.destinations._router._filters._root]
         while nodes:
@@ -382,9 +386,21 @@ class Broker:
             known.update(node.lists)
             nodes += node.children.values()
         assert known == {*core.destinations.durable.values(), *core.destinations.shared.values()}
-        numbers = {*self.contents.destinations.values(), *self.contents.subscriptions}
+        numbers = {known.pending_list for known in self.contents.destinations.values()}
+        numbers.update(self.contents.subscriptions)
         numbers |= {branch.pending_list for branch in self.contents.branches.values()}
         assert set(self.contents.lists) <= numbers, "messages for lists that do not exist"
+
+    def _check_limits(self) -> None:
+        """What is counted of each list is what the store has for it."""
+        for pending_list in self.core.destinations.all_lists():
+            limit: Any = pending_list.limit
+            if limit is not None and pending_list.unstored is None:  # else some is gone by now
+                stored = self.contents.lists.get(pending_list.id, {}).values()
+                assert limit.count == len(stored), pending_list.destination
+                assert limit._leaving_count == limit._leaving_bytes == 0
+                if limit.weighs:
+                    assert limit.bytes == sum(body_bytes(item.message) for item in stored)
 
     def _check_nothing_is_charged(self) -> None:
         """What clients had that are gone is given back, to the byte."""
@@ -416,6 +432,7 @@ class Broker:
             temporary_directory=Path(self._directory.name),
             version="0",
             sequence_floor=self.sequence_floor,
+            keeps_log=self.keep_acknowledged,
         )
         self.recovered = await self.core.start()
 
@@ -435,6 +452,8 @@ class Broker:
             lists.update(item for c in connection.consumers.values() for item in c.lists)
         for pending_list in lists:
             await pending_list.cursor.close()  # only so that no open file is left in this process
+        if isinstance(core.store, SpoolingStore):
+            await core.store.forget()  # likewise
         self.contents.owner = None
         await self.start()
 
@@ -488,11 +507,10 @@ def connect_request(protocol: str = "stomp", client_id: str = "", **more: Any) -
     rules = ClientRules()
     if protocol == "mqtt":
         rules = ClientRules(replaces=True, acknowledges_unstored=False, delivers_once=True)
-    fields: dict[str, Any] = {"anonymous_allowed": True, "rules": rules} | more
+    fields: dict[str, Any] = {"anonymous_allowed": True, "rules": rules, "version": "1.2"} | more
     fields.setdefault("peer", "127.0.0.1:4711")
     return ConnectRequest(
         protocol=protocol,
-        version="1.2",
         client_id=client_id,
         listener=f"{protocol}://127.0.0.1:1",
         **fields,

@@ -22,6 +22,7 @@ from tidegate.spi import (
     Identity,
     Message,
     Principal,
+    RequestError,
     RetainHandling,
     Verdict,
     names,
@@ -545,6 +546,7 @@ async def test_the_gateway_s_own_writes_are_those_that_are_listed() -> None:
         (OwnWrite.DEAD_LETTER, "topic://t"),
         (OwnWrite.SYSTEM_TOPIC, "queue://q"),
         (OwnWrite.SYSTEM_TOPIC, "topic://t"),
+        (OwnWrite.REPLAY, "topic://$SYS.broker.uptime"),
     ):
         with pytest.raises(AccessError):
             check_own(write, destination)
@@ -673,3 +675,28 @@ async def test_without_room_rights_are_asked_for_each_time() -> None:
         asked = len(rules.asked)
         client.send("topic://t", "m")
         assert len(rules.asked) == asked
+
+
+async def test_what_a_reader_of_the_log_may_take_is_what_it_could_consume_or_browse() -> None:
+    open_queue, half, shut = "queue://open", "queue://half", "queue://shut"
+    wall = Wall(
+        (Action.CONSUME, half),
+        (Action.CONSUME, shut),
+        (Action.BROWSE, shut),
+        SECRET,
+    )
+    async with Broker(extensions=[wall]) as broker:
+        client = await broker.client()
+        take = client.connection.may_take
+        assert [take(name) for name in (open_queue, half, shut)] == [True, True, False]
+        assert [take(name) for name in ("topic://open.plan", SECRET[1])] == [True, False]
+        assert not take("queue://$temporary.token.name"), "its owner had it"
+        asked = len(wall.asked)
+        assert take(half)
+        assert len(wall.asked) == asked, "answers are remembered"
+        wall.refused.add((Action.BROWSE, half))
+        broker.core.rights_changed()
+        assert not take(half)
+        client.connection.disconnect(graceful=True)
+        with pytest.raises(RequestError):
+            take(open_queue)

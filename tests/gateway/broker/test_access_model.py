@@ -7,6 +7,7 @@ name by itself: no inclusion, no cache, no subscription that was decided before.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections import Counter
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tidegate.broker.connection import deciding
+from tidegate.broker.turn import walks
 from tidegate.spi import (
     AccessError,
     Action,
@@ -259,9 +262,32 @@ class World:
             if names.is_topic(found.filter) and names.matches(found.filter[8:], destination[8:]):
                 found.waiting.append((destination, body))
 
+    async def change_and_publish(
+        self, rules: list[RuleModel], client_id: str, destination: str, retain: bool
+    ) -> None:
+        """Before anything was decided about anybody; then one answer is asked for in each turn."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(walks, "SLICE_S", 0)
+            patch.setattr(deciding, "DECIDED_AT_ONCE", 1)
+            self.set_rules(rules)
+            self.broker.core.rights_changed()
+            client = self.clients.get(client_id)
+            if client is not None and client.ended is None:
+                if self.may(client_id, Action.CONNECT, ""):
+                    await self.publish(client_id, destination, retain)
+                else:
+                    with pytest.raises(AccessError):
+                        client.send(destination, "m")
+            while any(item.is_undecided for item in self.broker.core.connections):
+                await asyncio.sleep(0)
+        self.check_who_is_there()
+
     async def change(self, rules: list[RuleModel]) -> None:
         self.set_rules(rules)
         self.broker.core.rights_changed()
+        self.check_who_is_there()
+
+    def check_who_is_there(self) -> None:
         for client_id, client in self.clients.items():
             found = self.subscribed.get(client_id)
             stays = self.may(client_id, Action.CONNECT, "") and (
@@ -352,6 +378,7 @@ steps = st.lists(
         st.tuples(st.just("connect"), who),
         st.tuples(st.just("leave"), who),
         st.tuples(st.just("change"), rule_lists),
+        st.tuples(st.just("change_and_publish"), rule_lists, who, destinations, st.booleans()),
         st.tuples(st.just("kill")),
     ),
     max_size=15,

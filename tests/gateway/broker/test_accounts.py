@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 
 import pytest
+from broker_harness import Broker
 
 from tidegate.broker.limits.accounts import Accounts, Counted
 from tidegate.config import DEFAULT_QUOTA, BrokerConfig, Quota, quota_for
-from tidegate.spi import FlowControlError, Held
+from tidegate.spi import FlowControlError, Held, RequestError
 
 MB = 1 << 20
 
@@ -94,6 +95,15 @@ def test_a_connection_that_ends_gives_back_all_that_it_held_and_no_more() -> Non
     assert tree.gateway.held == tree.of("alice").held == 10 * len(Held)
 
 
+def test_each_kind_is_counted_by_itself() -> None:
+    tree = accounts()
+    account = tree.open("alice", "peer")
+    kinds = list(Held.__members__.values())  # with those that are another one by a second name
+    for number, kind in enumerate(kinds, 1):
+        account.put(kind, number)
+    assert [account.kinds[kind] for kind in kinds] == list(range(1, len(kinds) + 1))
+
+
 def test_a_principal_is_forgotten_when_nobody_has_its_account() -> None:
     tree = accounts()
     account = tree.open("alice", "peer")
@@ -149,3 +159,18 @@ def test_the_first_quota_that_matches_is_the_whole_answer(principal: str, found:
     quotas[1] = Quota(principal="a*b")
     expected = [*quotas, DEFAULT_QUOTA][found]
     assert quota_for(quotas, principal) is expected
+
+
+async def test_a_subscription_is_counted_once_however_often_it_is_made() -> None:
+    async with Broker() as broker:
+        client = await broker.client("mqtt")
+        kinds = client.connection.account.kinds
+        client.subscribe("topic://a", "s")
+        once = kinds[Held.SUBSCRIPTIONS]
+        client.subscribe("topic://a", "s")
+        assert kinds[Held.SUBSCRIPTIONS] == once > 0, "it took its own place"
+        with pytest.raises(RequestError):
+            client.subscribe("topic://b", "t", selector="no selector (")
+        assert kinds[Held.SUBSCRIPTIONS] == once, "what was refused is not held"
+        client.connection.unsubscribe("s")
+        assert kinds[Held.SUBSCRIPTIONS] == 0

@@ -8,7 +8,20 @@ from typing import Any
 import pytest
 from broker_harness import Broker, Client
 
-from tidegate.spi import AcknowledgedReader, FlowControlError, RequestError, StoreIOError
+from tidegate.broker.operate.operations import Operations
+from tidegate.config import DestinationPolicy
+from tidegate.spi import (
+    AcknowledgedMessage,
+    AcknowledgedReader,
+    BranchId,
+    FlowControlError,
+    Identity,
+    LogFilling,
+    Outcome,
+    RequestError,
+    StoreIOError,
+)
+from tidegate.spi.operate import PurgeDestination
 
 
 class Log(Broker):
@@ -49,6 +62,175 @@ async def test_a_reader_sees_what_was_acknowledged_in_order_with_its_consumer() 
         assert (row.client_id, row.subscription, row.protocol) == ("consumer", "s", "stomp")
         assert 0 < row.delivered_at <= row.acked_at
         assert await bodies(reader, after=1) == [b"b", b"c"]
+
+
+async def test_a_row_says_who_sent_the_message_and_how_often_it_was_delivered() -> None:
+    async with Log() as broker:
+        reader = broker.core.acknowledged_log.reader("sink")
+        producer = await broker.client("mqtt", "sensor", version="5.0")
+        producer.send("queue://q", "a", token=1, protocol="mqtt", client_id="sensor")
+        await broker.settle()
+        consumer = await broker.client("stomp", "consumer")
+        consumer.subscribe("queue://q")
+        await broker.settle()
+        consumer.connection.reject("s", consumer.sequences())
+        await broker.settle()
+        consumer.ack_all(token=1)
+        await broker.settle()
+        (row,) = (await reader.read(0, 10, 10**9)).rows
+        message = row.message
+        assert (message.protocol, message.protocol_version) == ("mqtt", "5.0")
+        assert (message.client_id, message.owner) == ("sensor", "anonymous")
+        assert 0 < message.stored_at <= row.delivered_at
+        assert (row.principal, row.delivery_count) == ("anonymous", 2)
+
+
+async def test_without_a_sink_messages_do_not_say_who_sent_them() -> None:
+    async with Broker() as broker:
+        producer = await broker.client("mqtt", "sensor", version="5.0")
+        producer.send("queue://q", "a", token=1)
+        await broker.settle()
+        consumer = await broker.client("stomp", "consumer")
+        consumer.subscribe("queue://q")
+        await broker.settle()
+        (found,) = [stored.message for _, stored in consumer.deliveries]
+        assert (found.owner, found.protocol_version, found.stored_at) == ("", "", 0)
+
+
+async def end_in_every_way(broker: Broker) -> None:
+    """One message expires, one is dropped, one purged, one dead-lettered."""
+    client = await broker.client("stomp", "consumer")
+    client.send("queue://expires", "expired", expires_at=1)
+    client.send("queue://full", "dropped")
+    client.send("queue://full", "stays")
+    client.send("queue://purged", "purged")
+    client.send("queue://dies", "dead")
+    await broker.settle()
+    client.subscribe("queue://expires", "e")
+    client.subscribe("queue://dies", "d")
+    await broker.settle()
+    client.connection.reject("d", client.sequences("d"), token="rejected")
+    await Operations(broker.core).purge_destination(ME, PurgeDestination("queue://purged"))
+    await broker.settle()
+    assert client.bodies("e") == []
+    assert broker.store.pending("queue://full") == [b"stays"]
+    assert broker.store.pending("queue://purged") == []
+
+
+def consumer_of(row: AcknowledgedMessage) -> tuple[str, str, str, str]:
+    return row.client_id, row.subscription, row.protocol, row.principal
+
+
+POLICIES = (
+    DestinationPolicy("queue://dies", max_deliveries=1),
+    DestinationPolicy("queue://full", messages_max=1, overflow="drop_oldest"),
+)
+ME = Identity("local:me", frozenset(), "", "", "operator")
+
+
+async def test_nothing_that_was_confirmed_leaves_without_a_row_that_says_how_it_ended() -> None:
+    async with Broker(*POLICIES, keep_acknowledged=True) as broker:
+        reader = broker.core.acknowledged_log.reader("sink")
+        await end_in_every_way(broker)
+        rows = (await reader.read(0, 10, 10**9)).rows
+        found = {row.message.body: (row.outcome, row.reason, row.delivery_count) for row in rows}
+        assert found == {
+            b"expired": (Outcome.EXPIRED, "", 0),
+            b"dropped": (Outcome.DROPPED, found[b"dropped"][1], 0),
+            b"purged": (Outcome.PURGED, "", 0),
+            b"dead": (Outcome.DEAD_LETTERED, "rejected after 1 deliveries", 1),
+        }
+        assert found[b"dropped"][1]  # it says which limit
+        assert all(row.acked_at for row in rows)
+        for row in rows:
+            is_dead = row.message.body == b"dead"
+            assert bool(row.delivered_at) is is_dead
+            nobody, last = ("",) * 4, ("consumer", "d", "stomp", "anonymous")
+            assert consumer_of(row) == (last if is_dead else nobody)
+
+
+@pytest.mark.parametrize("is_prepared", [False, True])
+async def test_a_dead_letter_s_row_says_who_had_it_last(is_prepared: bool) -> None:
+    """Whoever rejects with a transaction, too; and a client that is gone by the time."""
+    async with Broker(*POLICIES, keep_acknowledged=True) as broker:
+        client = await broker.client("stomp", "c")
+        client.send("queue://dies", "dead")
+        client.subscribe("queue://dies", "d")
+        await broker.settle()
+        client.connection.begin("t")
+        client.connection.reject("d", client.sequences("d"), None, "t")
+        if is_prepared:
+            branch = BranchId(1, b"one", b"", "anonymous")
+            client.connection.prepare("t", branch)
+            await broker.settle()
+            await broker.kill()
+            manager = await broker.client("stomp", "manager")
+            manager.connection.commit_branch(branch)
+        else:
+            client.connection.commit("t")
+        await broker.settle()
+        reader = broker.core.acknowledged_log.reader("sink")
+        (row,) = (await reader.read(0, 10, 10**9)).rows
+        assert (row.outcome, row.delivery_count) == (Outcome.DEAD_LETTERED, 1)
+        assert row.delivered_at
+        assert consumer_of(row) == ("c", "d", "stomp", "anonymous")
+
+
+@pytest.mark.parametrize("is_logged", [True, False])
+async def test_what_a_consumer_refuses_for_good_is_gone_and_its_row_says_why(
+    is_logged: bool,
+) -> None:
+    asked = {} if is_logged else {"acknowledged_outcomes": ("expired",)}
+    async with Log(**asked) as broker:
+        client = await broker.client("mqtt", "picky", version="5.0")
+        for body in ("taken", "refused", "refused, too"):
+            client.send("queue://q", body)
+        client.subscribe("queue://q")
+        await broker.settle()
+        one, two, three = client.sequences()
+        client.connection.refuse("s", [two, three], "0x97 quota exceeded")
+        client.connection.acknowledge("s", [one], "t")
+        with pytest.raises(RequestError, match="not in flight"):
+            client.connection.refuse("s", [two], "again")
+        await broker.settle()
+        assert broker.store.pending("queue://q") == []
+        await broker.kill()
+        reader = broker.core.acknowledged_log.reader("sink")
+        rows = (await reader.read(0, 10, 10**9)).rows
+        why = (Outcome.REJECTED, "0x97 quota exceeded")
+        refused = {b"refused": why, b"refused, too": why} if is_logged else {}
+        found = {row.message.body: (row.outcome, row.reason) for row in rows}
+        assert found == {b"taken": (Outcome.ACKNOWLEDGED, ""), **refused}
+        for row in rows:
+            assert consumer_of(row) == ("picky", "s", "mqtt", "anonymous")
+            assert row.delivered_at
+            assert row.delivery_count == 1
+
+
+async def test_what_leaves_before_a_sink_has_started_has_a_row_too() -> None:
+    async with Broker(keep_acknowledged=True) as broker:
+        client = await broker.client("stomp", "producer")
+        client.send("queue://full", "dropped")
+        client.send("queue://full", "stays")
+        await broker.settle()
+        broker.policies = POLICIES
+        await broker.kill()
+        await broker.settle()
+        assert broker.store.pending("queue://full") == [b"stays"]
+        reader = broker.core.acknowledged_log.reader("sink")
+        (await broker.client()).connection.synchronize("synced")
+        await broker.settle()
+        (row,) = (await reader.read(0, 10, 10**9)).rows
+        assert (row.message.body, row.outcome) == (b"dropped", Outcome.DROPPED)
+
+
+async def test_only_outcomes_that_are_asked_for_have_rows() -> None:
+    async with Broker(
+        *POLICIES, keep_acknowledged=True, acknowledged_outcomes=("expired",)
+    ) as broker:
+        reader = broker.core.acknowledged_log.reader("sink")
+        await end_in_every_way(broker)
+        assert await bodies(reader) == [b"expired"]
 
 
 async def test_a_reader_waits_for_rows_behind_its_position() -> None:
@@ -115,6 +297,44 @@ async def test_publishes_are_refused_while_the_log_is_over_its_limit() -> None:
         client.send("queue://q", "accepted", "r")
         await broker.settle()
         assert client.confirmations[-1] == "r"
+
+
+async def test_a_log_that_fills_is_told_before_it_is_full_and_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def told() -> list[str]:
+        return [text for text in caplog.messages if "acknowledged_log=" in text]
+
+    caplog.set_level("INFO")
+    async with Log(acknowledged_limit=100) as broker:
+        log = broker.core.acknowledged_log
+        heard: list[LogFilling] = []
+        log.announce = heard.append
+        assert log.snapshot(0) == {}
+        reader = log.reader("lake")
+        await acknowledge(broker, "x" * 40)
+        await asyncio.sleep(3)
+        assert told() == []
+        assert heard == []
+        await acknowledge(broker, "x" * 41)
+        await asyncio.sleep(3)
+        (filling,) = told()
+        assert "acknowledged_log=filling bytes=81" in filling
+        assert heard == [LogFilling(81, 100, {"lake": 2}, False, False)]
+        assert "lake 2 rows behind" in filling
+        assert "at the limit publishes are refused" in filling
+        snapshot = broker.core.client_counts()
+        assert snapshot["acknowledged_log.bytes"] == 81
+        assert snapshot["acknowledged_log.filling"] == 1
+        assert snapshot["sinks.lake.rows_behind"] == 2
+        await acknowledge(broker, "x" * 60)
+        await asyncio.sleep(3)
+        assert [text.split()[0] for text in told()[1:]] == ["acknowledged_log=full"]
+        await reader.release(3)
+        await asyncio.sleep(3)
+        assert all("acknowledged_log=ok" in text for text in told()[2:])
+        assert log.snapshot(0)["acknowledged_log.filling"] == 0
+        assert heard[1:] == [LogFilling(0, 100, {"lake": 0}, False, True)]
 
 
 async def test_publishes_are_refused_while_the_oldest_row_is_too_old() -> None:

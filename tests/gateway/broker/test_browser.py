@@ -10,7 +10,7 @@ import pytest
 from broker_harness import Broker
 
 from tidegate.broker.connection.browser import PAGE_COUNT
-from tidegate.spi import Acknowledge, RequestError, StoredMessage, StoreIOError
+from tidegate.spi import Acknowledge, Held, RequestError, StoredMessage, StoreIOError
 
 
 async def test_shows_everything_in_order_and_consumes_nothing() -> None:
@@ -50,6 +50,19 @@ async def test_shows_what_is_in_flight_and_leaves_it_to_its_consumer() -> None:
         assert [s for op in acknowledged for s in op.sequences] == consumer.sequences()
         await looking.browse("queue://q")
         assert looking.bodies() == [b"1", b"2"], "what was consumed is shown"
+
+
+async def test_what_was_shown_is_held_no_more() -> None:
+    async with Broker() as broker:
+        client = await broker.client()
+        client.send("queue://q", "m")
+        await broker.settle()
+        account = client.connection.account
+        for number in range(3):
+            client.begin_browsing("queue://q", f"{number}")
+            assert account.kinds[Held.SUBSCRIPTIONS] > 0
+            await client.browsed(f"{number}")
+            assert account.kinds[Held.SUBSCRIPTIONS] == 0
 
 
 async def test_shows_what_the_client_published_just_before_and_nothing_later() -> None:

@@ -6,9 +6,11 @@ import asyncio
 import itertools
 import random
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
+from tidegate.broker.sessions import checks
 from tidegate.broker.sessions.checks import WAITER_BYTES, Checks
 from tidegate.broker.sessions.failed_logins import Attempt, FailedLogins
 from tidegate.spi import FlowControlError
@@ -138,6 +140,28 @@ async def test_a_known_client_of_the_same_address_and_user_waits_for_nobody() ->
     for task in flood:
         task.cancel()
     await bench.over(*flood)
+
+
+async def test_a_timer_that_tells_no_time_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvloop gives no timer back for what is due at once, but a handle without ``when``."""
+    loop = asyncio.get_running_loop()
+    timers: list[asyncio.TimerHandle] = []
+
+    class Handle:
+        def __init__(self, when: float, callback: Callable[[], object]) -> None:
+            timers.append(loop.call_at(when, callback))
+            self.cancel = timers[-1].cancel
+
+    found = SimpleNamespace(call_at=Handle, time=loop.time, create_future=loop.create_future)
+    changed = SimpleNamespace(get_running_loop=lambda: found, CancelledError=asyncio.CancelledError)
+    monkeypatch.setattr(checks, "asyncio", changed)
+    bench = Bench()
+    flood = bench.flood(10)
+    for number in range(20):  # they come while those that guess have to wait
+        await asyncio.sleep(0.3)
+        await bench.come(f"o{number}", f"10.0.1.{number}", username=f"u{number}", takes_s=0.1)
+    assert await bench.over(*flood) == [None] * 10
+    assert timers
 
 
 async def test_another_user_of_the_same_address_goes_on() -> None:

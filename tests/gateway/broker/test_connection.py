@@ -190,7 +190,10 @@ async def test_a_subscription_that_is_not_durable_is_gone_after_a_crash() -> Non
         client.send("topic://t", "m")
         await broker.settle()
         await broker.kill()
-        assert broker.recovered.subscriptions == []
+        await broker.settle()
+        assert broker.contents.subscriptions == {}
+        assert broker.contents.lists == {}
+        assert list(broker.core.destinations.all_lists()) == []
         assert broker.contents.lists == {}
 
 

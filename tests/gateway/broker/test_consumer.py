@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from broker_harness import Broker
 
-from tidegate.broker.connection.serving import AUTOMATIC_TURN_COUNT
+from tidegate.broker.connection.subscribing import AUTOMATIC_TURN_COUNT
 from tidegate.config import DestinationPolicy
 from tidegate.spi import Acknowledge, RequestError, StoredMessage
 

@@ -78,8 +78,10 @@ async def test_it_waits_for_the_client_that_it_was_sent_to() -> None:
         assert (again.bodies("s"), again.counts("s")) == ([b"m"], [1])
         again.ack_all("s")
         await broker.settle()
-        (kept,) = broker.contents.lists.values()
+        groups = [item for item in broker.contents.subscriptions.values() if not item.session]
+        (kept,) = [broker.contents.lists[group.pending_list] for group in groups]
         assert not kept
+        assert not any(broker.contents.lists.values())
 
 
 async def test_it_waits_also_when_the_gateway_was_killed() -> None:

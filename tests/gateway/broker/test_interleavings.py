@@ -382,8 +382,8 @@ def test_the_explorer_finds_messages_that_stay_behind(monkeypatch: pytest.Monkey
 
     read = StoredTail.read
 
-    async def forgetful(self: StoredTail, room_bytes: int) -> list[StoredMessage]:
-        page = await read(self, room_bytes)
+    async def forgetful(self: StoredTail, limit: int, bytes_max: int) -> list[StoredMessage]:
+        page = await read(self, limit, bytes_max)
         self.count = 0
         return page
 

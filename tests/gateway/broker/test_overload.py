@@ -5,8 +5,10 @@ import asyncio
 import pytest
 from broker_harness import Broker
 
+from tidegate.broker.limits.accounts import Accounts
 from tidegate.broker.limits.overload import CALM_LOOKS_MIN, LATE_LOOKS_MIN, Overload
 from tidegate.broker.limits.sockets import Sockets
+from tidegate.config import BrokerConfig
 
 
 def looked(overload: Overload, lag: float, times: int) -> bool:
@@ -39,13 +41,13 @@ def test_it_begins_above_the_limit_and_ends_below_half_of_it(
 
 def test_new_connections_are_refused_and_counted_while_it_lasts() -> None:
     overload = Overload(1.0)
-    sockets = Sockets(10, overload.refuses)
-    assert sockets.opened()
+    sockets = Sockets(Accounts(BrokerConfig()).gateway, 10, overload.refuses)
+    assert sockets.opened(1)
     looked(overload, 2.0, LATE_LOOKS_MIN)
-    assert [sockets.opened(), sockets.opened()] == [False, False]
+    assert [sockets.opened(1), sockets.opened(1)] == [False, False]
     assert (sockets.count, overload.refused) == (1, 2)
     looked(overload, 0.0, CALM_LOOKS_MIN)
-    assert sockets.opened()
+    assert sockets.opened(1)
 
 
 def test_without_a_limit_nobody_is_refused() -> None:

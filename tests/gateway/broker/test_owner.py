@@ -9,10 +9,15 @@ import pytest
 from broker_harness import Broker, Client, key_of, message
 
 from tidegate.broker import owner
+from tidegate.broker.limits.accounts import Counted
+from tidegate.broker.operate.operations import Operations
 from tidegate.broker.owner import client_key
+from tidegate.config import DestinationPolicy
 from tidegate.spi import (
+    BranchId,
     ConnectionEndedError,
     Credentials,
+    Identity,
     InflightDirection,
     InflightRecord,
     InflightState,
@@ -20,6 +25,7 @@ from tidegate.spi import (
     RemoveSession,
     RetainHandling,
 )
+from tidegate.spi.operate import CreateDestination, DeleteDestination
 
 STORED: dict[str, Any] = {"clean_start": False, "session_expiry": 1000}
 
@@ -325,3 +331,67 @@ async def test_overlapping_subscriptions_of_namesakes_both_get_a_message() -> No
                 client.subscribe(topic, topic, durable_name=topic, qos=1)
         await publish(broker, "m")
         assert [client.bodies() for client in clients] == [[b"m"], [b"m"]]
+
+
+async def test_a_queue_counts_for_who_made_it_in_whatever_way(goes_on: bool) -> None:
+    rejecting = DestinationPolicy(match="queue://sent", max_deliveries=1)
+    async with Broker(rejecting, extensions=[Users()]) as broker:
+        dying = await connect(broker, "ann", "dying", will=message("queue://will", "x", qos=1))
+        ann = await connect(broker, "ann", **STORED)
+        ann.subscribe("queue://>", "all", durable_name="all")  # makes none, now or later
+        ann.subscribe("queue://subscribed", "one", durable_name="one", qos=1)
+        ann.send("queue://sent", "x", qos=1)
+        for transaction in ("aborted", "prepared"):
+            ann.connection.begin(transaction)
+            ann.send(f"queue://{transaction}", "x", transaction=transaction)
+        ann.connection.abort("aborted")
+        ann.connection.prepare("prepared", BranchId(1, b"one"))
+        dying.connection.disconnect(graceful=False)
+        temporary = ann.connection.make_temporary("queue://answers")
+        ann.send(temporary, "x")
+        await broker.settle()
+        ann.connection.reject("all", ann.sequences("all")[:1])
+        bob = await connect(broker, "bob")
+        bob.send("queue://sent", "x")
+        bob.send("queue://his", "x")
+        await broker.settle()
+        made = dict.fromkeys(("will", "subscribed", "sent", "aborted", "prepared"), "ann")
+        known = broker.contents.destinations.values()
+        found = {item.destination.removeprefix("queue://"): item.owner for item in known}
+        assert found == {**made, "his": "bob", "DLQ.sent": ""}
+        assert counted(broker) == (6, 1, 8)  # her temporary queue, too
+        await leave(broker, ann, bob)
+        await pass_by(broker, goes_on)
+        assert counted(broker) == (5, 1, 7)
+
+
+async def test_a_queue_that_is_deleted_counts_no_more(goes_on: bool) -> None:
+    """Who makes it anew has it, and what an operator makes is nobody's."""
+    operator = Identity("local:me", frozenset(), "", "", "operator")
+    async with gateway() as broker:
+        for user in ("ann", "bob"):
+            client = await connect(broker, user)
+            client.send("queue://a", "x")
+            client.send(f"queue://of.{user}", "x")
+            await leave(broker, client)
+            assert counted(broker) == {"ann": (2, 0, 2), "bob": (2, 1, 3)}[user]
+        operations = Operations(broker.core)
+        await operations.delete_destination(
+            operator, DeleteDestination("queue://a", with_messages=True)
+        )
+        await operations.create_destination(operator, CreateDestination("queue://ready"))
+        await pass_by(broker, goes_on)
+        assert counted(broker) == (1, 1, 3)
+        client = await connect(broker, "bob")
+        client.send("queue://a", "x")
+        client.send("queue://ready", "x")
+        await leave(broker, client)
+        await pass_by(broker, goes_on)
+        assert counted(broker) == (1, 2, 4)
+
+
+def counted(broker: Broker) -> tuple[int, int, int]:
+    """Queues of ann, of bob, and of all together with the gateway's."""
+    of = broker.core.accounts.of
+    ann, bob, gateway = (of(user).counts[Counted.QUEUES] for user in ("ann", "bob", ""))
+    return ann, bob, gateway

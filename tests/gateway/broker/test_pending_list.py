@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from broker_harness import START_US, Broker, Client
@@ -354,6 +355,39 @@ async def test_a_full_list_pauses_its_producers_until_consumers_made_room() -> N
             await broker.settle()
         assert not producer.is_paused
         assert broker.core.flow.full_lists == set()
+
+
+async def test_a_list_whose_disk_is_slow_pauses_its_producers_until_the_disk_has_caught_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody takes anything: it is the disk that makes room."""
+    loop = asyncio.get_running_loop()
+    held: list[tuple[asyncio.Future[object], Callable[[], object]]] = []
+
+    def hold(_: object, func: Callable[[], object]) -> asyncio.Future[object]:
+        held.append((loop.create_future(), func))
+        return held[-1][0]
+
+    async with Broker(small("file", messages=5)) as broker:
+        producer, consumer = [await broker.client() for _ in range(2)]
+        sent = 0
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "run_in_executor", hold)
+            while not producer.is_paused and sent < 200:
+                producer.send("queue://q", f"{sent}")
+                sent += 1
+                await broker.settle()
+        assert producer.is_paused
+        await broker.settle()
+        assert producer.is_paused
+        [(job, write)] = held
+        job.set_result(write())
+        await broker.settle()
+        assert not producer.is_paused
+        assert broker.core.flow.full_lists == set()
+        consumer.subscribe("queue://q", prefetch_count=1000)
+        await broker.settle()
+        assert consumer.bodies() == numbers(sent)
 
 
 async def test_a_producer_that_waits_for_a_full_list_and_goes_away_is_forgotten() -> None:

@@ -11,7 +11,8 @@ from tidegate.broker.owner import Origin
 from tidegate.config import DestinationPolicy
 from tidegate.spi import FlowControlError, RequestError, RetainHandling
 
-LIMITED = DestinationPolicy(match=">", subscription_limit=2)
+NOBODY = Origin("", "")
+LIMITED = DestinationPolicy(match=">", subscription_messages_max=2, subscription_overflow="refuse")
 
 
 async def fill(broker: Broker, **more: Any) -> None:
@@ -44,31 +45,45 @@ async def test_a_route_that_nobody_limits_stays_what_it_is() -> None:
 
 
 async def test_checking_counts_what_goes_to_the_same_subscription_together() -> None:
-    async with Broker(DestinationPolicy(match=">", subscription_limit=4)) as broker:
+    async with Broker(
+        DestinationPolicy(match=">", subscription_messages_max=4, subscription_overflow="refuse")
+    ) as broker:
         await fill(broker)
         core = broker.core
         two = [message("topic://t", "x")] * 2
-        core.publisher.check_together("", two)
-        core.publisher.check_together("", two)  # nothing was counted
+        core.publisher.check_together(NOBODY, two)
+        core.publisher.check_together(NOBODY, two)  # nothing was counted
         elsewhere = [message("topic://u", "x"), message("topic://t", "x", qos=0)]
-        core.publisher.check_together("", [*two, *elsewhere])
+        core.publisher.check_together(NOBODY, [*two, *elsewhere])
         with pytest.raises(FlowControlError):
-            core.publisher.check_together("", [*two, message("topic://t", "x")])
+            core.publisher.check_together(NOBODY, [*two, message("topic://t", "x")])
 
 
 async def test_a_client_is_not_limited_by_a_subscription_that_does_not_want_its_messages() -> None:
     async with Broker(LIMITED) as broker:
         await fill(broker, no_local=True)
         core = broker.core
-        core.publisher.check_together(key_of("away"), [message("topic://t", "x")] * 9)
+        core.publisher.check_together(
+            Origin("anonymous", key_of("away")), [message("topic://t", "x")] * 9
+        )
         client = await broker.client("mqtt", "away", session_expiry=1000, clean_start=False)
         client.connection.writable(False)
         client.send("topic://t", "own")
         with pytest.raises(FlowControlError):
-            core.publisher.check_together("other", [message("topic://t", "x")] * 9)
+            core.publisher.check_together(
+                Origin("anonymous", "other"), [message("topic://t", "x")] * 9
+            )
 
 
 async def test_a_destination_that_is_gone_is_found_out() -> None:
     async with Broker() as broker:
         with pytest.raises(RequestError):
-            broker.core.publisher.check_together("", [message("queue://$temporary.gone", "x")])
+            broker.core.publisher.check_together(NOBODY, [message("queue://$temporary.gone", "x")])
+
+
+async def test_a_queue_that_is_made_for_messages_together_is_their_senders() -> None:
+    """As at the commit of a branch whose queue has gone meanwhile."""
+    async with Broker() as broker:
+        broker.core.publisher.check_together(Origin("ann", "k"), [message("queue://q", "x")])
+        await broker.settle()
+        assert broker.contents.destinations["queue://q"].owner == "ann"

@@ -12,16 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.broker.publish import retained_delivery
+from tidegate.broker.route import retained as retained_messages
 from tidegate.config import DestinationPolicy
 from tidegate.spi import AddMessage, Durability, RetainHandling, StoredMessage, StoreIOError
 
 SEND = RetainHandling.SEND
 
 
-@pytest.fixture
-def chunks_of_three() -> Iterator[None]:
+@pytest.fixture(params=[False, True], ids=["few topics", "many topics"])
+def chunks_of_three(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Also as if there were so many topics that it would take long to find those that are covered."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retained_delivery, "CHUNK_COUNT_MAX", 3)
+        if request.param:
+            patch.setattr(retained_messages, "LOOKED_AT_MAX", -1)
         yield
 
 
@@ -191,9 +195,10 @@ STEPS = st.lists(
     qos=st.sampled_from([0, 1]),
     durable_name=st.sampled_from(["", "s"]),
     turns_before=st.integers(0, 12),
+    are_many=st.booleans(),
 )
 async def test_each_topic_arrives_in_the_order_in_which_it_was_published(
-    steps: list[tuple[str, int]], qos: int, durable_name: str, turns_before: int
+    steps: list[tuple[str, int]], qos: int, durable_name: str, turns_before: int, are_many: bool
 ) -> None:
     """Whatever is published, committed and cleared meanwhile, and however the client reads."""
     count = 10
@@ -247,6 +252,8 @@ async def test_each_topic_arrives_in_the_order_in_which_it_was_published(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retained_delivery, "CHUNK_COUNT_MAX", 3)
+        if are_many:
+            patch.setattr(retained_messages, "LOOKED_AT_MAX", -1)
         await main()
 
 
@@ -509,7 +516,9 @@ async def test_it_ends_when_the_store_is_broken(logged_errors: list[str]) -> Non
 
 
 async def test_a_delivery_waits_while_its_subscription_is_at_its_limit() -> None:
-    policy = DestinationPolicy(match=">", subscription_limit=5)
+    policy = DestinationPolicy(
+        match=">", subscription_messages_max=5, subscription_overflow="refuse"
+    )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(retained_delivery, "CHUNK_COUNT_MAX", 3)

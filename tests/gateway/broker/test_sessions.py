@@ -13,6 +13,7 @@ from tidegate.broker.sessions.state import ID_BYTES
 from tidegate.spi import (
     SESSION_NEVER_EXPIRES,
     Acknowledge,
+    AddDestination,
     Durability,
     FlowControlError,
     InflightDirection,
@@ -20,7 +21,10 @@ from tidegate.spi import (
     InflightState,
     Message,
     PutInflight,
+    PutSubscription,
     RemoveInflight,
+    RemoveSubscription,
+    Subscription,
 )
 
 OUT, IN = InflightDirection.OUT, InflightDirection.IN
@@ -297,6 +301,50 @@ async def test_a_session_takes_up_its_queues_and_shared_subscriptions_again_also
         await broker.settle()
         assert second.bodies("q") == [b"queued"]
         assert second.bodies("s") == [b"shared"]
+
+
+async def test_each_subscription_of_a_session_is_one_record_however_many_it_has() -> None:
+    async with Broker() as broker:
+        client = await resume(broker)
+        await broker.settle()
+        for number in range(20):
+            before = len(broker.store.batches)
+            name = str(number)
+            client.subscribe(f"queue://{name}", name, durable_name=name, qos=number % 2)
+            await broker.settle()
+            written = [one for batch in broker.store.batches[before:] for one in batch]
+            kept = [one for one in written if not isinstance(one, AddDestination)]
+            assert [type(one) for one in kept] == [PutSubscription]
+        for name, again in (("7", {"qos": 1}), ("8", {"qos": 1}), ("9", None)):
+            before = len(broker.store.batches)
+            if again is None:
+                client.connection.unsubscribe(name, forget=True)
+            else:
+                client.subscribe(f"queue://{name}", name, durable_name=name, **again)
+            await broker.settle()
+            written = [one for batch in broker.store.batches[before:] for one in batch]
+            expected = {"7": [], "8": [PutSubscription], "9": [RemoveSubscription]}[name]
+            assert [type(one) for one in written] == expected
+        await broker.kill()
+        found = (await resume(broker)).result.subscriptions
+        assert {item.name: item.qos for item in found} == {
+            str(number): 1 if number == 8 else number % 2 for number in range(20) if number != 9
+        }
+
+
+async def test_what_belongs_to_a_session_that_is_not_there_is_removed_at_the_start() -> None:
+    """No gateway writes that. Nobody could unsubscribe from it, and nothing of it may be served."""
+    async with Broker() as broker:
+        stray = Subscription(
+            9, "c", "q", "queue://q", True, 1, protocol="mqtt", session="nobody's key"
+        )
+        broker.contents.subscriptions[9] = stray
+        broker.contents.lists[9] = {}
+        await broker.kill()
+        client = await resume(broker)
+        await broker.settle()
+        assert not client.result.subscriptions
+        assert not broker.contents.subscriptions
 
 
 async def test_a_group_keeps_messages_as_long_as_a_session_belongs_to_it() -> None:

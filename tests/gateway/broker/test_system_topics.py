@@ -50,9 +50,14 @@ async def test_a_new_subscriber_is_given_all_values_at_once() -> None:
         assert got.pop("uptime") == "0 seconds"
         assert got.pop("store.writable") == "1"
         assert got.pop("waiting.largest.destination") == "none"
+        assert got.pop("overflow.last") == "none"
+        assert got.pop("overflow.worst") == "none"
+        assert got.pop("store.used.bytes") == "-1"
+        assert got.pop("disk.free.bytes") == "-1"
         assert set(got) == {
             *("clients.connected", "clients.disconnected", "clients.total"),
-            *("clients.maximum", "clients.expired"),
+            *("clients.maximum", "clients.expired", "subscriptions.expired"),
+            *("consumers.slow", "consumers.slowed"),
             *(f"publish.messages.{what}" for what in ("received", "sent", "dropped")),
             *("publish.messages.duplicates", "retained messages.count", "store.messages.count"),
             *("subscriptions.count", "shared_subscriptions.count"),
@@ -60,7 +65,10 @@ async def test_a_new_subscriber_is_given_all_values_at_once() -> None:
             *("waiting.maximum", "waiting.largest.bytes"),
             *(f"logins.{what}" for what in ("refused", "checking", "waiting", "delayed")),
             *("logins.dropped", "logins.abandoned", "logins.failures.bytes"),
-            *("overload.active", "overload.refused"),
+            *("cursors.paging", "cursors.turns"),
+            *("cursors.paged.messages", "cursors.paged.bytes"),
+            *("overload.active", "overload.refused", "disk.short", "store.full"),
+            *(f"overflow.{what}" for what in ("lists", "dropped", "dead_lettered", "refused")),
         }
         assert set(got.values()) == {"0"}
         for _, stored in client.deliveries:
@@ -139,7 +147,7 @@ async def test_discarded_duplicates_are_counted() -> None:
 
 async def test_dropped_messages_are_counted() -> None:
     policy = DestinationPolicy(
-        match="t.>", subscription_limit=2, subscription_overflow="drop_newest"
+        match="t.>", subscription_messages_max=2, subscription_overflow="drop_newest"
     )
     async with Broker(policy) as broker:
         client = await watcher(broker, "topic://$SYS.broker.publish.messages.dropped")

@@ -54,7 +54,22 @@ def test_the_tree_finds_what_the_rules_of_filters_say(
     for filter_name in wanted:
         expected = [d for d in known if names.matches(filter_name, names.name_of(d))]
         assert sorted(tree.match(filter_name)) == sorted(expected)
+        for looked_at_max in (0, 3, 1000):
+            few = tree.match_few(filter_name, looked_at_max)
+            assert few is None or sorted(few) == sorted(expected)
     assert tree.branches == count_branches(tree)
+
+
+def test_more_names_than_may_be_looked_at_are_not() -> None:
+    tree = TopicTree()
+    for number in range(100):
+        tree.add(f"topic://a{number}.b")
+        tree.add(f"topic://deep.c{number}")
+    for filter_name, least in ((">", 100), ("*.b", 100), ("deep.>", 100), ("deep.*", 100)):
+        assert tree.match_few(filter_name, least - 1) is None
+        assert tree.match_few(filter_name, 1000) == tree.match(filter_name)
+    assert tree.match_few("a1.b", 0) == ["topic://a1.b"]
+    assert tree.match_few("deep.c1", 0) == ["topic://deep.c1"]
 
 
 @given(st.lists(NAMES, max_size=30, unique=True), st.randoms())

@@ -67,7 +67,7 @@ def test_with_nothing_installed_each_missing_kind_names_its_package(tidegate) ->
         "no store plugin: " + " or ".join(f"pip install {name}" for name in stores),
         "no cursor plugin: pip install tidegate-cursors",
         "no protocol plugin: pip install tidegate-protocols",
-        "no sink plugin: pip install tidegate-sink-spark",
+        "no sink plugin: pip install tidegate-sink-flight or pip install tidegate-sink-spark",
         "no extension plugin: " + " or ".join(f"pip install {name}" for name in extensions),
     ]
     assert tidegate("plugins", "--json").out == "[]\n"
@@ -200,6 +200,29 @@ def test_a_sink_on_a_store_without_an_acknowledged_log_is_refused(
     assert done.code == ExitCode.CONFIG
     assert done.out == ""
     assert done.err.startswith(f"tidegate: error: {path}: sinks: store 'toy' keeps no acknowledged")
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("command", [["check-config"], ["run", "--config"]])
+@pytest.mark.parametrize(
+    ("broker", "said"),
+    [
+        ("", "store 'toy' cannot tell how much room it takes"),
+        ("persistent = false\n", "has no effect while broker.persistent is false"),
+    ],
+)
+def test_a_limit_that_the_store_cannot_obey_is_refused(
+    tidegate, toys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command, broker: str, said: str
+) -> None:
+    monkeypatch.setattr("tidegate.cli._run.configure_logging", lambda level: None)
+    path = toys()
+    text = path.read_text()
+    assert text.count("[broker]\n") == 1
+    path.write_text(text.replace("[broker]\n", f'[broker]\nstore_limit = "1gb"\n{broker}'))
+    done = tidegate(*command, path)
+    assert done.code == ExitCode.CONFIG
+    assert done.out == ""
+    assert done.err.startswith(f"tidegate: error: {path}: broker.store_limit: {said}")
     assert not (tmp_path / "data").exists()
 
 

@@ -27,6 +27,17 @@ def fails() -> None:
     raise StoreIOError("the disk is gone")
 """
 
+ONE = """
+import typer
+
+app = typer.Typer()
+
+@app.command(name="{name}")
+def say() -> None:
+    "Say it."
+    print("{name}")
+"""
+
 
 @pytest.fixture
 def add(site) -> Callable[..., None]:
@@ -45,6 +56,14 @@ def test_a_plugin_adds_a_group_of_commands(tidegate, add) -> None:
     assert "Say it." in tidegate("tool", "--help").out
     assert tidegate("tool", "speak").out.splitlines()[-1].split() == ["speak", "7"]
     assert tidegate("tool", "speak", "--json").out == '{\n  "said": "speak"\n}\n'
+
+
+def test_a_group_whose_only_command_has_its_name_is_that_command(tidegate, add) -> None:
+    add("tool-one", "tool", ONE.format(name="tool"))
+    assert tidegate("tool").out == "tool\n"
+    assert "Say it." in tidegate("tool", "--help").out
+    add("tool-two", "tool", ONE.format(name="other"))
+    assert tidegate("tool", "tool").out == "tool\n"
 
 
 def test_several_plugins_add_to_one_group_and_to_the_hosts_own(tidegate, add) -> None:

@@ -15,6 +15,7 @@ from tidegate.spi import (
     FlowControlError,
     ListenerConfig,
     PluginLoadError,
+    RequestError,
     StoreClosedError,
     StoreLockedError,
 )
@@ -41,6 +42,7 @@ def config_with_ports(*ports: int) -> ResolvedConfig:
             "f.toml: a.b: is bad",
         ),
         (PluginLoadError("store-x", "no\nway"), ExitCode.PLUGIN, "plugin store-x: no way"),
+        (RequestError("--where: no such column"), ExitCode.BROKER, "--where: no such column"),
         (
             StoreLockedError("owned by pid 7"),
             ExitCode.STORE_LOCKED,
@@ -59,7 +61,7 @@ def config_with_ports(*ports: int) -> ResolvedConfig:
             "/d: Permission denied; make it writable for this user or change broker.data_directory",
         ),
         (FlowControlError("limit"), ExitCode.UNEXPECTED, "limit"),
-        (AccessError("no", principal="p"), ExitCode.UNEXPECTED, "p: no"),
+        (AccessError("no", principal="p"), ExitCode.BROKER, "p: no"),
         (KeyError("x"), ExitCode.UNEXPECTED, "unexpected KeyError: 'x'"),
         (
             ZeroDivisionError(),

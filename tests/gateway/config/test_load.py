@@ -80,7 +80,7 @@ def test_every_table_is_read_and_what_the_host_does_not_know_is_kept_for_the_plu
     assert dict(first.options) == {"frame_bytes_max": "1mb"}
     assert (second.bind, second.transport, second.allow_anonymous) == ("", "", None)
     assert dict(config.store.options) == {"journal_max_file_length": "32mb"}
-    orders, prices = config.destinations
+    orders, prices = (table.policy for table in config.destinations)
     assert (orders.cursor, orders.memory_limit, orders.max_deliveries) == ("file", 1 << 30, 0)
     assert (prices.match, prices.dead_letter) == ("topic://prices.*", "dead")
     assert [sink.name for sink in config.sinks] == ["spark", "second"]
@@ -150,9 +150,9 @@ def test_no_file_and_an_empty_file_are_the_embedded_default(tmp_path: Path) -> N
             "never reached: destinations[0]",
         ),
         (
-            "[[destinations]]\nmatch='>'\n[[destinations]]\nmatch='a'",
-            "destinations[1].match",
-            "put the narrower one first",
+            "".join(f"[[destinations]]\nmatch='{m}'\n" for m in ("a", "topic://a", "queue://a")),
+            "destinations[0].match",
+            "destinations[1] ('topic://a') and destinations[2] ('queue://a')",
         ),
         ("[[sinks]]\nname = 'x'", "sinks[0].plugin", "required"),
         ("[[sinks]]\nplugin='spark'\nname='a b'", "sinks[0].name", "letters, digits"),
@@ -218,3 +218,23 @@ def test_a_relative_path_is_relative_to_the_file(
     os.mkfifo(pipe)
     assert base_of(str(pipe)) is None
     assert base_of("") is None
+
+
+@pytest.mark.parametrize("name", ["temp_limit", "tempLimit", "temporary_space"])
+def test_the_room_of_temporary_files_has_its_name_in_the_documents_too(name: str) -> None:
+    assert parse_config(f'[broker]\n{name} = "5mb"').broker.temporary_space == 5 << 20
+    with pytest.raises(ConfigError) as caught:
+        parse_config(f'[broker]\n{name} = "5k"')
+    assert caught.value.key == f"broker.{name}"
+    other = "temp_limit" if name == "temporary_space" else "temporary_space"
+    with pytest.raises(ConfigError, match="write one of them") as caught:
+        parse_config(f'[broker]\n{other} = "5mb"\n{name} = "5mb"')
+    assert caught.value.key == f"broker.{name}"
+
+
+@pytest.mark.parametrize("name", ["store_limit", "storeLimit", "storeUsage", "store_usage"])
+def test_the_room_of_the_store_has_its_names_in_the_documents_too(name: str) -> None:
+    assert parse_config(f'[broker]\n{name} = "5gb"').broker.store_limit == 5 << 30
+    with pytest.raises(ConfigError, match="unit") as caught:
+        parse_config(f"[broker]\n{name} = 5")
+    assert caught.value.key == f"broker.{name}"

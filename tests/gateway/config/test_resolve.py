@@ -8,11 +8,11 @@ import pytest
 from tidegate.config import (
     Config,
     DestinationPolicy,
+    PolicyMap,
     ResolvedConfig,
     load_config,
     named_plugins,
     parse_config,
-    policy_for,
     resolve,
 )
 from tidegate.plugins import PluginHost, PluginKind
@@ -62,6 +62,15 @@ def test_factories_are_looked_up_and_options_parsed(site) -> None:
     assert (sink.name, sink.plugin, sink_options.table) == ("lake", "toy", Path("t"))
     assert isinstance(config.extensions[0].instance, Authenticator)
     assert set(config.cursors) == {"toy"}
+
+
+def test_the_data_directory_is_the_same_wherever_a_plugin_works(
+    site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.add_toys()
+    monkeypatch.chdir(tmp_path)
+    config = resolved(site, TOYS_EVERYWHERE + LISTENER)
+    assert config.broker.data_directory == tmp_path / "tidegate-data"
 
 
 @pytest.mark.parametrize(
@@ -141,6 +150,7 @@ from tidegate.spi import PluginInfo, hookimpl
 tidegate_plugin = PluginInfo("a cursor", (1, 0))
 class Factory:
     needs_store = {needs_store}
+    spools = {spools}
     def create(self, context):
         raise NotImplementedError
 @hookimpl
@@ -150,8 +160,8 @@ def register_cursor():
 
 
 def add_cursors(site) -> None:
-    for name, needs_store in (("store", True), ("file", False), ("vm", False)):
-        source = CURSORS.format(needs_store=needs_store)
+    for name in ("store", "file", "vm"):
+        source = CURSORS.format(needs_store=name == "store", spools=name == "file")
         site.add(f"toy-{name}", {f"cursor-{name}": f"toy_{name}"}, source)
 
 
@@ -169,13 +179,14 @@ def test_each_policy_has_its_cursors_decided_and_the_last_covers_the_rest(site) 
     def cursors(policy: DestinationPolicy) -> tuple[str, ...]:
         return (policy.match, policy.cursor, policy.durable_cursor, policy.subscriber_cursor)
 
-    assert [cursors(policy) for policy in config.policies] == [
+    policies = [table.policy for table in config.policies]
+    assert [cursors(policy) for policy in policies] == [
         ("a", "vm", "vm", "vm"),
         ("b", "store", "vm", "toy"),
         (">", "store", "store", "file"),
     ]
     assert set(config.cursors) == {"vm", "store", "toy", "file"}
-    assert policy_for(config.policies, "queue://elsewhere") is config.policies[-1]
+    assert PolicyMap(policies).of("queue://elsewhere") is policies[-1]
 
 
 def test_no_more_cursors_are_loaded_than_are_needed(site) -> None:

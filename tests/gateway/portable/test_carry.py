@@ -192,7 +192,7 @@ async def test_a_store_that_holds_something_is_refused_and_not_changed(tmp_path:
     store = kept()
     state = await store.open()
     before = await contents(store, state)
-    with pytest.raises(ConfigError, match=r"not empty \(2 destinations, 2 subscriptions"):
+    with pytest.raises(ConfigError, match=r"not empty \(2 destinations, 3 subscriptions"):
         await carry_in(store, state, tmp_path / "out", silent)
     assert await contents(store, state) == before
 
@@ -266,7 +266,7 @@ def test_the_whole_way_by_configuration(tmp_path: Path) -> None:
     counts = export_store(source, tmp_path / "out", lambda *one: told.append(one))
     assert counts == {
         "destinations": 2,
-        "subscriptions": 2,
+        "subscriptions": 3,
         "sessions": 1,
         "inflight": 2,
         "retained": 1,

@@ -15,7 +15,7 @@ from tidegate.spi import (
     Session,
     Subscription,
 )
-from tidegate.testing._portable_contents import BRANCH, DURABLE, FULL, SESSION
+from tidegate.testing._portable_contents import BRANCH, FULL, MEMBER, SESSION
 
 RECORD = InflightRecord(
     "c", InflightDirection.OUT, 65535, InflightState.RELEASED, "s", 2**64 - 1, 2
@@ -24,7 +24,7 @@ RECORD = InflightRecord(
 
 @pytest.mark.parametrize(
     "value",
-    [FULL, DURABLE, SESSION, BRANCH, RECORD, Message("queue://q", b""), Session("c", 0)],
+    [FULL, MEMBER, SESSION, BRANCH, RECORD, Message("queue://q", b""), Session("c", 0)],
     ids=lambda value: type(value).__name__,
 )
 def test_every_value_comes_back_through_arrow(value: msgspec.Struct) -> None:

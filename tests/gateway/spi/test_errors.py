@@ -13,6 +13,7 @@ from tidegate.spi import (
     CorruptRecordError,
     FrameTooLargeError,
     GatewayError,
+    LargeBodyError,
     PeerProtocolError,
     PluginContractError,
     PluginError,
@@ -76,6 +77,7 @@ def test_the_text_says_where_and_what(error: GatewayError, text: str) -> None:
         StoreFullError("/var/lib/x"),
         StoreUnavailableError("/var/lib/x"),
         StoreIOError("/var/lib/x"),
+        LargeBodyError("/var/lib/x"),
         StoreLockedError("/var/lib/x", owner="host:/x"),
         CorruptRecordError("bad CRC", location="/var/lib/x/data-1"),
     ],
@@ -113,7 +115,7 @@ def test_data_is_in_attributes() -> None:
 
 
 def test_families_can_be_caught_together() -> None:
-    for kind in (StoreClosedError, StoreFullError, StoreIOError):
+    for kind in (StoreClosedError, StoreFullError, StoreIOError, LargeBodyError):
         assert issubclass(kind, StoreError)
     assert issubclass(PluginLoadError, PluginError)
     assert issubclass(FrameTooLargeError, PeerProtocolError)

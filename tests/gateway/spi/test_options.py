@@ -2,6 +2,7 @@
 
 import dataclasses
 import enum
+import math
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,9 @@ def test_a_value_is_read_as_its_field_says(key: str, written: object, expected: 
         ("count", "1", "not a whole number"),
         ("ratio", "1", "not a number"),
         ("ratio", True, "not a number"),
+        ("ratio", math.nan, "not a finite number"),
+        ("ratio", math.inf, "not a finite number"),
+        ("ratio", 10**400, "not a finite number"),
         ("ratio", 1.5, "above the maximum"),
         ("active", 1, "true or false"),
         ("active", "yes", "true or false"),

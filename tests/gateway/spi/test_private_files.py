@@ -4,16 +4,18 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tidegate.spi import private_files
+from tidegate.spi import ConfigError, private_files
 from tidegate.spi.private_files import (
     closed_umask,
     inherited_umask,
     make_private_directory,
     private_opener,
     problem_of_others,
+    read_text,
     warn_of_others,
 )
 
@@ -129,3 +131,61 @@ def test_a_warning_names_the_path_and_the_command(
     assert f"data directory {tmp_path}: everybody" in caplog.text
     tmp_path.chmod(0o700)
     assert not warn_of_others(tmp_path, "data directory")
+
+
+# ---------------------------------------------------------------------------- small files that are read
+
+
+def problem(path: Path, **arguments: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read_text(path, key="users", bytes_max=10, **arguments)
+    assert caught.value.key == "users"
+    return caught.value.problem
+
+
+def test_a_small_file_is_read_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("ten bytes\n")
+    path.chmod(0o644)
+    assert read_text(path, key="users", bytes_max=10) == "ten bytes\n"
+    assert read_text(path, key="users", bytes_max=10, others=0o022) == "ten bytes\n"
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("pipe", ""):
+        assert problem(tmp_path / name) == f"{tmp_path / name} is not a file"
+    assert problem(Path("/dev/null")) == "/dev/null is not a file"
+
+
+def test_a_file_says_what_is_wrong_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    text = problem(path, missing="make it")
+    assert text == f"{path} cannot be read: No such file or directory; make it"
+    path.write_bytes(b"eleven byte")
+    assert problem(path) == f"{path} is larger than 10 bytes"
+    path.write_bytes(b"\xff")
+    assert problem(path) == f"{path} is not UTF-8 text"
+
+
+def test_others_may_not_have_what_is_denied(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("text")
+    for mode_, others, what in (
+        (0o664, 0o022, f"written by others (mode 0664), who could then cheat; chmod go-w {path}"),
+        (
+            0o604,
+            0o027,
+            f"read or written by others (mode 0604), who could then cheat; chmod 600 {path}",
+        ),
+    ):
+        path.chmod(mode_)
+        told = problem(path, others=others, danger="cheat")
+        assert told == f"{path} can be {what}"
+
+
+def test_a_directory_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    for _ in range(3):
+        problem(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == len(before)

@@ -59,6 +59,15 @@ async def test_it_is_read_when_it_has_changed_and_then_only(reader: Reader) -> N
     assert reader.accepted == ["the second"] * 2
 
 
+async def test_who_asks_for_it_hears_what_is_wrong_and_it_is_not_told_again(reader: Reader) -> None:
+    reader.error = ConfigError("wrong")
+    reader.path.write_text("the second")
+    with pytest.raises(ConfigError, match="wrong"):
+        await reader.file.reload()
+    await reader.file.refresh()
+    assert (reader.reads, reader.refused, reader.accepted) == (1, [], [])
+
+
 async def test_a_change_of_its_mode_is_one(reader: Reader) -> None:
     reader.path.chmod(0o600)
     await reader.file.refresh()

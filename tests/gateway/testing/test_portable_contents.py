@@ -4,8 +4,24 @@ from pathlib import Path
 
 import msgspec
 
-from tidegate.spi import AddMessage, Discard, DiscardReason, Message, StoreContext, WriteBatch
-from tidegate.testing._portable_contents import DURABLE, FULL, SESSION, contents, everything, small
+from tidegate.spi import (
+    AddMessage,
+    Discard,
+    DiscardReason,
+    Message,
+    StoreContext,
+    Subscription,
+    WriteBatch,
+)
+from tidegate.testing._portable_contents import (
+    ENDED,
+    FULL,
+    MEMBER,
+    SESSION,
+    contents,
+    everything,
+    small,
+)
 from tidegate.testing.memory_store import MemoryStore
 
 
@@ -15,7 +31,10 @@ def test_every_field_of_the_full_values_differs_from_its_default() -> None:
     same = {name for name in plain if plain[name] == full[name]}
     assert same <= {"large"}  # a body in a file of its own needs a store that has such files
     assert SESSION.will is FULL
-    assert DURABLE in SESSION.attached
+    plain = msgspec.structs.asdict(Subscription(0, "", "", "", durable=False))
+    given = [msgspec.structs.asdict(item) for item in (MEMBER, ENDED)]
+    assert not [name for name in plain if all(plain[name] == item[name] for item in given)]
+    assert MEMBER.session == SESSION.key
 
 
 async def test_a_difference_shows() -> None:

@@ -10,21 +10,30 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
+import msgspec
 import pytest
 
 from tidegate.spi import (
     Acknowledge,
     AcknowledgedPage,
+    AddDestination,
     AddDuplicateId,
     AddMessage,
+    Discard,
+    DiscardReason,
     ForgetDuplicateIds,
     MessageStore,
     MessageStoreFactory,
+    Move,
     Operation,
+    Outcome,
     PutBranch,
+    PutSubscription,
     RecordDelivery,
     RemoveBranch,
     RemoveSession,
+    RemoveSubscription,
+    SetRetained,
     StoreCapabilities,
     StoreContext,
     StoredMessage,
@@ -116,6 +125,35 @@ class ForgetsDeliveryCounts(Broken):
         await self._store.write(WriteBatch(kept, batch.durability))
 
 
+class ForgetsTheRowsOfWhatExpired(Broken):
+    async def write(self, batch: WriteBatch) -> None:
+        changed: list[Operation] = [
+            Discard(known.pending_list, known.sequences, DiscardReason.EXPIRED)
+            if isinstance(known, Acknowledge) and known.outcome is Outcome.EXPIRED
+            else known
+            for known in batch.operations
+        ]
+        await self._store.write(WriteBatch(changed, batch.durability))
+
+
+class ForgetsTheRowsOfWhatMoves(Broken):
+    async def write(self, batch: WriteBatch) -> None:
+        changed: list[Operation] = [
+            msgspec.structs.replace(known, row=None) if isinstance(known, Move) else known
+            for known in batch.operations
+        ]
+        await self._store.write(WriteBatch(changed, batch.durability))
+
+
+class ForgetsWhyItEnded(Broken):
+    async def write(self, batch: WriteBatch) -> None:
+        changed: list[Operation] = [
+            msgspec.structs.replace(known, reason="") if isinstance(known, Acknowledge) else known
+            for known in batch.operations
+        ]
+        await self._store.write(WriteBatch(changed, batch.durability))
+
+
 class SortsAcknowledgements(Broken):
     async def write(self, batch: WriteBatch) -> None:
         changed: list[Operation] = [
@@ -151,6 +189,85 @@ class ForgetsDuplicateIds(Without):
 
 class KeepsDuplicateIds(Without):
     kind = ForgetDuplicateIds
+
+
+class ForgetsWhoseASubscriptionIs(Broken):
+    async def write(self, batch: WriteBatch) -> None:
+        changed: list[Operation] = [
+            PutSubscription(msgspec.structs.replace(known.subscription, session=""))
+            if isinstance(known, PutSubscription)
+            else known
+            for known in batch.operations
+        ]
+        await self._store.write(WriteBatch(changed, batch.durability))
+
+
+class KeepsOneSubscriptionOfEachSession(Broken):
+    """As if what a session shares were one value of the session."""
+
+    async def write(self, batch: WriteBatch) -> None:
+        kept = list[Operation]()
+        before = self._store.contents.subscriptions
+        for known in batch.operations:
+            if isinstance(known, PutSubscription) and (session := known.subscription.session):
+                others = [one for one in before.values() if one.session == session]
+                kept += [RemoveSubscription(one.pending_list) for one in others]
+            kept.append(known)
+        await self._store.write(WriteBatch(kept, batch.durability))
+
+
+class ForgetsWhoMadeQueues(Broken):
+    async def write(self, batch: WriteBatch) -> None:
+        changed: list[Operation] = [
+            AddDestination(known.destination, known.pending_list)
+            if isinstance(known, AddDestination)
+            else known
+            for known in batch.operations
+        ]
+        await self._store.write(WriteBatch(changed, batch.durability))
+
+
+class ForgetsWhatIsPaused(Broken):
+    async def write(self, batch: WriteBatch) -> None:
+        changed: list[Operation] = [
+            AddDestination(known.destination, known.pending_list, known.owner)
+            if isinstance(known, AddDestination)
+            else known
+            for known in batch.operations
+        ]
+        await self._store.write(WriteBatch(changed, batch.durability))
+
+
+class EmptiesWhatIsPaused(Broken):
+    async def write(self, batch: WriteBatch) -> None:
+        for known in batch.operations:
+            if isinstance(known, AddDestination) and known.pending_list:
+                self._store.contents.lists.pop(known.pending_list, None)
+        await self._store.write(batch)
+
+
+class ForgetsWhoRetained(Broken):
+    async def write(self, batch: WriteBatch) -> None:
+        changed: list[Operation] = [
+            SetRetained(msgspec.structs.replace(known.message, owner=""))
+            if isinstance(known, SetRetained)
+            else known
+            for known in batch.operations
+        ]
+        await self._store.write(WriteBatch(changed, batch.durability))
+
+
+class WritesWhereNobodyLooks(Broken):
+    async def open(self) -> object:
+        found = await self._store.open()
+        (self._store._context.data_directory / "messages").write_bytes(b"x")  # pyright: ignore[reportPrivateUsage]
+        return found
+
+
+class SaysItTakesNothing(Broken):
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return dataclasses.replace(self._store.capabilities, measures_room=True)
 
 
 class KeepsPacketIds(Broken):
@@ -299,14 +416,40 @@ kit = StoreConformance()
         (ReversesPages, kit.test_messages_come_back_in_order_with_all_their_fields),
         (IgnoresByteLimit, kit.test_a_page_stops_before_its_bodies_exceed_the_byte_limit),
         (WritesHalfOfABatch, kit.test_a_batch_is_seen_whole_or_not_at_all),
+        (
+            ForgetsWhoMadeQueues,
+            kit.test_whose_destinations_and_retained_messages_are_comes_back,
+        ),
+        (
+            ForgetsWhoRetained,
+            kit.test_whose_destinations_and_retained_messages_are_comes_back,
+        ),
+        (ForgetsWhatIsPaused, kit.test_what_is_paused_comes_back_and_what_is_pending_stays),
+        (EmptiesWhatIsPaused, kit.test_what_is_paused_comes_back_and_what_is_pending_stays),
+        (WritesWhereNobodyLooks, kit.test_a_store_says_where_on_this_machine_it_writes),
+        (SaysItTakesNothing, kit.test_a_store_that_measures_its_room_counts_what_it_keeps),
         (KeepsPacketIds, kit.test_a_session_that_comes_again_has_no_packet_ids_of_the_one_before),
         (KeepsOneSessionOfEachClientId, kit.test_sessions_and_subscriptions_of_namesakes_are_two),
+        (
+            KeepsOneSubscriptionOfEachSession,
+            kit.test_what_a_session_shares_is_kept_and_removed_piece_by_piece,
+        ),
+        (
+            ForgetsWhoseASubscriptionIs,
+            kit.test_what_a_session_shares_is_kept_and_removed_piece_by_piece,
+        ),
         (KeepsOneBranchOfEachXid, kit.test_rolling_back_a_branch_leaves_what_it_locked),
         (WritesHalfOfABatch, kit.test_a_cancelled_write_leaves_all_of_its_batch_or_nothing),
         (ForgetsDeliveryCounts, kit.test_delivery_counts_belong_to_message_and_list),
         (
             SortsAcknowledgements,
             kit.test_the_acknowledged_log_is_dense_and_in_order_of_acknowledgement,
+        ),
+        (ForgetsTheRowsOfWhatExpired, kit.test_a_row_says_how_it_ended),
+        (ForgetsWhyItEnded, kit.test_a_row_says_how_it_ended),
+        (
+            ForgetsTheRowsOfWhatMoves,
+            kit.test_a_message_that_moves_has_a_row_where_the_move_says_so,
         ),
         (
             ForgetsBranches,
@@ -424,6 +567,10 @@ def test_a_close_that_hangs_ends_the_model_at_once(
         HidesTheLastRow,
         KeepsBranches,
         KeepsDuplicateIds,
+        ForgetsWhoMadeQueues,
+        ForgetsWhoseASubscriptionIs,
+        ForgetsWhatIsPaused,
+        EmptiesWhatIsPaused,
     ],
 )
 def test_the_model_catches_a_store_that_differs_from_the_reference(

@@ -105,6 +105,6 @@ def test_the_file_is_beside_the_configuration_for_the_command_as_for_the_gateway
 
 
 def test_what_has_no_effect_is_told(rules_file, capsys) -> None:
-    path = rules_file("[[rules]]\nallow = 'admin'\n")
+    path = rules_file("[[rules]]\ndeny = 'connect'\n[[rules]]\nallow = 'connect'\n")
     assert main(["acl", "test", "ann", "connect", "--rules", str(path)]) == 1
-    assert "rule 1 (line 1) names admin" in capsys.readouterr().err
+    assert "rule 2 (line 3) decides nothing" in capsys.readouterr().err

@@ -249,7 +249,9 @@ async def test_it_is_begun_anew_on_reload_and_the_rules_are_read(
     assert acl.authorize(somebody(), Action.CONNECT, "") is Verdict.DENY
     assert path.exists()
     rules_file(OPEN).unlink()
-    await acl.reload()
+    with pytest.raises(ConfigError, match="cannot be read"):
+        await acl.reload()
+    assert "rules-refused" in path.read_text()
     assert acl.authorize(somebody(), Action.CONNECT, "") is Verdict.DENY
     path.unlink()
     path.mkdir()

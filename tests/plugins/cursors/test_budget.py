@@ -21,20 +21,22 @@ from tidegate.spi import (
 from tidegate.testing._cursor_machine import CURSOR_MACHINE_SETTINGS, CursorMachine
 from tidegate.testing.cursor_kit import ANY_SIZE, CursorBox, CursorConformance, messages_of
 from tidegate_cursors import FileCursorFactory, StoreCursorFactory, VmCursorFactory, _budget
-from tidegate_cursors._budget import MemoryBudget
+from tidegate_cursors._budget import MemoryBudget, Share
+from tidegate_cursors._ordered_memory import OrderedMemory
 
 
 class Sharing:
     """Makes store cursors that may hold a few messages together."""
 
     needs_store = True
+    spools = False
 
     def __init__(self, shared_bytes: int) -> None:
         self._factory = StoreCursorFactory()
         self._shared_bytes = shared_bytes
 
     def create(self, context: CursorContext) -> PendingCursor:
-        context.shared_memory.limit_bytes = self._shared_bytes
+        context.shared_memory.limit_bytes = context.shared_memory.limit_bytes or self._shared_bytes
         return self._factory.create(context)
 
 
@@ -45,6 +47,7 @@ class Crowded:
 
     def __init__(self, factory: CursorFactory) -> None:
         self._factory = factory
+        self.spools = factory.spools
         self._memory = CursorMemory(100_000)
         self._memory.used = 1 << 30
 
@@ -81,7 +84,7 @@ class TestFileCursorAmongOthers:
         for stored in (True, False):
             cursor = box.make(memory_limit_bytes=1 << 30, stored=stored)
             box.offer(cursor, messages_of(1, 200, size=1000))
-            assert cursor.memory_bytes < 5_000
+            await box.settle(cursor, 4_999)
             assert await box.drain(cursor, 7) == list(range(1, 201))
             await cursor.close()
 
@@ -195,7 +198,7 @@ class TestLists:
         assert lists.cursors[1].memory_bytes == 45_000
 
 
-def test_when_nobody_can_let_go_it_is_not_tried_with_each_message() -> None:
+def test_when_nobody_can_let_go_it_is_not_tried_with_each_message(tmp_path: Path) -> None:
     class Stubborn:
         taken_at = 0
         asked = 0
@@ -209,4 +212,72 @@ def test_when_nobody_can_let_go_it_is_not_tried_with_each_message() -> None:
         budget.memory.used = used
         budget.make_room(holder)
     assert holder.asked == 4
-    assert (budget.allowed(9000), MemoryBudget(CursorMemory()).allowed(9000)) == (2000, 9000)
+    shares = [_share(9000, tmp_path, shared_memory=one) for one in (budget.memory, CursorMemory())]
+    assert [share.allowed for share in shares] == [2000, 9000]
+
+
+def _share(memory_bytes: int, directory: Path, **limits: Any) -> Share:
+    context = CursorContext(
+        destination="queue://q",
+        read_page=None,
+        recovered_count=0,
+        memory_limit_bytes=memory_bytes,
+        page_count=50,
+        temporary_directory=directory,
+        temporary_limit_bytes=0,
+    )
+    return Share(replace(context, **limits), None)
+
+
+def test_a_page_is_as_large_as_the_room_and_never_empty(tmp_path: Path) -> None:
+    memory = OrderedMemory()
+    for room in (1, 5_000, 100_000, 10_000_000):
+        share = _share(room, tmp_path)
+        limit, bytes_max = share.page_bounds(memory)
+        assert 1 <= limit <= 50
+        assert bytes_max >= 1
+        if room >= 2 * MESSAGE_OVERHEAD_BYTES:
+            assert limit * MESSAGE_OVERHEAD_BYTES + bytes_max <= room
+    assert share.page_bounds(memory)[0] == 50
+    assert _share(1 << 30, tmp_path, page_bytes=7_000).page_bounds(memory) == (50, 7_000)
+    memory.append(messages_of(1, 20))
+    counted = _share(1 << 30, tmp_path, memory_limit_messages=30)
+    assert counted.page_bounds(memory)[0] == 10
+    assert counted.has_room(memory)
+    memory.append(messages_of(21, 31))
+    assert (counted.has_room(memory), counted.is_above(memory)) == (False, True)
+    assert counted.page_bounds(memory)[0] == 1
+
+
+def test_whoever_waits_is_told_once_when_all_hold_less(tmp_path: Path) -> None:
+    told: list[str] = []
+    memory = CursorMemory(160_000)
+    limits: dict[str, Any] = {"shared_memory": memory}
+    high = _share(1 << 30, tmp_path, has_room=lambda: told.append("high"), **limits)
+    low = _share(
+        1 << 30,
+        tmp_path,
+        has_room=lambda: told.append("low"),
+        memory_high_water_percent=50,
+        **limits,
+    )
+    high.wait()
+    low.wait()
+    memory.add(100_000)
+    assert (high.allowed, low.allowed) == (1 << 30, 2000)
+    memory.add(100_000)
+    assert (high.allowed, low.allowed) == (2000, 2000)
+    high.wait()
+    low.wait()
+    low.wait()
+    memory.add(-45_000)
+    assert told == [], "not at once: they would be full again with the next message"
+    memory.add(-10_000)
+    assert told == ["high"]
+    memory.add(-100_000)
+    assert told == ["high", "low"]
+    memory.add(150_000)
+    low.wait()
+    low.end()
+    memory.add(-150_000)
+    assert told == ["high", "low"]

@@ -10,12 +10,12 @@ import pytest
 from examples import examples
 from hypothesis.stateful import run_state_machine_as_test
 
-from tidegate.spi import CursorFactory, StoreIOError
-from tidegate.testing._cursor_machine import CURSOR_MACHINE_SETTINGS, CursorMachine
+from tidegate.spi import CursorFactory, StoredMessage, StoreIOError
+from tidegate.testing._cursor_machine import CURSOR_MACHINE_SETTINGS, CursorMachine, message_of
 from tidegate.testing.cursor_kit import ANY_SIZE, CursorBox, CursorConformance, messages_of
 from tidegate_cursors import FileCursorFactory
 from tidegate_cursors._file_cursor import FileCursor
-from tidegate_cursors._spool import Spool
+from tidegate_cursors._spool_file import SpoolFile
 
 
 class SpoolingMachine(CursorMachine):
@@ -41,7 +41,7 @@ class TestFileCursor(CursorConformance):
         cursor = box.make(memory_limit_bytes=5_000)
         for first in range(1, 1_000, 50):
             box.offer(cursor, messages_of(first, first + 49))
-        assert cursor.memory_bytes <= 5_000 * 5 // 4
+        await box.settle(cursor, 5_000 * 5 // 4)
         assert not cursor.is_full
         assert await box.drain(cursor) == list(range(1, 1_001))
         assert box.store.pages == []
@@ -92,7 +92,8 @@ class TestFileCursor(CursorConformance):
         for sequence in gone:
             del box.store.messages[sequence]
         assert cursor.remove(gone) == 2
-        monkeypatch.setattr(Spool, "_read_file", _fail)
+        await box.settle(cursor, 0)
+        monkeypatch.setattr(SpoolFile, "read", _fail)
         rest = await box.drain(cursor)
         assert [*first, *rest] == [number for number in range(1, 201) if number not in gone]
         await cursor.close()
@@ -103,8 +104,9 @@ class TestFileCursor(CursorConformance):
         cursor = box.make(stored=False, memory_limit_bytes=5_000)
         cursor.offer(messages_of(1, 50))
         held = len(cursor.take(100, ANY_SIZE))
+        await box.settle(cursor, 5_000 // 4)
         with monkeypatch.context() as patch:
-            patch.setattr(Spool, "_read_file", _fail)
+            patch.setattr(SpoolFile, "read", _fail)
             with pytest.raises(StoreIOError):
                 await cursor.page_in()
         assert 0 < held < 50
@@ -128,17 +130,50 @@ class TestFileCursor(CursorConformance):
         assert seen == [number for number in range(1, 2_001) if number not in dropped]
         await cursor.close()
 
+    async def test_what_is_put_back_behind_what_was_read_on_is_not_lost(
+        self, box: CursorBox
+    ) -> None:
+        """It was claimed from the spool of an unstored list, and the spool was read on meanwhile."""
+        cursor = box.make(
+            stored=False, memory_limit_bytes=2_000, temporary_limit_bytes=1_500, page_count=1
+        )
+        dropped: list[int] = []
+
+        def offer(*sizes: int) -> None:
+            for size in sizes:
+                messages.append(message_of(len(messages) + 1, bytes(size)))
+            found = cursor.offer(messages[-len(sizes) :])
+            dropped.extend(stored.sequence for stored in found)
+
+        messages: list[StoredMessage] = []
+        offer(0)
+        offer(0)
+        offer(1000)
+        offer(1000, 0, 1000)
+        assert list(cursor.claim([6])) == [6]
+        offer(1000)
+        cursor.put_back([messages[5]])
+        assert cursor.size == 7 - len(dropped)
+        left = await box.drain(cursor)
+        assert left == [number for number in range(1, 8) if number not in dropped]
+        assert 6 in left
+        await cursor.close()
+
     async def test_a_directory_that_cannot_be_written_leaves_the_rest_in_the_store(
         self, tmp_path: Path
     ) -> None:
         box = CursorBox(FileCursorFactory(), tmp_path / "missing")
         cursor = box.make(memory_limit_bytes=5_000)
-        box.offer(cursor, messages_of(1, 100))
         assert isinstance(cursor, FileCursor)
+        box.offer(cursor, messages_of(1, 50))
+        assert cursor._spool._job is not None
+        await asyncio.wait([cursor._spool._job])
+        box.offer(cursor, messages_of(51, 100))
+        assert not cursor.is_full
         assert await box.drain(cursor) == list(range(1, 101))
         assert box.store.pages
         await cursor.close()
 
 
 def _fail(*_: object) -> bytes:
-    raise StoreIOError("the spool is gone")
+    raise OSError("the spool is gone")

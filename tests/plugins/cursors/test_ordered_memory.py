@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 from tidegate.spi import MESSAGE_OVERHEAD_BYTES, Message, StoredMessage
 from tidegate_cursors._ordered_memory import OrderedMemory
 
+ANY = 1 << 40
+
 
 def stored(sequence: int, size: int = 10) -> StoredMessage:
     return StoredMessage.of(sequence, Message("queue://q", bytes(size)))
@@ -23,8 +25,8 @@ def is_accounted(memory: OrderedMemory) -> bool:
 def test_a_batch_that_fits_is_appended_whole() -> None:
     memory = OrderedMemory()
     cost = 2 * (10 + MESSAGE_OVERHEAD_BYTES)
-    assert memory.append_within([stored(1), stored(2)], cost) == 2
-    assert memory.append_within([stored(3)], cost) == 0
+    assert memory.append_within([stored(1), stored(2)], cost, ANY) == 2
+    assert memory.append_within([stored(3)], cost, ANY) == 0
     assert sequences(memory) == [1, 2]
     assert memory.memory_bytes == cost
 
@@ -32,14 +34,22 @@ def test_a_batch_that_fits_is_appended_whole() -> None:
 def test_a_batch_is_cut_where_the_limit_is() -> None:
     memory = OrderedMemory()
     batch = [stored(sequence, size) for sequence, size in enumerate([10, 500, 10], 1)]
-    assert memory.append_within(batch, 2 * MESSAGE_OVERHEAD_BYTES + 20) == 1
+    assert memory.append_within(batch, 2 * MESSAGE_OVERHEAD_BYTES + 20, ANY) == 1
     assert sequences(memory) == [1]
+    assert is_accounted(memory)
+
+
+def test_a_batch_is_cut_where_the_number_is() -> None:
+    memory = OrderedMemory()
+    assert memory.append_within([stored(sequence) for sequence in range(1, 6)], ANY, 3) == 3
+    assert memory.append_within([stored(6)], ANY, 3) == 0
+    assert sequences(memory) == [1, 2, 3]
     assert is_accounted(memory)
 
 
 def test_the_first_message_is_kept_whatever_its_size() -> None:
     memory = OrderedMemory()
-    assert memory.append_within([stored(1, 10_000), stored(2)], 100) == 1
+    assert memory.append_within([stored(1, 10_000), stored(2)], 100, ANY) == 1
     assert sequences(memory) == [1]
 
 

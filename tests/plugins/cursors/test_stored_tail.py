@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 
-from tidegate.spi import MESSAGE_OVERHEAD_BYTES, Message, StoredMessage
-from tidegate_cursors._stored_tail import StoredTail, page_bounds
-
-ROOM = 1 << 30
+from tidegate.spi import Message, StoredMessage
+from tidegate_cursors._stored_tail import StoredTail
 
 
 def stored(sequence: int) -> StoredMessage:
@@ -26,13 +24,13 @@ class Pages:
         return [stored(sequence) for sequence in self.pages.pop(0)]
 
 
-async def read(tail: StoredTail, room_bytes: int = ROOM) -> list[int]:
-    return [message.sequence for message in await tail.read(room_bytes)]
+async def read(tail: StoredTail) -> list[int]:
+    return [message.sequence for message in await tail.read(10, 1 << 30)]
 
 
 async def test_pages_follow_each_other() -> None:
     pages = Pages([3, 5], [8])
-    tail = StoredTail(pages.read, recovered_count=3, page_count=2)
+    tail = StoredTail(pages.read, recovered_count=3)
     assert (await read(tail), tail.count, tail.position) == ([3, 5], 1, 5)
     assert (await read(tail), tail.count, tail.position) == ([8], 0, 8)
     assert [after for after, _, _ in pages.asked] == [0, 5]
@@ -41,13 +39,13 @@ async def test_pages_follow_each_other() -> None:
 
 
 async def test_durable_messages_that_were_not_offered_yet_stay_behind() -> None:
-    tail = StoredTail(Pages([1, 2, 3, 4]).read, recovered_count=2, page_count=10)
+    tail = StoredTail(Pages([1, 2, 3, 4]).read, recovered_count=2)
     assert (await read(tail), tail.count, tail.position) == ([1, 2], 0, 2)
 
 
 async def test_messages_removed_while_the_page_is_read_do_not_come_back() -> None:
     pages = Pages([1, 2, 3, 4])
-    tail = StoredTail(pages.read, recovered_count=4, page_count=10)
+    tail = StoredTail(pages.read, recovered_count=4)
     removed: list[int] = []
     pages.meanwhile = lambda: removed.append(tail.remove({2, 3}))
     assert (await read(tail), tail.count, removed) == ([1, 4], 0, [2])
@@ -56,7 +54,7 @@ async def test_messages_removed_while_the_page_is_read_do_not_come_back() -> Non
 async def test_what_went_past_the_page_into_memory_is_not_taken_from_it() -> None:
     """All known messages are purged during the read; 5 goes to memory directly, 6 no longer fits."""
     pages = Pages([1, 2, 5, 6])
-    tail = StoredTail(pages.read, recovered_count=2, page_count=10)
+    tail = StoredTail(pages.read, recovered_count=2)
 
     def meanwhile() -> None:
         assert tail.remove({1, 2}) == 2
@@ -68,20 +66,20 @@ async def test_what_went_past_the_page_into_memory_is_not_taken_from_it() -> Non
 
 
 async def test_a_count_that_is_too_high_is_corrected_by_an_empty_page() -> None:
-    tail = StoredTail(Pages([]).read, recovered_count=3, page_count=10)
+    tail = StoredTail(Pages([]).read, recovered_count=3)
     assert (await read(tail), tail.count) == ([], 0)
 
 
 async def test_an_empty_page_keeps_what_was_offered_during_the_read() -> None:
     pages = Pages([], [9])
-    tail = StoredTail(pages.read, recovered_count=3, page_count=10)
+    tail = StoredTail(pages.read, recovered_count=3)
     pages.meanwhile = lambda: tail.add(1) if len(pages.asked) == 1 else None
     assert (await read(tail), tail.count) == ([], 1)
     assert (await read(tail), tail.count) == ([9], 0)
 
 
 async def test_removal_counts_only_what_lies_behind_the_position() -> None:
-    tail = StoredTail(Pages([1, 2]).read, recovered_count=5, page_count=2)
+    tail = StoredTail(Pages([1, 2]).read, recovered_count=5)
     await read(tail)
     assert tail.remove({1, 2, 3}) == 1
     assert tail.count == 2
@@ -90,16 +88,6 @@ async def test_removal_counts_only_what_lies_behind_the_position() -> None:
 
 
 async def test_a_list_without_a_store_has_no_tail() -> None:
-    tail = StoredTail(None, recovered_count=0, page_count=10)
+    tail = StoredTail(None, recovered_count=0)
     assert not tail.is_stored
     assert await read(tail) == []
-
-
-def test_a_page_is_as_large_as_the_room_and_never_empty() -> None:
-    for room in (-5, 0, 1, 5_000, 100_000, 10_000_000):
-        limit, bytes_max = page_bounds(room, page_count=50)
-        assert 1 <= limit <= 50
-        assert bytes_max >= 1
-        if room >= 2 * MESSAGE_OVERHEAD_BYTES:
-            assert limit * MESSAGE_OVERHEAD_BYTES + bytes_max <= room
-    assert page_bounds(10_000_000, 50)[0] == 50

@@ -1,13 +1,16 @@
-"""Fakes and oracles for the Spark sink: an acknowledged log in memory, and a reader of Delta tables.
+"""Fakes and oracles for the Spark sink: an acknowledged log in memory, and readers of tables.
 
-The reader of tables knows neither Spark nor Java: it replays the table's commit files and reads the
-data files with PyArrow, so what it counts does not depend on the code under test.
+The readers of tables know neither Spark nor Java: they replay a Delta table's commit files, ask
+pyiceberg, or look at what lies in a directory, so what they count does not depend on the code under test.
 """
 
 import asyncio
+import contextlib
 import importlib
 import json
 import os
+import signal
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +18,18 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote
 
+import msgspec
 import pytest
 
-from tidegate.spi import AcknowledgedMessage, AcknowledgedPage, Message, RequestError
+from tidegate.spi import (
+    AcknowledgedMessage,
+    AcknowledgedPage,
+    CorruptRecordError,
+    Message,
+    RequestError,
+    StoreError,
+)
+from tidegate_sink_spark._jars import Artifact
 
 pq: Any = importlib.import_module("pyarrow.parquet")
 
@@ -59,7 +71,13 @@ class MemoryLog:
     reads: int = 0
     failures: list[Exception] = field(default_factory=list)
     make: Callable[[int], AcknowledgedMessage] = acknowledged
+    damaged: set[int] = field(default_factory=set[int])
+    error: type[StoreError] = CorruptRecordError
     _grown: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def first(self) -> int:
+        return self.released + 1
 
     def grow(self, count: int) -> None:
         """*count* more messages are acknowledged."""
@@ -70,10 +88,24 @@ class MemoryLog:
         self.reads += 1
         if self.failures:
             raise self.failures.pop(0)
+        bad = [n for n in range(after + 1, min(after + limit, self.last) + 1) if n in self.damaged]
+        if bad:
+            raise self.damage(bad[0], limit)
         if after < self.released:
             raise RequestError(f"rows behind {after} were released up to {self.released}")
         rows = [self.make(n) for n in range(after + 1, min(after + limit, self.last) + 1)]
         return AcknowledgedPage(rows, self.last)
+
+    def damage(self, ack_sequence: int, limit: int) -> StoreError:
+        """What a store raises for a row that it cannot read."""
+        if self.error is not CorruptRecordError:
+            return self.error(f"Input/output error, row {ack_sequence}")
+        error = CorruptRecordError("wrong checksum", location="file 7", raw=b"what is left")
+        if limit == 1:
+            row = self.make(ack_sequence)
+            empty = Message(destination="", body=b"", received_at=0)
+            error.known = msgspec.structs.replace(row, message=empty)
+        return error
 
     async def wait_beyond(self, after: int) -> None:
         while self.last <= after:
@@ -122,11 +154,62 @@ def read_table(table: Path, app_id: str) -> TableContents:
     return TableContents(commits, sequences, mark)
 
 
+def read_iceberg(table: Path, app_id: str) -> TableContents:
+    """Ask pyiceberg what the newest metadata of the Iceberg *table* holds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pyparsing's, while pyiceberg is imported
+        static: Any = importlib.import_module("pyiceberg.table").StaticTable
+        newest = max(
+            table.glob("metadata/v*.metadata.json"),
+            key=lambda path: int(path.name[1:].split(".")[0]),
+        )
+        found = static.from_metadata(str(newest))
+        sequences = found.scan(selected_fields=("ack_seq",)).to_arrow()["ack_seq"].to_pylist()
+        pool: Any = importlib.import_module("pyiceberg.utils.concurrent").ExecutorFactory
+        pool.get_or_create().shutdown()  # its threads would outlive the test
+        pool._instance = None
+    commits = [
+        int(snapshot.summary.additional_properties.get("added-records", "0"))
+        for snapshot in found.metadata.snapshots
+    ]
+    return TableContents(commits, sequences, int(found.properties[f"tidegate.mark.{app_id}"]))
+
+
+def read_parquet_table(table: Path, app_id: str) -> TableContents:
+    """What a reader of the directory sees, and the newest manifest."""
+    sequences: list[int] = []
+    for path in table.rglob("*.parquet"):
+        if "_tidegate" not in path.parts:
+            sequences += pq.ParquetFile(path).read(columns=["ack_seq"])["ack_seq"].to_pylist()
+    manifests = [json.loads(path.read_text()) for path in table.glob("_tidegate/*/ack-*.json")]
+    own = sorted((m for m in manifests if m["log"] == app_id), key=lambda m: m["hi"])
+    return TableContents([m["rows"] for m in own], sequences, own[-1]["hi"] if own else 0)
+
+
 async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     """Wait until *condition* holds; a bound, not a measurement."""
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)
+
+
+async def kill_job(sink: Any, when: Callable[[], object] = lambda: True) -> None:
+    """Kill the sink's job, with its whole process group, the instant that *when* holds.
+
+    Never the one that was killed here before, which the sink may not have missed yet.
+    """
+    async with asyncio.timeout(240):
+        while True:
+            if when() and sink.job_pid and (sink, sink.job_pid) not in _killed:
+                _killed.append((sink, sink.job_pid))
+                with contextlib.suppress(ProcessLookupError):  # it had just ended by itself
+                    os.killpg(sink.job_pid, signal.SIGKILL)
+                    return
+            await asyncio.sleep(0.0002)
+
+
+#: Sinks with the process ids of their jobs.
+_killed: list[tuple[Any, int]] = []
 
 
 def staged_names(directory: Path) -> list[str]:
@@ -146,49 +229,109 @@ class Kit:
     """What the tests of this folder share; a fixture, because test folders are no packages."""
 
     MemoryLog = MemoryLog
+    EPOCH_US = EPOCH_US
     acknowledged = staticmethod(acknowledged)
     read_table = staticmethod(read_table)
+    read_iceberg = staticmethod(read_iceberg)
+    read_parquet_table = staticmethod(read_parquet_table)
+    READERS = MappingProxyType(
+        {"delta": read_table, "iceberg": read_iceberg, "parquet": read_parquet_table}
+    )
     until = staticmethod(until)
+    kill_job = staticmethod(kill_job)
     staged_names = staticmethod(staged_names)
     rows_of = staticmethod(rows_of)
 
     @staticmethod
-    def batch(lo: int, hi: int) -> Sequence[Any]:
-        """Arrow batches for rows lo..hi."""
+    def batch(lo: int, hi: int, only: Iterable[int] | None = None) -> Sequence[Any]:
+        """Arrow batches for rows lo..hi, or *only* some of them."""
         from tidegate_sink_spark.staging.arrow import build_batch
 
-        return [build_batch([acknowledged(n) for n in range(lo, hi + 1)], "gw", "store-1")]
+        numbers = range(lo, hi + 1) if only is None else only
+        return [build_batch([acknowledged(n) for n in numbers], "gw", "store-1")]
 
     @classmethod
-    def stage(cls, directory: Path, lo: int, hi: int) -> Path:
+    def stage(cls, directory: Path, lo: int, hi: int, only: Iterable[int] | None = None) -> Path:
         """Put a staged file with rows lo..hi into *directory*, as a gateway would."""
         from tidegate_sink_spark.staging.storage import StagingDirectory
 
         directory.mkdir(parents=True, exist_ok=True)
-        return StagingDirectory(directory).seal(lo, hi, cls.batch(lo, hi)).path
+        return StagingDirectory(directory).seal(lo, hi, cls.batch(lo, hi, only)).path
+
+    @classmethod
+    def stage_dead(cls, directory: Path, lo: int, hi: int, dead: Sequence[int]) -> Path:
+        """The same with *dead* letters among the rows, of which nothing is known."""
+        from tidegate_sink_spark.staging.dead import DeadLetter, build_dead
+        from tidegate_sink_spark.staging.storage import StagingDirectory
+
+        directory.mkdir(parents=True, exist_ok=True)
+        letters = [DeadLetter(n, f"row {n} is bad", None, b"raw", EPOCH_US) for n in dead]
+        only = [n for n in range(lo, hi + 1) if n not in dead]
+        return (
+            StagingDirectory(directory)
+            .seal(
+                lo,
+                hi,
+                cls.batch(lo, hi, only) if only else [],
+                build_dead(letters, "gw", "store-1"),
+            )
+            .path
+        )
+
+
+#: The driver of the JDBC catalog that the tests have.
+SQLITE = Artifact(
+    "org.xerial",
+    "sqlite-jdbc",
+    "3.50.3.0",
+    "a3f53a2aa15ae9425a9e793bbe9c8e5288febeb4b65ef5c1a4e80d4c2045cf08",
+)
 
 
 @dataclass(frozen=True)
 class Spark:
-    """What the tests that start Java share. Attributes: environment, jars (of the job)."""
+    """What the tests that start Java share. Attributes: environment (of the job)."""
 
     environment: dict[str, str]
-    jars: tuple[Path, ...]
 
     #: Java's second compiler does not pay in jobs of some seconds; one collector thread is enough.
     SHORT_JOB = MappingProxyType(
         {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
     )
 
-    def conf(self, work_directory: Path) -> dict[str, str]:
+    def jars(self, table_format: str) -> tuple[Path, ...]:
+        """Found, or fetched as the sink does it."""
+        from tidegate_sink_spark import _jars
+
+        return _jars.ensure_jars(
+            "auto",
+            _jars.cache_directory("", os.environ),
+            repository="",
+            environment=self.environment,
+            table_format=table_format,
+        )
+
+    def conf_of_reader(self, table_format: str) -> dict[str, str]:
+        """For a program of one's own; with Iceberg it has a JDBC catalog, so it needs a driver."""
+        from tidegate_sink_spark import _jars
+
+        if table_format != "iceberg":
+            return dict(self.SHORT_JOB)
+        cache = _jars.cache_directory("", os.environ)
+        if not _jars.is_it(SQLITE, cache / SQLITE.file_name):
+            _jars.download(cache, "", self.environment, [SQLITE])
+        return {**self.SHORT_JOB, "spark.jars": str(cache / SQLITE.file_name)}
+
+    def conf(self, work_directory: Path, table_format: str = "delta") -> dict[str, str]:
         """The configuration that the sink would give its job."""
         from tidegate_sink_spark.job.session import spark_conf
 
         return spark_conf(
-            jars=self.jars,
+            jars=self.jars(table_format),
             driver_memory_bytes=1 << 30,
             work_directory=work_directory,
             overrides=self.SHORT_JOB,
+            table_format=table_format,
         )
 
 
@@ -199,14 +342,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Spark:
-    """Java and Delta's jars, found and fetched as the sink does it."""
-    from tidegate_sink_spark import _jars, _runtime
+    """Java, and jars when they are asked for, found and fetched as the sink does it."""
+    from tidegate_sink_spark import _runtime
 
     java = _runtime.find_java("", tmp_path_factory.mktemp("java"), os.environ)
-    environment = _runtime.job_environment(java, os.environ)
-    cache = _jars.cache_directory("", os.environ)
-    jars = _jars.ensure_jars("auto", cache, repository="", environment=environment)
-    return Spark(environment, jars)
+    return Spark(_runtime.job_environment(java, os.environ))
 
 
 @pytest.fixture(scope="session")

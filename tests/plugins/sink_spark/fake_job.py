@@ -9,14 +9,15 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from tidegate_sink_spark._protocol import Command, Failed, Report, decode_config, encode_line
 from tidegate_sink_spark.job import run
-from tidegate_sink_spark.job.driver import CommitError, Driver, TableState
+from tidegate_sink_spark.job.dead import SUFFIX, DeadLetterTable
+from tidegate_sink_spark.job.driver import Addition, CommitError, Driver, TableState
+from tidegate_sink_spark.staging.dead import REASON
 
 
 class FileTable:
@@ -27,7 +28,7 @@ class FileTable:
         self._conf = conf
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
-            path.write_text(json.dumps({"mark": 0, "version": 0, "rows": []}))
+            path.write_text(json.dumps({"mark": 0, "version": 0, "rows": [], "reasons": []}))
 
     def _load(self) -> dict:
         return json.loads(self._path.read_text())
@@ -36,25 +37,33 @@ class FileTable:
         found = self._load()
         return TableState(found["mark"], found["version"])
 
-    def append(
-        self, paths: Sequence[Path], *, after: int, through: int, overlaps: bool, metadata: str
-    ) -> None:
+    def sequences(self, gateway_id: str, epoch: str, after: int) -> list[int]:
+        return [row for row in self._load()["rows"] if row > after]
+
+    def append(self, addition: Addition) -> None:
         found = self._load()
         if (
             self._conf.get("fake.fail_while_exists")
             and Path(self._conf["fake.fail_while_exists"]).exists()
         ):
             raise CommitError("told to fail")
-        for path in paths:
+        for path in addition.paths:
             rows = pq.read_table(path, columns=["ack_seq"])["ack_seq"].to_pylist()
-            found["rows"] += [row for row in rows if row > after]
-        found["mark"] = through
+            found["rows"] += [row for row in rows if row > addition.after or not addition.overlaps]
+            found["reasons"] += _reasons(path)
+        found["mark"] = addition.through
         found["version"] += 1
         temporary = self._path.with_suffix(".tmp")
         temporary.write_text(json.dumps(found))
         os.replace(temporary, self._path)
         if self._conf.get("fake.die_after_commit"):
             os._exit(7)
+
+
+def _reasons(path: Path) -> list[str]:
+    """Why rows are dead letters, of those that are."""
+    headers = pq.read_table(path, columns=["headers"])["headers"].to_pylist()
+    return [dict(pairs)[REASON] for pairs in headers if REASON in dict(pairs)]
 
 
 def main() -> int:
@@ -74,11 +83,21 @@ def main() -> int:
     if config.spark_conf.get("fake.noise"):
         sys.stdout.write("Ivy says hello\n")
     try:
+        letters = Path(config.table + SUFFIX)
+
+        def find(creates: bool) -> FileTable | None:
+            return FileTable(letters, config.spark_conf) if creates or letters.exists() else None
+
         driver = Driver(
             FileTable(Path(config.table), config.spark_conf),
+            DeadLetterTable(
+                find, Path.cwd(), gateway_name=config.gateway_name, store_id=config.store_id
+            ),
             Path(config.staging_directory),
             gateway_name=config.gateway_name,
             floor=config.floor,
+            rows_max=config.commit_rows,
+            bytes_max=config.commit_bytes,
             commit_interval=config.commit_interval,
             report=report,
         )

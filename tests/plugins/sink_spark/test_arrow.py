@@ -5,6 +5,7 @@ import resource
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -40,7 +41,92 @@ def test_a_row_has_every_column_with_its_value(kit: Any) -> None:
         "delivered_at": utc(2026, 1, 2, 3, 4, 5, 14),
         "acked_at": utc(2026, 1, 2, 3, 4, 5, 15),
         "ack_date": datetime.date(2026, 1, 2),
+        "sequence": 70,
+        "destination_kind": "queue",
+        "producer_protocol": "stomp",
+        "producer_version": None,
+        "producer_client_id": None,
+        "producer_principal": None,
+        "consumer_principal": None,
+        "repeated_headers": None,
+        "correlation_id": None,
+        "reply_to": None,
+        "message_type": None,
+        "group_id": None,
+        "priority": 4,
+        "persistent": True,
+        "qos": 2,
+        "retain": False,
+        "expires_at": None,
+        "stored_at": None,
+        "delivery_count": 1,
+        "outcome": "acknowledged",
+        "reason": None,
+        "payload_format": None,
+        "destination_as_sent": None,
     }
+
+
+def test_a_row_has_the_whole_story(kit: Any) -> None:
+    told = kit.acknowledged(
+        7,
+        destination="topic://t",
+        headers=(("type", "Order"), ("JMSXGroupID", "g"), ("reply-to", "elsewhere")),
+        expires_at=kit.EPOCH_US,
+        priority=9,
+        persistent=False,
+        qos=1,
+        retain=True,
+        client_id="sensor",
+        correlation_data=b"id-1",
+        owner="alice",
+        protocol_version="5.0",
+        stored_at=kit.EPOCH_US + 1,
+        payload_format=1,
+        original_name="/topic/t",
+    )
+    rows = [
+        msgspec.structs.replace(told, principal="bob", delivery_count=3, reason="why"),
+        kit.acknowledged(8),  # so that no column has one value in all its rows
+    ]
+    found = build_batch(rows, "gw-1", "store-1").to_pylist()[0]
+    assert {name: found[name] for name in SCHEMA.names[15:]} == {
+        "sequence": 70,
+        "destination_kind": "topic",
+        "producer_protocol": "stomp",
+        "producer_version": "5.0",
+        "producer_client_id": "sensor",
+        "producer_principal": "alice",
+        "consumer_principal": "bob",
+        "repeated_headers": None,
+        "correlation_id": "id-1",
+        "reply_to": "elsewhere",
+        "message_type": "Order",
+        "group_id": "g",
+        "priority": 9,
+        "persistent": False,
+        "qos": 1,
+        "retain": True,
+        "expires_at": utc(2026, 1, 2, 3, 4, 5, 6),
+        "stored_at": utc(2026, 1, 2, 3, 4, 5, 7),
+        "delivery_count": 3,
+        "outcome": "acknowledged",
+        "reason": "why",
+        "payload_format": 1,
+        "destination_as_sent": "/topic/t",
+    }
+
+
+def test_a_correlation_id_that_is_no_text_is_base64(kit: Any) -> None:
+    rows = [kit.acknowledged(1, correlation_data=b"\xff"), kit.acknowledged(2)]
+    batch = build_batch(rows, "g", "s").to_pylist()
+    assert [row["correlation_id"] for row in batch] == ["base64:/w==", None]
+
+
+def test_a_time_that_no_reader_knows_is_none(kit: Any) -> None:
+    rows = [kit.acknowledged(1, expires_at=2**63), kit.acknowledged(2, expires_at=1)]
+    batch = build_batch(rows, "g", "s").to_pylist()
+    assert [row["expires_at"] for row in batch] == [None, utc(1970, 1, 1, 0, 0, 0, 1)]
 
 
 def test_no_headers_are_an_empty_map_and_no_content_type_is_null(kit: Any) -> None:
@@ -53,6 +139,11 @@ def test_the_first_of_a_repeated_header_counts(kit: Any) -> None:
     headers = (("a", "1"), ("b", "2"), ("a", "3"))
     (row,) = build_batch([kit.acknowledged(1, headers=headers)], "g", "s").to_pylist()
     assert row["headers"] == [("a", "1"), ("b", "2")]
+    assert row["repeated_headers"] == [
+        {"name": "a", "value": "1"},
+        {"name": "b", "value": "2"},
+        {"name": "a", "value": "3"},
+    ]
 
 
 def test_a_lone_surrogate_does_not_hold_up_the_log(kit: Any) -> None:

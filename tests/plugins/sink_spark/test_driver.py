@@ -2,22 +2,33 @@
 
 import json
 import queue
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from tidegate_sink_spark._protocol import Command, Failed, Gap, Mark, Report, Stopped, Unreadable
+from tidegate_sink_spark._protocol import (
+    Command,
+    Failed,
+    Gap,
+    Mark,
+    Ready,
+    Report,
+    Stopped,
+    Unreadable,
+)
 from tidegate_sink_spark.job import driver
-from tidegate_sink_spark.job.driver import CommitError, Driver, MarkMovedError, TableState
+from tidegate_sink_spark.job.dead import DeadLetterTable
+from tidegate_sink_spark.job.driver import Addition, CommitError, Driver, MarkMovedError, TableState
+from tidegate_sink_spark.staging.files import staged_name
 
 
 class MemoryTable:
     """Rows and mark; can be told to fail, and to let another driver commit first."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_letters: bool = False) -> None:
+        self.is_letters = is_letters  # then its mark counts rows
         self.rows: list[int] = []
         self.mark = 0
         self.version = 0
@@ -25,44 +36,56 @@ class MemoryTable:
         self.overtake_to = 0
         self.metadata: list[dict[str, Any]] = []
 
+    def sequences(self, gateway_id: str, epoch: str, after: int) -> list[int]:
+        assert (gateway_id, epoch) == ("gw", "store-1")
+        return [row for row in self.rows if row > after]
+
     def state(self) -> TableState:
         return TableState(self.mark, self.version)
 
-    def append(
-        self, paths: Sequence[Path], *, after: int, through: int, overlaps: bool, metadata: str
-    ) -> None:
+    def append(self, addition: Addition) -> None:
         if self.failures:
             raise self.failures.pop(0)
         if self.overtake_to:
             self.rows += range(self.mark + 1, self.overtake_to + 1)
             self.mark, self.overtake_to = self.overtake_to, 0
-        if self.mark > after:
+        if self.mark > addition.after:
             raise MarkMovedError("moved")
         found: list[int] = []
-        for path in paths:
+        for path in addition.paths:
             found += pq.read_table(path, columns=["ack_seq"])["ack_seq"].to_pylist()
-        assert overlaps == (min(found) <= after)
-        self.rows += [n for n in found if n > after]
-        self.mark = through
+        assert addition.overlaps or not found or self.is_letters or min(found) > addition.after
+        if addition.overlaps:
+            found = [n for n in found if n > addition.after]
+        assert addition.count == len(found)
+        self.rows += found
+        self.mark = addition.through
         self.version += 1
-        self.metadata.append(json.loads(metadata))
+        self.metadata.append(json.loads(addition.metadata))
 
 
 class Bench:
     """A driver with its table, directory and reports."""
 
-    def __init__(self, directory: Path, *, floor: int = 0) -> None:
+    def __init__(self, directory: Path, *, floor: int = 0, **bounds: Any) -> None:
         self.table = MemoryTable()
         self.directory = directory
         self.reports: list[Report] = []
+        self.letters: MemoryTable | None = None
         self.driver = Driver(
             self.table,
+            DeadLetterTable(self._find, directory.parent, gateway_name="gw", store_id="store-1"),
             directory,
             gateway_name="gw",
             floor=floor,
-            commit_interval=0.01,
             report=self.reports.append,
+            **bounds,
         )
+
+    def _find(self, creates: bool) -> MemoryTable | None:
+        if creates:
+            self.letters = self.letters or MemoryTable(is_letters=True)
+        return self.letters
 
     def run(self) -> bool:
         """One round of everything that is staged, as if told to stop."""
@@ -80,10 +103,16 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path)
 
 
+def test_a_job_that_does_not_see_the_staged_files_says_so(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "elsewhere")
+    with pytest.raises(CommitError, match="must see the gateway's directory"):
+        bench.driver.commit_staged()
+
+
 def test_the_mark_is_read_and_reported_before_anything_else(bench: Bench) -> None:
     bench.table.mark, bench.table.version = 41, 7
     assert bench.run()
-    assert bench.reports == [Mark(41, 7), Stopped(41)]
+    assert bench.reports == [Mark(41, 7), Ready(41), Stopped(41)]
 
 
 def test_staged_files_become_one_commit(bench: Bench, kit: Any) -> None:
@@ -95,10 +124,8 @@ def test_staged_files_become_one_commit(bench: Bench, kit: Any) -> None:
     assert bench.table.metadata == [{"gateway": "gw", "lo": 1, "hi": 25, "n": 25, "files": 3}]
 
 
-def test_a_long_backlog_is_worked_off_in_steps(
-    bench: Bench, kit: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(driver, "COMMIT_ROWS_MAX", 20)
+def test_a_long_backlog_is_worked_off_in_steps(tmp_path: Path, kit: Any) -> None:
+    bench = Bench(tmp_path, rows_max=20)
     for lo in range(1, 51, 10):
         kit.stage(bench.directory, lo, lo + 9)
     assert bench.run()
@@ -209,8 +236,63 @@ def test_files_that_appear_between_two_rounds_are_committed(
     assert bench.marks() == [(0, 0, 0), (10, 10, 1), (20, 10, 1)]
 
 
-def test_an_interval_without_a_command_is_a_round(bench: Bench) -> None:
+def test_an_interval_without_a_command_is_a_round(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, commit_interval=0.01)
     commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
     assert bench.driver._wait(commands, 0.0) is Command.COMMIT
     commands.put(Command.STOP)
     assert bench.driver._wait(commands, 0.0) is Command.STOP
+
+
+def test_without_an_interval_it_looks_when_it_is_told_and_says_when_it_is_ready(
+    bench: Bench, kit: Any
+) -> None:
+    class Commands(queue.SimpleQueue[Command]):
+        """Stages more before each command, and remembers what was waited for."""
+
+        def __init__(self) -> None:
+            self.waits: list[float | None] = []
+
+        def get(self, block: bool = True, timeout: float | None = None) -> Command:
+            self.waits.append(timeout)
+            lo = 10 * len(self.waits)
+            kit.stage(bench.directory, lo - 9, lo)
+            return Command.COMMIT if len(self.waits) < 3 else Command.STOP
+
+    commands = Commands()
+    assert bench.driver.run(commands)
+    assert commands.waits == [None] * 3
+    assert bench.marks() == [(0, 0, 0), (10, 10, 1), (20, 10, 1), (30, 10, 1)]
+    told = [type(report) for report in bench.reports]
+    assert told == [*[Mark, Ready] * 3, Mark, Stopped]
+
+
+def test_nothing_staged_is_no_commit(bench: Bench) -> None:
+    commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+    for command in (Command.COMMIT, Command.COMMIT, Command.STOP):
+        commands.put(command)
+    assert bench.driver.run(commands)
+    assert (bench.table.version, bench.marks()) == (0, [(0, 0, 0)])
+
+
+def test_files_of_some_destinations_are_counted_by_what_they_hold(tmp_path: Path, kit: Any) -> None:
+    bench = Bench(tmp_path)
+    kit.stage(tmp_path, 1, 10, [3, 4, 9])
+    kit.stage(tmp_path, 11, 20, [20])
+    assert bench.run()
+    kit.stage(tmp_path, 15, 40, [16, 20, 21, 33])  # the same range again, and more
+    assert bench.run()
+    assert bench.table.rows == [3, 4, 9, 20, 21, 33]
+    assert bench.marks() == [(0, 0, 0), (20, 4, 2), (20, 0, 0), (40, 2, 1)]
+    assert [entry["n"] for entry in bench.table.metadata] == [4, 2]
+
+
+def test_a_file_that_holds_other_rows_than_its_name_says_is_not_taken(
+    tmp_path: Path, kit: Any
+) -> None:
+    bench = Bench(tmp_path)
+    kit.stage(tmp_path, 1, 10, [3, 4]).rename(tmp_path / staged_name(5, 10, 2))
+    kit.stage(tmp_path, 1, 4)
+    assert bench.run()
+    assert bench.table.rows == [1, 2, 3, 4]
+    assert any(isinstance(report, Unreadable) for report in bench.reports)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_sink_spark.job.durable import sync_commits
+from tidegate_sink_spark.job.driver import CommitError
+from tidegate_sink_spark.job.durable import SyncedCommits, sync_commits
 
 
 @pytest.fixture
@@ -86,3 +87,19 @@ def test_a_commit_that_delta_cleaned_up_is_not_missed(table: Path) -> None:
 
 def test_a_table_that_is_gone_is_an_error_to_the_caller_or_nothing_to_do(tmp_path: Path) -> None:
     assert sync_commits(tmp_path / "gone", 0, 0) == 0
+
+
+def test_a_commit_whose_files_are_not_here_is_never_reported(table: Path) -> None:
+    """A worker of a cluster wrote them to a disk of its own."""
+    commits = SyncedCommits(table)
+    (table / "ack_date=2026-01-02" / "part 2.parquet").unlink()
+    with pytest.raises(CommitError, match=r"part 2\.parquet.*workers"):
+        commits.reach(3)
+
+
+def test_files_that_were_compacted_and_deleted_may_be_gone(table: Path) -> None:
+    data = "ack_date=2026-01-02/part%202.parquet"
+    text = json.dumps({"remove": {"path": data}})
+    write(table / "_delta_log" / f"{4:020}.json", text)
+    (table / "ack_date=2026-01-02" / "part 2.parquet").unlink()
+    SyncedCommits(table).reach(4)

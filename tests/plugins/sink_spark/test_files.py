@@ -7,8 +7,10 @@ import pytest
 from tidegate_sink_spark.staging.files import (
     StagedFile,
     choose,
+    dead_name,
     is_temporary,
     list_staged,
+    parse_dead_name,
     parse_name,
     reach,
     staged_name,
@@ -17,7 +19,9 @@ from tidegate_sink_spark.staging.files import (
 
 
 def files(*ranges: tuple[int, int], size_bytes: int = 100) -> list[StagedFile]:
-    return sorted(StagedFile(lo, hi, Path(f"{lo}-{hi}"), size_bytes) for lo, hi in ranges)
+    return sorted(
+        StagedFile(lo, hi, Path(f"{lo}-{hi}"), size_bytes, hi - lo + 1) for lo, hi in ranges
+    )
 
 
 def chosen(
@@ -36,7 +40,24 @@ def chosen(
 
 def test_a_name_says_its_range_and_comes_back() -> None:
     assert staged_name(1, 50_000) == "ack-0000000000000001-0000000000050000.parquet"
-    assert parse_name(staged_name(7, 7)) == (7, 7)
+    assert parse_name(staged_name(7, 7)) == (7, 7, 1, 0)
+
+
+def test_a_name_says_how_many_of_its_range_a_sink_takes() -> None:
+    assert staged_name(1, 9, 4) == "ack-0000000000000001-0000000000000009-00000004.parquet"
+    assert parse_name(staged_name(1, 9, 4)) == (1, 9, 4, 0)
+    assert parse_name(staged_name(1, 9, 4, 2)) == (1, 9, 4, 2)
+    assert parse_name(staged_name(1, 9, 0, 9)) == (1, 9, 0, 9)
+    assert parse_dead_name(dead_name(1, 9, 2)) == (1, 9, 2)
+    assert parse_dead_name(staged_name(1, 9, 4, 2)) is None
+    assert is_temporary(temporary_name(dead_name(1, 9, 2)))
+    for dead in (6, -1):
+        with pytest.raises(ValueError, match="cannot be a file"):
+            staged_name(1, 9, 4, dead)
+    assert staged_name(1, 9, 9) == staged_name(1, 9)
+    for rows in (0, 10):
+        with pytest.raises(ValueError, match="cannot be a file"):
+            staged_name(1, 9, rows)
 
 
 @pytest.mark.parametrize(("lo", "hi"), [(0, 1), (5, 4), (1, 10**16), (-1, 3)])
@@ -53,6 +74,8 @@ def test_a_range_that_cannot_be_is_refused(lo: int, hi: int) -> None:
         "ack-0000000000000000-0000000000000001.parquet",
         ".ack-0000000000000001-0000000000000002.parquet.tmp",
         "ack-0000000000000001-0000000000000002.parquet.crc",
+        "ack-0000000000000001-0000000000000002-00000003.parquet",
+        "ack-0000000000000001-0000000000000002-00000000.parquet",
         "_SUCCESS",
     ],
 )
@@ -78,8 +101,9 @@ def test_files_are_listed_by_number_and_others_left_out(tmp_path: Path) -> None:
     assert found[0].rows == 10
 
 
-def test_a_missing_directory_is_an_empty_one(tmp_path: Path) -> None:
-    assert list_staged(tmp_path / "nothing") == []
+def test_a_missing_directory_is_not_an_empty_one(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        list_staged(tmp_path / "nothing")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from tidegate_sink_spark._jars import (
     ARTIFACTS,
     Artifact,
     JarsError,
+    artifacts_of,
     cache_directory,
     check_choice,
     configured_repository,
@@ -332,3 +333,18 @@ def test_another_jar_under_the_right_name_is_not_taken(
     kept.write_bytes(path.read_bytes())  # somebody wrote into the cache
     with pytest.raises(JarsError):
         ensure_jars("download", cache, repository="file:///nowhere", environment={})
+
+
+def test_each_format_brings_its_own_jars(cache: Path, repository: Path) -> None:
+    (artifact,) = artifacts_of("iceberg")
+    assert (artifact.name, len(artifact.sha256)) == ("iceberg-spark-runtime-4.1_2.13", 64)
+    with pytest.raises(JarsError, match=r"Iceberg's jars .* put iceberg-spark-runtime"):
+        ensure_jars(
+            "download",
+            cache,
+            repository=repository.as_uri(),
+            environment={},
+            table_format="iceberg",
+        )
+    found = ensure_jars("auto", cache, repository="", environment={}, table_format="parquet")
+    assert found == ()

@@ -1,11 +1,14 @@
-"""The real job: PySpark, Java and a Delta table on disk.
+"""The real job: PySpark, Java, and a Delta or Iceberg table on disk.
 
-What is asserted is counted by conftest's reader, which is neither Spark nor Delta, and once by a new
+What is asserted is counted by conftest's readers, which are neither Spark nor Java, and once by a new
 Spark process that opens the table cold.
 """
 
 import asyncio
+import fcntl
+import functools
 import json
+import logging
 import os
 import shutil
 import signal
@@ -21,9 +24,13 @@ import pytest
 from tidegate.spi import SinkContext
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._process import JobProcess
-from tidegate_sink_spark._protocol import Command, Gap, JobConfig, Mark, Report
+from tidegate_sink_spark._protocol import Command, Gap, JobConfig, Mark, Ready, Report
 from tidegate_sink_spark._sink import SparkSink
+from tidegate_sink_spark._spark_engine import SparkEngine
 from tidegate_sink_spark.job import run
+from tidegate_sink_spark.job.driver import Addition
+from tidegate_sink_spark.job.files import lock_path
+from tidegate_sink_spark.job.parquet import ParquetTable
 from tidegate_sink_spark.job.table import application_id
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -49,8 +56,9 @@ def command_lines(group: int) -> list[bytes]:
 class Jobs:
     """Real jobs over one staging directory and one table."""
 
-    def __init__(self, directory: Path, spark: Any, kit: Any) -> None:
+    def __init__(self, directory: Path, spark: Any, kit: Any, table_format: str = "delta") -> None:
         self.kit = kit
+        self.format = table_format
         self.spark = spark
         self.directory = directory
         self.staging = directory / "staging [1] {x}"  # Spark takes paths as patterns
@@ -71,41 +79,65 @@ class Jobs:
             commit_interval=3600.0,
             floor=0,
             niceness=0,
-            spark_conf=self.spark.conf(work) | {"spark.hadoop.fs.s3a.secret.key": SECRET},
+            spark_conf=self.spark.conf(work, self.format)
+            | {"spark.hadoop.fs.s3a.secret.key": SECRET},
+            format=self.format,
         )
         return await JobProcess.start(
             config, environment=self.spark.environment, work_directory=work
         )
 
     def contents(self) -> Any:
-        return self.kit.read_table(self.table, APP_ID)
+        return self.kit.READERS[self.format](self.table, APP_ID)
 
 
 async def until_mark(job: JobProcess, mark: int) -> list[Report]:
-    """Read reports up to the one that says *mark*; all of them."""
+    """Read reports up to the one that says *mark*; all of them but those of being ready."""
     reports: list[Report] = []
     async with asyncio.timeout(240):
         while True:
             report = await job.next_report()
             assert report is not None, f"the job ended at {reports}: {job.tail}"
+            if isinstance(report, Ready):
+                continue  # said behind each round
             reports.append(report)
             if isinstance(report, Mark) and report.mark == mark:
                 return reports
 
 
-COLD_READ = """
+#: What `tidegate sink verify` says of a table that Spark reads: even where delta-rs could.
+PROVED = """
+from tidegate.spi import LogState
+from tidegate_sink_spark._target import Target
+from tidegate_sink_spark.verify import proof, seen
+seen.find_spec = lambda _: None
+def proved(name, kind):
+    log = seen.Log("gw", "store-1")
+    table = seen.look_at(Target(name, False, {}), kind, log, lambda: spark)
+    missing = seen.look_at(Target(name + "_dlq", False, {}), kind, log, lambda: spark)
+    state = LogState("store-1", table.mark + 1, table.mark)
+    found = proof.prove(proof.Seen(state, state, (), table, {}, missing, True), content=True)
+    return [found.problems, found.rows, found.mark, found.content], found.files
+"""
+
+COLD_DELTA = (
+    PROVED
+    + """
 import json, sys
+from pathlib import Path
 from tidegate_sink_spark import create_session
 from tidegate_sink_spark._options import SparkSinkOptions
-from tidegate_sink_spark.job.table import DeltaTable
-conf, path, app_id = json.loads(sys.argv[1]), sys.argv[2], sys.argv[3]
+from tidegate_sink_spark.job.delta import DeltaTable
+from tidegate_sink_spark.job.driver import Addition
+from tidegate_sink_spark.job.routed import RoutedTable
+conf, path, app_id, staged = json.loads(sys.argv[1]), *sys.argv[2:5]
 spark = create_session("reader-test", SparkSinkOptions(table=path, spark_conf=conf))
 def facts():
     table = spark.read.format("delta").load(path)
     row = table.selectExpr("count(*)", "count(DISTINCT ack_seq)", "max(ack_seq)",
                            "count(DISTINCT message_id)").first()
     return {"counts": list(row), "mark": DeltaTable(spark, path, "clustered", app_id).state().mark}
-cold = facts()
+cold, proved_cold = facts(), proved(path, "delta")
 table = spark.read.format("delta").load(path)
 detail = spark.sql(f"DESCRIBE DETAIL delta.`{path}`").first()
 history = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").where("userMetadata IS NOT NULL").orderBy(
@@ -113,16 +145,106 @@ history = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").where("userMetadata IS N
 row = table.where("ack_seq = 7").selectExpr(
     "*", "date_format(acked_at, \\"yyyy-MM-dd'T'HH:mm:ss.SSSSSS\\") AS acked_text").first().asDict()
 spark.sql(f"OPTIMIZE delta.`{path}`").collect()
+def routed():
+    names = [f"{path} main", f"{path} eu"]
+    main, eu = [DeltaTable(spark, name, "clustered", app_id) for name in names]
+    table = RoutedTable(main, {"queue://orders.>": names[1]}, lambda name: eu, Path(path).parent)
+    table.append(Addition([Path(staged)], 0, 100, 100))
+    return [table.state().mark, eu.state().mark, *(
+        spark.read.format("delta").load(name).count() for name in names)]
 spark.range(5).write.format("delta").save(path + " of its own")
 print(json.dumps({
-    "own": [spark.read.format("delta").load(path + " of its own").count(), spark.sparkContext.appName],
-    "cold": cold, "optimized": facts(),
+    "own": [spark.read.format("delta").load(path + " of its own").count(),
+            spark.sparkContext.appName, routed()],
+    "cold": cold, "optimized": facts(), "proved": [proved_cold, proved(path, "delta")],
     "row": {**{key: str(value) for key, value in row.items()}, "body": row["body"].decode()},
     "clustering": list(detail["clusteringColumns"]),
     "last_commit": json.loads(history[-1]["userMetadata"]),
 }))
 spark.stop()
 """
+)
+
+
+#: Snapshots expire and files are compacted here: the summaries of our commits go, the mark stays.
+#: Then what the one job of this scenario did not try: catalogs by name, and Spark on a Parquet table.
+COLD_ICEBERG = (
+    PROVED
+    + """
+import json, sys
+from pathlib import Path
+from tidegate_sink_spark import create_session
+from tidegate_sink_spark._options import SparkSinkOptions
+from tidegate_sink_spark.job import table as columns
+from tidegate_sink_spark.job.driver import Addition, MarkMovedError
+from tidegate_sink_spark.job.iceberg import IcebergTable
+from tidegate_sink_spark.job.routed import RoutedTable
+conf, path, app_id, staged, parquet = json.loads(sys.argv[1]), *sys.argv[2:6]
+lake = str(Path(path).parent / "warehouse")
+hadoop = {"spark.sql.catalog.files": "org.apache.iceberg.spark.SparkCatalog",
+          "spark.sql.catalog.files.type": "hadoop", "spark.sql.catalog.files.warehouse": lake}
+spark = create_session("reader-test", SparkSinkOptions(
+    format="iceberg", table="lake.sales.acknowledged", spark_conf={**conf, **hadoop},
+    catalog={"type": "jdbc", "uri": f"jdbc:sqlite:{lake}.db", "warehouse": lake}))
+def facts():
+    table = spark.read.format("iceberg").load(path)
+    row = table.selectExpr("count(*)", "count(DISTINCT ack_seq)", "max(ack_seq)",
+                           "count(DISTINCT message_id)").first()
+    return {"counts": list(row), "mark": IcebergTable(spark, path, "clustered", app_id).state().mark}
+cold, proved_cold = facts(), proved(path, "iceberg")
+table = IcebergTable(spark, path, "clustered", app_id)._table
+last_commit = json.loads(table.currentSnapshot().summary()["tidegate.commit"])
+row = spark.read.format("iceberg").load(path).where("ack_seq = 7").selectExpr(
+    "*", "date_format(acked_at, \\"yyyy-MM-dd'T'HH:mm:ss.SSSSSS\\") AS acked_text").first().asDict()
+jvm = spark._jvm
+jvm.org.apache.iceberg.spark.actions.SparkActions.get(spark._jsparkSession).rewriteDataFiles(
+    table).option("rewrite-all", "true").execute()
+table.refresh()
+table.expireSnapshots().expireOlderThan(2**62).retainLast(1).commit()
+optimized, proved_optimized = facts(), proved(path, "iceberg")
+snapshots = len(list(table.snapshots()))
+def by_name(name):
+    # Another driver commits between what a zombie compared and what it would swap.
+    named, zombie, late = [
+        IcebergTable(spark, name, "partitioned", app_id, is_name=True) for _ in range(3)]
+    files = zombie._write(spark.read.parquet(staged))
+    base, changed = zombie._prepare(files, Addition([], 0, 60, 60))
+    named.append(Addition([Path(staged)], 0, 100, 100))
+    swapped = zombie._swap(base, changed)
+    try:
+        late._commit(files, Addition([], 0, 60, 60))
+    except MarkMovedError:
+        refused = True
+    again = IcebergTable(spark, name, "partitioned", app_id, is_name=True)
+    return [again.state().mark, spark.table(name).count(), swapped, refused]
+def routed():
+    names = ["lake.sales.main", "lake.sales.eu"]
+    main, eu = [IcebergTable(spark, name, "clustered", app_id, is_name=True) for name in names]
+    table = RoutedTable(main, {"queue://orders.>": names[1]}, lambda name: eu, Path(path).parent)
+    table.append(Addition([Path(staged)], 0, 100, 100))
+    return [table.state().mark, eu.state().mark, *(spark.table(name).count() for name in names)]
+def evolved():
+    # One that an older gateway made has fifteen columns.
+    now, columns.COLUMNS = columns.COLUMNS, columns.COLUMNS[:15]
+    IcebergTable(spark, "lake.sales.old", "clustered", app_id, is_name=True)
+    columns.COLUMNS = now
+    table = IcebergTable(spark, "lake.sales.old", "clustered", app_id, is_name=True)
+    table.append(Addition([Path(staged)], 0, 100, 100))
+    return [len(now) == len(spark.table("lake.sales.old").columns), table.state().mark]
+print(json.dumps({
+    "evolved": evolved(),
+    "own": [by_name("files.sales.acknowledged"), by_name("lake.sales.acknowledged"), routed()],
+    "cold": cold, "optimized": optimized, "snapshots": snapshots,
+    "proved": [proved_cold, proved_optimized],
+    "row": {**{key: str(value) for key, value in row.items()}, "body": row["body"].decode()},
+    "clustering": [field.sourceId() for field in table.sortOrder().fields()],
+    "last_commit": last_commit,
+    "parquet": list(spark.read.parquet(parquet).selectExpr(
+        "count(*)", "count(DISTINCT ack_seq)", "max(ack_seq)", "min(CAST(ack_date AS STRING))").first()),
+}))
+spark.stop()
+"""
+)
 
 
 @dataclass
@@ -134,6 +256,7 @@ class Facts:
     """
 
     rounds: int = 24
+    format: str = "delta"
     steady: list[Report] = field(default_factory=list)
     after_redelivery: Any = None
     gap: Report | None = None
@@ -172,7 +295,8 @@ async def withhold_and_fill(jobs: Jobs, job: JobProcess, facts: Facts) -> None:
     mark = facts.rounds * 100 + 200
     jobs.stage(mark + 101, mark + 400)
     job.send(Command.COMMIT)
-    facts.gap = await job.next_report()
+    while isinstance(facts.gap, Ready | None):  # the last commit's
+        facts.gap = await job.next_report()
     facts.mark_at_gap = jobs.contents().mark
     jobs.stage(mark + 1, mark + 100)
     await commit(job, mark + 400)
@@ -195,12 +319,13 @@ async def race(jobs: Jobs, both: list[JobProcess]) -> None:
         await asyncio.gather(*(until_mark(job, mark) for job in both))
 
 
-def read_cold(jobs: Jobs) -> dict[str, Any]:
+def read_cold(jobs: Jobs, *further: Path) -> dict[str, Any]:
     """What a program of one's own sees, in a new process that never had the table open."""
     done = subprocess.run(
         [
-            *(sys.executable, "-c", COLD_READ),
-            *(json.dumps(dict(jobs.spark.SHORT_JOB)), str(jobs.table), APP_ID),
+            *(sys.executable, "-c", COLD_DELTA if jobs.format == "delta" else COLD_ICEBERG),
+            *(json.dumps(dict(jobs.spark.conf_of_reader(jobs.format))), str(jobs.table), APP_ID),
+            *(str(path) for path in further),
         ],
         cwd=jobs.directory,
         capture_output=True,
@@ -212,37 +337,48 @@ def read_cold(jobs: Jobs) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.fixture(scope="module", params=["one job", pytest.param("all", marks=pytest.mark.long)])
-def begun(request: pytest.FixtureRequest, spark: Any, kit: Any) -> Facts:
-    """One job alone: commits, re-delivery and a gap; or the whole scenario, which begins so."""
-    if request.param == "all":
-        return request.getfixturevalue("facts")
-    facts = Facts(rounds=3)
-    jobs = Jobs(request.getfixturevalue("tmp_path_factory").mktemp("job"), spark, kit)
-
-    async def main() -> None:
-        jobs.stage(1, 100)
-        job = await jobs.start("one")
-        try:
-            await steady(jobs, job, facts)
-            facts.command_lines = command_lines(job.pid)
-            await redeliver(jobs, job, facts)
-            await withhold_and_fill(jobs, job, facts)
-            job.send(Command.STOP)
-            facts.exit_codes.append(await job.wait())
-        finally:
-            await job.end()
-
-    asyncio.run(main())
-    assert facts.exit_codes == [0]
-    return facts
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("delta", marks=pytest.mark.long),
+        pytest.param("iceberg", marks=pytest.mark.long),
+    ],
+)
+def begun(request: pytest.FixtureRequest, scenarios: Any) -> Facts:
+    """A scenario, of which commits, re-delivery and a gap come first."""
+    return scenarios(request.param)
 
 
 @pytest.fixture(scope="module")
-def facts(tmp_path_factory: pytest.TempPathFactory, spark: Any, kit: Any) -> Facts:
-    """Run the scenario: 27 commits, re-delivery, a gap, a second job at once, and a cold reader."""
-    facts = Facts()
-    jobs = Jobs(tmp_path_factory.mktemp("job"), spark, kit)
+def scenarios(
+    tmp_path_factory: pytest.TempPathFactory, spark: Any, kit: Any
+) -> Callable[[str], Facts]:
+    """The whole scenario by table format; run once."""
+    return functools.cache(
+        lambda table_format: whole_scenario(
+            Jobs(tmp_path_factory.mktemp("job"), spark, kit, table_format)
+        )
+    )
+
+
+@pytest.fixture(scope="module", params=["delta", "iceberg"])
+def facts(request: pytest.FixtureRequest, scenarios: Callable[[str], Facts]) -> Facts:
+    return scenarios(request.param)
+
+
+@pytest.fixture(scope="module")
+def delta(scenarios: Callable[[str], Facts]) -> Facts:
+    return scenarios("delta")
+
+
+@pytest.fixture(scope="module")
+def iceberg(scenarios: Callable[[str], Facts]) -> Facts:
+    return scenarios("iceberg")
+
+
+def whole_scenario(jobs: Jobs) -> Facts:
+    """Run it: 27 commits, re-delivery, a gap, a second job at once, and a cold reader."""
+    facts = Facts(format=jobs.format)
 
     async def main() -> None:
         jobs.stage(1, 100)
@@ -267,7 +403,14 @@ def facts(tmp_path_factory: pytest.TempPathFactory, spark: Any, kit: Any) -> Fac
 
     asyncio.run(main())
     facts.end = jobs.contents()
-    facts.cold = read_cold(jobs)
+    staged, parquet = jobs.kit.stage(jobs.directory / "more", 1, 100), jobs.directory / "files"
+    if jobs.format == "delta":
+        facts.cold = read_cold(jobs, staged)
+        return facts
+    ParquetTable(parquet, "partitioned", APP_ID).append(
+        Addition([staged], after=0, through=100, count=100)
+    )
+    facts.cold = read_cold(jobs, staged, parquet)
     return facts
 
 
@@ -313,18 +456,52 @@ def test_two_jobs_at_once_write_every_row_once(facts: Facts) -> None:
 @pytest.mark.long
 def test_after_more_than_25_commits_a_cold_reader_sees_every_row_once(facts: Facts) -> None:
     """Delta 4.1 and 4.2 break here: at the first checkpoint, which only a cold reader needs."""
+    assert facts.end.is_exact
     assert len(facts.end.commits) > 25
     assert facts.cold["cold"] == {"counts": [6_500] * 4, "mark": 6_500}
 
 
 @pytest.mark.long
-def test_the_mark_survives_optimize(facts: Facts) -> None:
+def test_the_mark_survives_compaction_and_the_end_of_its_snapshot(facts: Facts) -> None:
     assert facts.cold["optimized"] == facts.cold["cold"]
+    assert facts.cold.get("snapshots", 1) == 1
 
 
 @pytest.mark.long
-def test_a_session_of_ones_own_writes_and_reads_delta_tables(facts: Facts) -> None:
-    assert facts.cold["own"] == [5, "reader-test"]
+def test_spark_proves_the_table_and_its_contents_before_and_after_a_compaction(
+    facts: Facts,
+) -> None:
+    (before, files), (after, fewer) = facts.cold["proved"]
+    assert before[:3] == [[], 6_500, 6_500]
+    assert before == after
+    assert files > fewer > 0
+
+
+@pytest.mark.long
+def test_a_session_of_ones_own_writes_and_reads_delta_tables(delta: Facts) -> None:
+    assert delta.cold["own"][:2] == [5, "reader-test"]
+
+
+@pytest.mark.long
+def test_a_name_in_a_catalog_is_a_table_that_no_zombie_gets_into(iceberg: Facts) -> None:
+    """In a Hadoop and in a JDBC catalog, without the lock that local tables have besides."""
+    assert iceberg.cold["own"][:2] == [[100, 100, False, True]] * 2
+
+
+@pytest.mark.long
+def test_an_iceberg_table_of_an_older_gateway_gets_the_columns_it_has_not(iceberg: Facts) -> None:
+    assert iceberg.cold["evolved"] == [True, 100]
+
+
+@pytest.mark.long
+def test_rows_of_some_destinations_have_a_table_of_their_own(facts: Facts) -> None:
+    """All rows of a commit go to the other table; the main one has the position, and none of them."""
+    assert facts.cold["own"][2] == [100, 100, 0, 100]
+
+
+@pytest.mark.long
+def test_spark_reads_a_table_of_parquet_files(iceberg: Facts) -> None:
+    assert iceberg.cold["parquet"] == [100, 100, 100, "2026-01-02"]
 
 
 @pytest.mark.long
@@ -339,42 +516,49 @@ def test_spark_reads_the_values_that_were_acknowledged(facts: Facts) -> None:
 
 @pytest.mark.long
 def test_the_table_is_clustered_and_a_commit_says_what_it_holds(facts: Facts) -> None:
-    assert facts.cold["clustering"] == ["destination", "acked_at"]
+    columns = ["destination", "acked_at"] if facts.format == "delta" else [5, 14]
+    assert facts.cold["clustering"] == columns
     last = facts.cold["last_commit"]
     assert last["gateway"] == "gw"
     assert last["hi"] == 6_500
     assert last["n"] == last["hi"] - last["lo"] + 1
 
 
-class Killer:
-    """Kills the job of a sink at chosen moments, seen from outside in the table's directory."""
+COMMIT_FILES = {
+    "delta": "_delta_log/*.json",
+    "iceberg": "metadata/v*.metadata.json",
+}
 
-    def __init__(self, sink: SparkSink, table: Path) -> None:
-        self._sink = sink
+
+class Outside:
+    """What of a table is seen in its directory."""
+
+    def __init__(self, table: Path, table_format: str) -> None:
         self._table = table
+        self._commits = COMMIT_FILES[table_format]
 
     def commits(self) -> int:
-        return len(list((self._table / "_delta_log").glob("*.json")))
+        return len(list(self._table.glob(self._commits)))
 
     def data_files(self) -> int:
         return len(list(self._table.rglob("*.parquet")))
 
-    async def kill_when(self, condition: Callable[[], bool]) -> None:
-        """Kill the job's whole group the instant that *condition* holds."""
-        async with asyncio.timeout(240):
-            while not condition():
-                await asyncio.sleep(0.0005)
-        os.killpg(self._sink.job_pid, signal.SIGKILL)
 
-
-@pytest.mark.long
+@pytest.mark.parametrize(
+    "table_format",
+    [
+        pytest.param("delta", marks=pytest.mark.long),
+        pytest.param("iceberg", marks=pytest.mark.crash),
+    ],
+)
 async def test_killed_jobs_and_lost_local_state_leave_every_row_once(
-    tmp_path: Path, spark: Any, kit: Any
+    tmp_path: Path, spark: Any, kit: Any, table_format: str
 ) -> None:
     log = kit.MemoryLog()
     directory, table = tmp_path / "sink", tmp_path / "lake" / "table"
     options = SparkSinkOptions(
         table=str(table),
+        format=table_format,
         layout="partitioned",
         commit_interval=0.1,
         segment_rows=1_000,
@@ -386,28 +570,29 @@ async def test_killed_jobs_and_lost_local_state_leave_every_row_once(
 
     def make() -> SparkSink:
         directory.mkdir(exist_ok=True)
-        return SparkSink(SinkContext("lake", "gw", directory), options, restart_delay=0.05)
+        context = SinkContext("lake", "gw", directory)
+        return SparkSink(context, options, SparkEngine(context, options), restart_delay=0.05)
 
     def check() -> None:
         """What is in the table at this very moment is the log up to the mark, each row once."""
-        contents = kit.read_table(table, APP_ID)
+        contents = kit.READERS[table_format](table, APP_ID)
         assert contents.is_exact
         assert log.released <= contents.mark
 
     async def kill() -> None:
         sink = make()
         await sink.start(log)
-        killer = Killer(sink, table)
+        outside = Outside(table, table_format)
         try:
-            await kit.until(lambda: killer.commits() == 1, 240)  # the table is there, and empty
+            await kit.until(lambda: outside.commits() == 1, 240)  # the table is there, and empty
             for _ in range(4):
-                before = killer.commits()
+                before = outside.commits()
                 log.grow(2_500)
-                await killer.kill_when(lambda before=before: killer.commits() > before)
+                await kit.kill_job(sink, lambda before=before: outside.commits() > before)
                 check()
-            files = killer.data_files()
+            files = outside.data_files()
             log.grow(2_500)
-            await killer.kill_when(lambda: killer.data_files() > files)  # before its commit
+            await kit.kill_job(sink, lambda: outside.data_files() > files)  # before its commit
             check()
         finally:
             await sink.stop()
@@ -425,11 +610,83 @@ async def test_killed_jobs_and_lost_local_state_leave_every_row_once(
 
     await kill()
     await lose_everything()
-    contents = kit.read_table(table, APP_ID)
+    contents = kit.READERS[table_format](table, APP_ID)
     assert contents.mark == log.last == 5 * 2_500 + 3_000
     assert contents.is_exact
     assert kit.staged_names(directory / "staging") == []
-    assert (table / "ack_date=2026-01-02").is_dir()
+    data = table if table_format == "delta" else table / "data"
+    assert (data / "ack_date=2026-01-02").is_dir()
+
+
+def java_of(job_pid: int) -> int:
+    """The Java process of a job, 0 when there is none."""
+    for entry in Path("/proc").iterdir():
+        try:
+            is_ours = entry.name.isdigit() and os.getpgid(int(entry.name)) == job_pid
+            if is_ours and (entry / "comm").read_text().strip() == "java":
+                return int(entry.name)
+        except OSError:
+            continue  # it ended meanwhile
+    return 0
+
+
+@pytest.mark.crash
+async def test_java_alone_is_killed_and_the_sink_comes_back(
+    tmp_path: Path, spark: Any, kit: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its Python outlives it, and sees a connection that ends: in a commit, and in none."""
+    caplog.set_level(logging.INFO, "tidegate_sink_spark")
+    log, table = kit.MemoryLog(), tmp_path / "lake" / "table"
+    options = SparkSinkOptions(
+        table=str(table),
+        layout="plain",
+        commit_interval=0.1,
+        segment_rows=1_000,
+        segment_interval=0.05,
+        drain_on_stop=False,
+        niceness=0,
+        spark_conf=dict(spark.SHORT_JOB),
+    )
+    directory = tmp_path / "sink"
+    directory.mkdir()
+    context = SinkContext("lake", "gw", directory)
+    sink = SparkSink(context, options, SparkEngine(context, options), restart_delay=0.05)
+    outside = Outside(table, "delta")
+
+    def kill_java() -> None:
+        java = java_of(sink.job_pid)
+        assert java, "there is one while the job says how far it is"
+        os.kill(java, signal.SIGKILL)
+
+    async def comes_back(killed: int) -> None:
+        """One more problem was told, in one line with what to do, and everything is in the table."""
+        await kit.until(lambda: len(sink.health().problems) >= killed, 240)
+        await kit.until(lambda: log.released == log.last and sink.health().problem == "", 240)
+        contents = kit.READERS["delta"](table, APP_ID)
+        assert contents.is_exact
+        assert contents.mark == log.last
+
+    await sink.start(log)
+    try:
+        log.grow(10)
+        await kit.until(lambda: log.released == 10, 240)
+        assert (sink.health().target_files, sink.health().dead_rows) == (1, 0)
+        kill_java()  # it does nothing just now
+        log.grow(2_500)
+        await comes_back(1)
+        files = outside.data_files()
+        log.grow(2_500)
+        async with asyncio.timeout(240):
+            while outside.data_files() == files:
+                await asyncio.sleep(0.0005)
+        kill_java()  # it is about to commit, or just has
+        log.grow(10)
+        await comes_back(2)
+    finally:
+        await sink.stop()
+    told = {problem.text for problem in sink.health().problems}
+    assert all("Java machine ended" in text and "driver_memory" in text for text in told), told
+    assert not any("\n" in record.getMessage() or record.exc_info for record in caplog.records)
 
 
 def test_a_job_without_a_gateway_kills_itself(
@@ -447,3 +704,54 @@ def test_a_job_without_a_gateway_kills_itself(
     with (tmp_path / "stdin").open("w+b") as stdin, pytest.raises(SystemExit):
         run._follow_stdin(stdin, run.queue.SimpleQueue())
     assert done == [f"killpg {signal.SIGKILL}"]
+
+
+@pytest.mark.parametrize(
+    "table_format",
+    [
+        pytest.param("delta", marks=pytest.mark.long),
+        pytest.param("iceberg", marks=pytest.mark.crash),
+        pytest.param("parquet", marks=pytest.mark.long),
+    ],
+)
+def test_dead_letters_survive_a_job_that_dies_between_the_two_commits(
+    tmp_path: Path, spark: Any, kit: Any, table_format: str
+) -> None:
+    jobs = Jobs(tmp_path, spark, kit, table_format)
+    letters = jobs.table.with_name("table_dlq")
+
+    def contents() -> tuple[list[int], list[int]]:
+        return jobs.contents().sequences, kit.READERS[table_format](letters, APP_ID).sequences
+
+    async def main() -> None:
+        kit.stage_dead(jobs.staging, 1, 10, [3, 7])
+        kit.stage_dead(jobs.staging, 11, 12, [11, 12])
+        first = await jobs.start("one")
+        try:
+            await until_mark(first, 12)
+            assert tuple(map(sorted, contents())) == ([1, 2, 4, 5, 6, 8, 9, 10], [3, 7, 11, 12])
+            is_java = table_format != "parquet"
+            with (lock_path(jobs.table) if is_java else jobs.table / "_tidegate/lock").open(
+                "r+"
+            ) as lock:
+                # The table waits, its dead letters do not.
+                (fcntl.lockf if is_java else fcntl.flock)(lock, fcntl.LOCK_EX)
+                kit.stage_dead(jobs.staging, 13, 20, [14])
+                first.send(Command.COMMIT)
+                await kit.until(lambda: 14 in contents()[1], 120)
+                await first.end()
+        finally:
+            await first.end()
+        for path in jobs.staging.iterdir():
+            path.unlink()
+        kit.stage_dead(jobs.staging, 13, 20, [15])  # 14 can be read again, and 15 cannot
+        second = await jobs.start("two")
+        try:
+            await until_mark(second, 20)
+        finally:
+            await second.end()
+
+    asyncio.run(main())
+    rows, dead = contents()
+    assert sorted(dead) == [3, 7, 11, 12, 14, 15]
+    assert sorted(rows + dead) == list(range(1, 21))

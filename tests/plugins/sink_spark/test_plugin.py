@@ -83,13 +83,16 @@ def test_a_table_of_the_configuration_becomes_a_sink(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("table", "key"),
     [
-        ({"format": "iceberg"}, "format"),
+        ({"format": "orc"}, "format"),
         ({"layout": "none"}, "layout"),
         ({"commit_interval": "1ms"}, "commit_interval"),
         ({"segment_rows": 0}, "segment_rows"),
         ({"driver_memory": "100mb"}, "driver_memory"),
         ({"spark_conf": {"spark.ui.enabled": True}}, "spark_conf"),
         ({"tables": "/lake"}, "tables"),
+        ({"columns": {"n": 5}}, "columns"),
+        ({"body": "xml"}, "body"),
+        ({"partition_by": ["client_id"]}, "partition_by"),
     ],
 )
 def test_a_wrong_value_is_an_error_that_names_its_key(table: dict[str, object], key: str) -> None:
@@ -106,5 +109,35 @@ def test_options_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
         factory().create(context, SparkSinkOptions(jars="/nowhere/a.jar"))
     with pytest.raises(ConfigError, match=r"spark\.hadoop\.fs\.s3a\.x"):
         factory().create(context, SparkSinkOptions(spark_conf={"fs.s3a.x": "1"}))
+    with pytest.raises(ConfigError, match="is no type"):
+        factory().create(context, SparkSinkOptions(columns={"n": "int header:n"}))
+    with pytest.raises(ConfigError, match="not configured"):
+        factory().create(context, SparkSinkOptions(table="lake.t"))
+    with pytest.raises(ConfigError, match="has no effect with job 'submitted'") as caught:
+        factory().create(context, SparkSinkOptions(job="submitted", driver_idle=60.0))
+    assert caught.value.key == "driver_idle"
+    with pytest.raises(ConfigError, match="has no effect with engine 'deltalake'"):
+        factory().create(context, SparkSinkOptions(engine="deltalake", driver_idle=60.0))
     with pytest.raises(TypeError):
         factory().create(context, object())
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark_conf", {"spark.master": "local[1]"}),
+        ("java_home", "/jdk"),
+        ("jars", "download"),
+        ("jars_cache", "/jars"),
+        ("maven_repository", "file:///m"),
+        ("driver_memory", 2 << 30),
+        ("driver_idle", 60.0),
+    ],
+)
+def test_options_of_java_are_refused_where_there_is_none(
+    tmp_path: Path, key: str, value: object
+) -> None:
+    options = dataclasses.replace(SparkSinkOptions(format="parquet"), **{key: value})
+    with pytest.raises(ConfigError, match="has no effect with format 'parquet'") as caught:
+        factory().create(SinkContext("lake", "gw", tmp_path), options)
+    assert caught.value.key == key

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tidegate_sink_spark._process import TAIL_LINES, JobProcess
-from tidegate_sink_spark._protocol import Command, JobConfig, Mark, Stopped
+from tidegate_sink_spark._protocol import Command, JobConfig, Mark, Ready, Stopped
 
 FAKE_JOB = Path(__file__).with_name("fake_job.py")
 
@@ -55,6 +55,7 @@ async def test_a_job_gets_its_config_and_commands_and_reports(kit: Any, tmp_path
     first = await job.next_report()
     assert isinstance(first, Mark)
     assert (first.mark, first.rows, first.files) == (10, 10, 1)
+    assert await job.next_report() == Ready(10)
     kit.stage(tmp_path / "staging", 11, 15)
     job.send(Command.STOP)
     second = await job.next_report()

@@ -10,6 +10,7 @@ from tidegate_sink_spark._protocol import (
     Gap,
     JobConfig,
     Mark,
+    Ready,
     Report,
     Stopped,
     Unreadable,
@@ -40,6 +41,7 @@ CONFIG = JobConfig(
         Gap(3, 9),
         Unreadable("n", "p"),
         Failed("a\nb"),
+        Ready(7),
         Stopped(7),
     ],
 )

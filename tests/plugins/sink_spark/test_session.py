@@ -35,6 +35,23 @@ def test_delta_is_wired_and_the_time_zone_is_utc() -> None:
     assert found["spark.sql.session.timeZone"] == "UTC"
 
 
+def test_each_format_is_wired_alone() -> None:
+    def keys(table_format: str) -> str:
+        found = spark_conf(
+            jars=[],
+            driver_memory_bytes=1 << 30,
+            work_directory=Path("/w"),
+            overrides={},
+            table_format=table_format,
+        )
+        return " ".join([*found, *found.values()])
+
+    assert "IcebergSparkSessionExtensions" in keys("iceberg")
+    assert "delta" not in keys("iceberg")
+    assert "iceberg" not in keys("delta")
+    assert "delta" not in keys("parquet")
+
+
 def test_the_job_listens_on_loopback_only_and_has_no_web_page() -> None:
     found = conf()
     assert found["spark.driver.host"] == found["spark.driver.bindAddress"] == "127.0.0.1"

@@ -14,11 +14,14 @@ from typing import Any
 
 import pytest
 
-from tidegate.spi import ConfigError, SinkContext, StoreIOError
+from tidegate.spi import ConfigError, SinkContext, SinkLag, SinkState, StoreIOError
+from tidegate.spi.sink import unheard
 from tidegate_sink_spark import _runtime, _sink
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._runtime import JavaRuntime
 from tidegate_sink_spark._sink import SparkSink
+from tidegate_sink_spark._spark_engine import SparkEngine
+from tidegate_sink_spark.commits import lag
 
 FAKE_JOB = (sys.executable, str(Path(__file__).with_name("fake_job.py")))
 
@@ -32,6 +35,7 @@ class Bench:
         self.directory = directory / "sink"
         self.table = directory / "lake" / "table.json"
         self.jar = directory / "a.jar"
+        self.announce: Callable[[SinkLag], None] = unheard
         self.directory.mkdir()
         self.jar.touch()
 
@@ -45,12 +49,10 @@ class Bench:
             "stop_timeout": 20.0,
             "jars": str(self.jar),
         }
-        return SparkSink(
-            SinkContext("lake", "gw", self.directory),
-            SparkSinkOptions(**{**options, **changes}),
-            job_command=FAKE_JOB,
-            restart_delay=0.05,
-        )
+        context = SinkContext("lake", "gw", self.directory, announce_lag=self.announce)
+        chosen = SparkSinkOptions(**{**options, **changes})
+        engine = SparkEngine(context, chosen, job_command=FAKE_JOB)
+        return SparkSink(context, chosen, engine, restart_delay=0.05)
 
     def run(self, work: Callable[[SparkSink], Awaitable[None]], **changes: Any) -> SparkSink:
         """Start a sink, do *work*, stop it."""
@@ -152,8 +154,7 @@ def test_a_job_that_is_killed_is_started_again_and_nothing_is_lost_or_doubled(
             await bench.kit.until(lambda: sink.job_pid)
             bench.log.grow(13)
             before = sink.health().mark
-            await bench.kit.until(lambda before=before: sink.health().mark > before)
-            os.killpg(sink.job_pid, signal.SIGKILL) if sink.job_pid else None
+            await bench.kit.kill_job(sink, lambda before=before: sink.health().mark > before)
         await bench.until_mark(sink, 8 * 13)
 
     bench.run(work)
@@ -189,6 +190,28 @@ def test_without_draining_the_rest_comes_with_the_next_start(bench: Bench) -> No
 
     bench.run(work)
     assert bench.rows() == list(range(1, 26))
+
+
+def test_a_job_that_begins_while_the_last_rows_are_staged_commits_them(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = bench.log.read
+
+    async def slowly(*args: Any) -> Any:
+        if bench.log.last > 10:
+            await asyncio.sleep(1.5)  # longer than a job takes to begin and to look round
+        return await read(*args)
+
+    async def work(sink: SparkSink) -> None:
+        bench.log.grow(10)
+        await bench.until_mark(sink, 10)
+        os.killpg(sink.job_pid, signal.SIGKILL)
+        bench.log.grow(5)
+
+    monkeypatch.setattr(bench.log, "read", slowly)
+    bench.run(work)
+    assert bench.rows() == list(range(1, 16))
+    assert bench.log.released == 15
 
 
 async def test_a_stop_takes_no_longer_than_its_limit(bench: Bench) -> None:
@@ -269,6 +292,8 @@ def test_a_table_that_is_ahead_of_the_store_stops_the_sink(bench: Bench) -> None
         await bench.until_mark(sink, 30)
 
     bench.run(work)
+    (staging,) = (bench.directory / "staging").iterdir()
+    bench.kit.stage(staging, 21, 30)  # what was staged is from before, too
     bench.log = bench.kit.MemoryLog(last=12)
 
     async def restored(sink: SparkSink) -> None:
@@ -328,23 +353,21 @@ def test_a_job_that_hangs_is_replaced(bench: Bench, monkeypatch: pytest.MonkeyPa
 
 
 def test_an_idle_job_may_be_silent(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+
+    def count(is_busy: bool) -> float:
+        nonlocal looks
+        looks += not is_busy
+        return 3600.0 if is_busy else 0.01
+
+    monkeypatch.setattr(_sink, "patience", count)
+
     async def work(sink: SparkSink) -> None:
-        waits = 0
-
-        class Patience(float):
-            """A moment for a job that has done everything; without an end while it works."""
-
-            def __add__(self, interval: float) -> float:
-                nonlocal waits
-                is_idle = sink.health().mark == bench.log.last
-                waits += is_idle
-                return 0.01 if is_idle else 3600.0
-
-        monkeypatch.setattr(_sink, "SILENCE_MAX", Patience())
         bench.log.grow(10)
         await bench.until_mark(sink, 10)
         pid = sink.job_pid
-        await bench.kit.until(lambda: waits > 5)
+        looks_before = looks
+        await bench.kit.until(lambda: looks > looks_before + 5)
         bench.log.grow(10)
         await bench.until_mark(sink, 20)
         assert sink.job_pid == pid
@@ -410,3 +433,211 @@ def test_the_default_table_is_in_the_data_directory(bench: Bench) -> None:
     bench.run(work, table="")
     table = bench.directory / "lake" / "acknowledged"
     assert json.loads(table.read_text())["rows"] == [1]
+
+
+def test_the_sink_goes_on_behind_damaged_rows_whatever_dies(bench: Bench) -> None:
+    bench.log.damaged = {4, 5, 27, 40}
+
+    async def work(sink: SparkSink) -> None:
+        for last in (10, 30, 40):
+            bench.log.grow(last - bench.log.last)
+            await bench.until_mark(sink, last)
+            if sink.job_pid:
+                os.killpg(sink.job_pid, signal.SIGKILL)
+        await bench.kit.until(lambda: bench.log.released == 40)
+
+    # Each commit, to either table, is the last thing that its job does.
+    bench.run(work, spark_conf={"fake.die_after_commit": "1"})
+    letters = json.loads(Path(f"{bench.table}_dlq").read_text())
+    assert letters["rows"] == [4, 5, 27, 40]
+    assert all("wrong checksum" in reason for reason in letters["reasons"])
+    assert sorted(bench.rows() + letters["rows"]) == list(range(1, 41))
+    assert bench.staged() == []
+
+
+def test_a_job_that_waits_for_discarded_rows_is_replaced(bench: Bench, tmp_path: Path) -> None:
+    """`acknowledged_overflow = "discard_oldest"` while the table cannot be written."""
+    barrier = tmp_path / "table-refuses"
+    barrier.touch()
+
+    async def work(sink: SparkSink) -> None:
+        bench.log.grow(10)
+        await bench.kit.until(lambda: "told to fail" in sink.health().problem)
+        bench.log.released = 15
+        bench.log.grow(15)
+        (directory,) = (bench.directory / "staging").iterdir()
+        for path in directory.iterdir():
+            path.unlink()
+        barrier.unlink()
+        await bench.until_mark(sink, 25)
+
+    bench.run(work, spark_conf={"fake.fail_while_exists": str(barrier)})
+    assert bench.rows()[-10:] == list(range(16, 26))
+
+
+def test_a_sink_that_takes_some_destinations_releases_all(bench: Bench) -> None:
+    """And one that was killed between goes on, from whatever the log has released."""
+
+    async def work(sink: SparkSink) -> None:
+        bench.log.grow(100)
+        await bench.kit.until(lambda: bench.log.released == 100)
+        assert sink.health().problem == ""
+
+    async def again(sink: SparkSink) -> None:
+        await bench.kit.until(lambda: sink.job_pid)
+        bench.log.grow(20)
+        await bench.kit.until(lambda: bench.log.released == 120)
+        os.kill(sink.job_pid, signal.SIGKILL)
+        bench.log.grow(20)
+        await bench.kit.until(lambda: bench.log.released == 140)
+
+    bench.run(work, include=("orders.1",))
+    bench.log._grown = asyncio.Event()  # of another loop
+    bench.run(again, include=("orders.1",))
+    assert bench.rows() == list(range(1, 141, 3))
+    assert bench.staged() == []
+
+
+def test_a_sink_that_takes_nothing_for_long_lets_the_log_go(bench: Bench) -> None:
+    async def work(sink: SparkSink) -> None:
+        bench.log.grow(500)
+        await bench.kit.until(lambda: bench.log.released == 500)
+
+    sink = bench.run(work, include=("none",))
+    assert sink.health().problem == ""
+    assert bench.rows() == []
+
+
+async def test_two_sinks_into_one_table_are_refused(bench: Bench, tmp_path: Path) -> None:
+    first, context = bench.make(), SinkContext("other", "gw", tmp_path)
+    options = SparkSinkOptions(table=str(bench.table), include=("a",))
+    second = SparkSink(context, options, SparkEngine(context, options, job_command=FAKE_JOB))
+    await first.start(bench.log)
+    try:
+        with pytest.raises(ConfigError, match="is a table of the sink 'lake' already"):
+            await second.start(bench.kit.MemoryLog())
+        await second.stop()
+        with pytest.raises(ConfigError):
+            await second.start(bench.kit.MemoryLog())
+    finally:
+        await first.stop()
+    await second.start(bench.kit.MemoryLog())
+    await second.stop()
+
+
+def test_a_row_that_comes_after_a_pause_does_not_wait_for_the_interval(bench: Bench) -> None:
+    async def work(sink: SparkSink) -> None:
+        bench.log.grow(10)
+        await bench.until_mark(sink, 10)
+
+    bench.run(work, commit_interval=3600.0, segment_interval=3600.0)
+
+
+def test_an_idle_sink_makes_no_commits(bench: Bench) -> None:
+    async def work(sink: SparkSink) -> None:
+        bench.log.grow(10)
+        await bench.until_mark(sink, 10)
+        version = json.loads(bench.table.read_text())["version"]
+        reads = bench.log.reads
+        await asyncio.sleep(0.5)  # five intervals
+        assert json.loads(bench.table.read_text())["version"] == version
+        assert bench.log.reads <= reads + 1
+
+    bench.run(work)
+
+
+def test_an_idle_job_is_let_go_and_comes_back_with_the_next_row(bench: Bench) -> None:
+    async def work(sink: SparkSink) -> None:
+        pids: set[int] = set()
+        for turn in range(1, 4):
+            bench.log.grow(7)
+            await bench.kit.until(lambda: sink.job_pid)
+            pids.add(sink.job_pid)
+            await bench.until_mark(sink, 7 * turn)
+            await bench.kit.until(lambda: sink.health().state is SinkState.ASLEEP)
+            await bench.kit.until(lambda: not sink.job_pid)
+            assert (sink.health().running, sink.health().problem) == (True, "")
+        assert len(pids) == 3
+
+    bench.run(work, driver_idle=0.05)
+    assert bench.rows() == list(range(1, 22))
+
+
+def test_a_stop_wakes_a_sleeping_job_for_the_last_rows(bench: Bench) -> None:
+    async def work(sink: SparkSink) -> None:
+        await bench.kit.until(lambda: sink.health().state is SinkState.ASLEEP)
+        await bench.kit.until(lambda: not sink.job_pid)
+        bench.log.grow(25)
+
+    bench.run(work, driver_idle=0.05, segment_interval=3600.0)
+    assert bench.rows() == list(range(1, 26))
+
+
+@pytest.mark.parametrize("is_staged", [False, True])
+def test_a_gateway_that_ends_while_its_job_sleeps_loses_and_doubles_nothing(
+    bench: Bench, is_staged: bool
+) -> None:
+    async def ends() -> None:
+        sink = bench.make(driver_idle=0.05, drain_on_stop=False)
+        await sink.start(bench.log)
+        bench.log.grow(10)
+        await bench.until_mark(sink, 10)
+        await bench.kit.until(lambda: sink.health().state is SinkState.ASLEEP)
+        bench.log.grow(10)
+        if is_staged:
+            await bench.kit.until(lambda: sink.health().staged == 20)
+        await sink.stop()  # what is staged stays, as after a kill
+
+    asyncio.run(ends())
+    bench.log._grown = asyncio.Event()
+
+    async def work(sink: SparkSink) -> None:
+        await bench.until_mark(sink, 20)
+        await bench.kit.until(lambda: sink.health().state is SinkState.ASLEEP)
+        bench.log.grow(5)
+        await bench.until_mark(sink, 25)
+
+    bench.run(work, driver_idle=0.05)
+    assert bench.rows() == list(range(1, 26))
+
+
+def test_a_job_that_is_killed_when_it_was_let_go_is_a_failure_like_any_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(sink: SparkSink) -> None:
+        bench.log.grow(10)
+        await bench.until_mark(sink, 10)
+        assert sink._committer is not None
+        sink._committer.is_asleep = True  # its STOP is on the way
+        os.killpg(sink.job_pid, signal.SIGKILL)
+        await bench.kit.until(lambda: "killed by SIGKILL" in sink.health().problem)
+        bench.log.grow(10)
+        await bench.until_mark(sink, 20)
+
+    bench.run(work)
+    assert bench.rows() == list(range(1, 21))
+
+
+def test_rows_that_do_not_reach_the_table_in_time_are_told(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    barrier = tmp_path / "table-refuses"
+    barrier.touch()
+    monkeypatch.setattr(lag, "CALM_MIN", 0.01)
+    told: list[SinkLag] = []
+    bench.announce = told.append
+
+    async def work(sink: SparkSink) -> None:
+        bench.log.grow(20)
+        await bench.kit.until(lambda: told)
+        await bench.kit.until(lambda: "told to fail" in sink.health().problem)
+        barrier.unlink()
+        await bench.until_mark(sink, 20)
+        await bench.kit.until(lambda: len(told) == 2)
+
+    bench.run(work, lag_goal=1.0, spark_conf={"fake.fail_while_exists": str(barrier)})
+    assert [(each.name, each.goal_seconds, each.is_over) for each in told] == [
+        ("lake", 1.0, False),
+        ("lake", 1.0, True),
+    ]
+    assert told[0].lag_seconds > 1.0

@@ -12,6 +12,7 @@ import pytest
 from tidegate.spi import StoreClosedError, StoreIOError
 from tidegate_sink_spark.staging import arrow, staging
 from tidegate_sink_spark.staging.files import list_staged, staged_name, temporary_name
+from tidegate_sink_spark.staging.selection import Selection
 from tidegate_sink_spark.staging.staging import Staging, StagingLimits
 
 
@@ -26,6 +27,7 @@ class Bench:
             "staging_bytes": 1 << 30,
         }
         write_parquet = changes.pop("write_parquet", arrow.write_parquet)
+        selection = Selection(include=changes.pop("include", ()))
         self.directory = directory
         self.log = log
         self.staging = Staging(
@@ -33,6 +35,7 @@ class Bench:
             directory,
             StagingLimits(**{**limits, **changes}),
             gateway_name="gw",
+            selection=selection,
             write_parquet=write_parquet,
         )
 
@@ -76,7 +79,7 @@ async def test_a_segment_is_sealed_at_its_row_limit(kit: Any, tmp_path: Path) ->
     assert bench.ranges() == [(1, 10), (11, 20), (21, 25)]
     assert bench.sequences() == list(range(1, 26))
     assert bench.staging.position == 25
-    assert bench.staging.size_bytes == sum(f.size_bytes for f in list_staged(tmp_path))
+    assert bench.staging.amount.size_bytes == sum(f.size_bytes for f in list_staged(tmp_path))
 
 
 async def test_segments_of_many_chunks_hold_every_row_in_order(kit: Any, tmp_path: Path) -> None:
@@ -256,7 +259,7 @@ async def test_a_closed_store_ends_staging(kit: Any, tmp_path: Path) -> None:
 
 async def test_a_log_that_is_not_dense_is_never_staged(kit: Any, tmp_path: Path) -> None:
     log = kit.MemoryLog(last=5, make=lambda n: kit.acknowledged(n + 1))
-    bench = Bench(tmp_path, log, segment_interval=0.01)
+    bench = Bench(tmp_path, log, segment_interval=0.01, stops_at_bad_row=True)
     await bench.staging.recover(0)
     task = asyncio.create_task(bench.staging.run())
     await kit.until(lambda: "when asked for those behind 0" in bench.staging.problem)
@@ -320,3 +323,67 @@ async def test_staging_is_not_absurdly_slow(kit: Any, tmp_path: Path) -> None:
     started = time.process_time()
     await staged(Bench(tmp_path, log))
     assert (time.process_time() - started) / 20_000 < 200e-6
+
+
+async def test_only_rows_that_the_sink_takes_are_staged(kit: Any, tmp_path: Path) -> None:
+    """Every third row is of orders.1; a file says how many of its range it holds."""
+    bench = Bench(tmp_path, kit.MemoryLog(last=25), segment_rows=10, include=("orders.1",))
+    await staged(bench)
+    assert bench.sequences() == [1, 4, 7, 10, 13, 16, 19, 22, 25]
+    assert [(file.lo, file.hi, file.rows) for file in list_staged(tmp_path)] == [
+        (1, 10, 4),
+        (11, 20, 3),
+        (21, 25, 2),
+    ]
+    assert bench.log.releases == []
+
+
+async def test_rows_that_no_sink_takes_are_released_without_a_file(
+    kit: Any, tmp_path: Path
+) -> None:
+    bench = Bench(tmp_path, kit.MemoryLog(last=25), segment_rows=10, include=("none",))
+    await staged(bench)
+    assert bench.ranges() == []
+    assert bench.log.releases == [10, 20, 25]
+    assert bench.staging.sealed == 0
+
+
+async def test_what_lies_behind_a_staged_row_is_released_when_the_table_has_that_row(
+    kit: Any, tmp_path: Path
+) -> None:
+    """Of 60 rows only the 15th is the sink's."""
+
+    def make(n: int) -> Any:
+        return kit.acknowledged(n, destination="queue://mine" if n == 15 else "queue://other")
+
+    async def work(bench: Bench) -> None:
+        await kit.until(lambda: bench.log.reads > 6)
+        assert bench.log.releases == [10]
+        assert bench.ranges() == [(1, 20)]
+        await bench.staging.discard_through(20)
+        assert bench.log.released == 60
+
+    bench = Bench(
+        tmp_path, kit.MemoryLog(last=60, make=make), segment_rows=10, include=("queue://mine",)
+    )
+    await staged(bench, work)
+    assert bench.ranges() == []
+
+
+async def test_a_restart_of_a_sink_that_takes_some_continues_the_range(
+    kit: Any, tmp_path: Path
+) -> None:
+    log = kit.MemoryLog(last=11)
+    await staged(Bench(tmp_path, log, segment_rows=5, include=("orders.1",)))
+    assert [(file.lo, file.hi) for file in list_staged(tmp_path)] == [(1, 5), (6, 10)]
+    log.grow(9)
+    bench = Bench(tmp_path, log, segment_rows=5, include=("orders.1",))
+    await staged(bench)
+    assert bench.ranges() == [(1, 5), (6, 10), (11, 15), (16, 20)]
+    assert bench.sequences() == [1, 4, 7, 10, 13, 16, 19]
+    for path in tmp_path.glob("*.parquet"):
+        path.unlink()
+    log.released = 12  # what is gone was not the sink's, or is in the table
+    await staged(Bench(tmp_path, log, segment_rows=50, include=("orders.1",)), mark=10)
+    assert bench.ranges() == [(11, 20)]
+    assert bench.sequences() == [13, 16, 19]

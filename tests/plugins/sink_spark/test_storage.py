@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from tidegate.spi.private_files import closed_umask
 from tidegate_sink_spark.staging.files import staged_name, temporary_name
-from tidegate_sink_spark.staging.storage import StagingDirectory, sync_directory
+from tidegate_sink_spark.staging.storage import Amount, StagingDirectory, sync_directory
 
 
 def test_sealing_makes_one_file_with_the_name_of_its_range(kit: Any, tmp_path: Path) -> None:
@@ -51,15 +52,15 @@ def test_a_failed_write_leaves_nothing(kit: Any, tmp_path: Path) -> None:
 
 def test_recovery_of_nothing_makes_the_directory(tmp_path: Path) -> None:
     found = StagingDirectory(tmp_path / "a" / "b").recover(17)
-    assert (found.position, found.files, found.size_bytes) == (17, 0, 0)
+    assert (found.position, found.amount) == (17, Amount())
     assert (tmp_path / "a" / "b").is_dir()
 
 
 def test_recovery_continues_behind_the_staged_files(kit: Any, tmp_path: Path) -> None:
     paths = [kit.stage(tmp_path, 1, 10), kit.stage(tmp_path, 11, 15)]
     found = StagingDirectory(tmp_path).recover(0)
-    assert (found.position, found.files) == (15, 2)
-    assert found.size_bytes == sum(path.stat().st_size for path in paths)
+    assert (found.position, found.amount.files) == (15, 2)
+    assert found.amount.size_bytes == sum(path.stat().st_size for path in paths)
 
 
 def test_recovery_removes_a_half_written_file(kit: Any, tmp_path: Path) -> None:
@@ -102,12 +103,28 @@ def test_only_files_that_the_mark_has_passed_whole_are_discarded(kit: Any, tmp_p
     kit.stage(tmp_path, 1, 10)
     second = kit.stage(tmp_path, 11, 20)
     staging = StagingDirectory(tmp_path)
-    assert staging.discard_through(19) == second.stat().st_size
+    assert staging.discard_through(19) == Amount(1, 10, second.stat().st_size)
     assert kit.staged_names(tmp_path) == [staged_name(11, 20)]
-    assert staging.discard_through(20) == 0
+    assert staging.discard_through(20) == Amount()
     assert kit.staged_names(tmp_path) == []
 
 
 def test_a_directory_that_is_gone_cannot_be_synced(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         sync_directory(tmp_path / "gone")
+
+
+@pytest.mark.parametrize(("is_shared", "modes"), [(False, (0o700, 0o600)), (True, (0o750, 0o640))])
+def test_what_a_cluster_reads_is_as_open_as_the_operator_says(
+    kit: Any, tmp_path: Path, is_shared: bool, modes: tuple[int, int]
+) -> None:
+    before = os.umask(0o027)
+    try:
+        with closed_umask():
+            directory = StagingDirectory(tmp_path / "shared" / "gw", is_shared=is_shared)
+            directory.recover(0)
+            path = directory.seal(1, 2, kit.batch(1, 2)).path
+    finally:
+        os.umask(before)
+    assert (path.parent.stat().st_mode & 0o777, path.stat().st_mode & 0o777) == modes
+    assert path.parent.parent.stat().st_mode & 0o777 == modes[0]

@@ -161,7 +161,7 @@ def _sample(name: str, number: int) -> object:
     if name in (
         "destination", "client_id", "protocol", "content_type", "reply_to", "headers", "owner",
         "subscription", "name", "filter", "selector", "store_id", "journal", "place", "duplicate_id",
-        "branch_id", "principal", "session_key",
+        "branch_id", "principal", "reason", "session_key",
     ):  # fmt: skip
         return f"{name} {number}"
     if name in ("durable", "qos", "shared", "direction", "state", "priority"):

@@ -83,7 +83,7 @@ def test_for_the_log_it_is_written_without_a_reference() -> None:
     assert rows(written, "add_pending") == [(1, 2, 0, 100, 0)]
     assert len(rows(written, "add_message")) == 2
     assert rows(written, "add_acknowledged") == [
-        (8, 1, 1, 1001, 2000, "client", "subscription", "stomp")
+        (8, 1, 1, 1001, 2000, "client", "subscription", "stomp", "", 1, 0, "")
     ]
     assert made.removed == {}
     # It is in no list, so nobody need be asked what the database held before.

@@ -17,6 +17,7 @@ from tidegate.spi import (
     InflightRecord,
     InflightState,
     Message,
+    RecoveredDestination,
     Session,
     Subscription,
 )
@@ -131,9 +132,10 @@ def test_bindings_come_back_as_they_were() -> None:
     assert codec.decoded(Session, COLUMNS.session(session)[-1], "t") == session
     assert codec.decoded(InflightRecord, COLUMNS.inflight(inflight)[-1], "t") == inflight
     assert COLUMNS.inflight(inflight)[:3] == codec.inflight_key("c", InflightDirection.OUT, 65535)
-    assert (
-        codec.name(COLUMNS.destination(AddDestination("topic://ü\0", 0))[-1], "t") == "topic://ü\0"
-    )
+    row = COLUMNS.destination(AddDestination("topic://ü\0", 0, "ann\0"))
+    assert row[1:4] == ("topic://ü\ufffd", 0, "ann\ufffd")
+    found = codec.decoded(RecoveredDestination, row[-1], "t")
+    assert found == RecoveredDestination("topic://ü\0", 0, "ann\0")
 
 
 def test_damaged_values_are_reported_with_their_place() -> None:
@@ -142,7 +144,7 @@ def test_damaged_values_are_reported_with_their_place() -> None:
     with pytest.raises(CorruptRecordError, match="session table"):
         codec.decoded(Session, b"\x01", "session table")
     with pytest.raises(CorruptRecordError, match="destination table"):
-        codec.name(b"\xff", "destination table")
+        codec.decoded(RecoveredDestination, b"\xff", "destination table")
 
 
 def test_keys_have_one_length_for_names_of_any_length() -> None:

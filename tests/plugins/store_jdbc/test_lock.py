@@ -39,6 +39,7 @@ async def bodies(where: Path, options: JdbcOptions) -> dict[int, str]:
     return {stored.sequence: stored.message.body.decode() for stored in page}
 
 
+@pytest.mark.long
 async def test_a_stopped_master_that_wakes_up_cannot_write_on_postgres(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
@@ -68,6 +69,7 @@ async def test_a_stopped_master_that_wakes_up_cannot_write_on_postgres(
     assert list(found) == list(range(1, max(found) + 1))
 
 
+@pytest.mark.long
 async def test_a_stopped_master_that_wakes_up_cannot_write_on_sqlite(tmp_path: Path) -> None:
     options = JdbcOptions(lock_policy="wait", **QUICK)
     with Child(tmp_path, "master", "step", options) as master:

@@ -58,7 +58,8 @@ class TestConformanceOnPostgres(LongModel):
         return postgres_options(postgres, tmp_path)
 
 
-class TestConformanceWithSmallCleanups(LongModel):
+@pytest.mark.long
+class TestConformanceWithSmallCleanups(StoreConformance):
     """Every clean-up takes many transactions."""
 
     @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import ssl
 from pathlib import Path
@@ -24,7 +25,15 @@ from jdbc_kit import (
 )
 from postgres_server import PostgresServer
 
-from tidegate.spi import ConfigError, Message, StoreIOError, StoreUnavailableError
+from tidegate.spi import (
+    Acknowledge,
+    AddMessage,
+    ConfigError,
+    Message,
+    StoreContext,
+    StoreIOError,
+    StoreUnavailableError,
+)
 from tidegate_store_jdbc import (
     STATEMENTS,
     DatabaseError,
@@ -171,10 +180,43 @@ async def test_the_size_is_that_of_all_tables(postgres: PostgresServer, tmp_path
     before = store.statistics().disk_bytes
     assert before > 0
     await write(store, QUEUE, add(1, size=1_000_000))
-    await store._measure()  # pyright: ignore[reportPrivateUsage]
+    await store._room.measure()  # pyright: ignore[reportPrivateUsage]
     assert store.statistics().disk_bytes > before + 900_000
     assert await pending(store) == [1]
     await store.close()
+
+
+async def test_a_limit_of_the_store_needs_to_know_what_can_be_used_again(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    """Tables do not shrink when their rows are deleted: without that it would be full for ever."""
+    options = postgres_options(postgres, tmp_path)
+    context = StoreContext(tmp_path, "test", store_limit=1 << 30)
+    await ask(postgres, "DROP EXTENSION IF EXISTS pg_freespacemap")
+    with pytest.raises(ConfigError, match="CREATE EXTENSION pg_freespacemap") as caught:
+        await JdbcStore(context, options).open()
+    assert "broker.store_limit" in str(caught.value)
+    await ask(postgres, 'CREATE SCHEMA IF NOT EXISTS "own Room"')
+    await ask(postgres, 'CREATE EXTENSION pg_freespacemap SCHEMA "own Room"')
+    store = JdbcStore(context, options)
+    await store.open()
+    numbers = range(1, 41)
+    # Larger than a page, so that they are in the table for large values.
+    added = [Message("queue://q", random.randbytes(50_000)) for _ in numbers]
+    pairs = zip(numbers, added, strict=True)
+    await write(store, QUEUE, *[AddMessage(number, message, (1,)) for number, message in pairs])
+    await store._room.measure()  # pyright: ignore[reportPrivateUsage]
+    full = store.statistics()
+    assert full.used_bytes > 1_500_000
+    await write(store, Acknowledge(1, tuple(range(1, 40))))
+    await ask(postgres, f"VACUUM (TRUNCATE off) {prefix(tmp_path)}TIDEGATE_MSGS")
+    await store._room.measure()  # pyright: ignore[reportPrivateUsage]
+    left = store.statistics()
+    assert left.disk_bytes >= full.disk_bytes - 500_000
+    assert left.used_bytes < full.used_bytes / 2
+    assert left.used_bytes >= 50_000
+    await store.close()
+    await ask(postgres, "DROP EXTENSION pg_freespacemap")
 
 
 async def test_tables_may_live_in_a_schema(postgres: PostgresServer, tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -23,8 +25,10 @@ from jdbc_kit import (
 from postgres_server import PostgresServer
 
 from tidegate.spi import (
+    Acknowledge,
     AddDestination,
     AddMessage,
+    CorruptRecordError,
     Message,
     RemoveDestination,
     StoreClosedError,
@@ -39,6 +43,58 @@ async def until(condition: object) -> None:
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.005)
+
+
+async def test_what_was_consumed_is_room_for_new_messages(tmp_path: Path) -> None:
+    """SQLite's file does not shrink: a full disk would never be enough again."""
+    store, _ = await opened(tmp_path)
+    await write(store, QUEUE, *[add(number) for number in range(1, 1001)])
+    await store._room.measure()  # pyright: ignore[reportPrivateUsage] - what its maintenance does
+    before = store.statistics()
+    await write(store, Acknowledge(1, tuple(range(1, 1001))))
+    await store._room.measure()  # pyright: ignore[reportPrivateUsage]
+    after = store.statistics()
+    assert after.disk_bytes >= before.disk_bytes
+    assert after.reusable_bytes - before.reusable_bytes > 1000 * 100
+    assert store.capabilities.directories == (tmp_path,)
+    await store.close()
+
+
+async def test_the_wal_is_given_back_when_the_disk_is_nearly_full(tmp_path: Path) -> None:
+    """What it took of the disk would be missing for ever if nothing is written any more."""
+    context = StoreContext(tmp_path, "test", disk_free_limit=1 << 60)
+    wal = tmp_path / "tidegate.db-wal"
+    for store in (new_store(tmp_path), JdbcStore(context, JdbcOptions())):
+        await store.open()
+        is_given_back = store._context is context  # pyright: ignore[reportPrivateUsage]
+        first = 1001 if is_given_back else 1
+        await write(store, QUEUE, *[add(n, size=6000) for n in range(first, first + 1000)])
+        assert wal.stat().st_size > 4 << 20
+        await store._room.measure()  # pyright: ignore[reportPrivateUsage] - what its maintenance does
+        assert (wal.stat().st_size == 0) is is_given_back
+        await store.close()
+
+
+async def test_what_the_wal_will_take_is_claimed_before_it_is_taken(tmp_path: Path) -> None:
+    """SQLite was 15 to 39 MB below what was to stay free: the WAL grows, and its pages go into the file, too."""
+    file, wal = tmp_path / "tidegate.db", tmp_path / "tidegate.db-wal"
+    store, _ = await opened(tmp_path)
+    page = 4096
+    wal_full = 8192 * (page + 24) + (4 << 20)
+    before = 0
+    for first in range(1, 1001, 200):
+        await write(store, QUEUE, *[add(n, size=6000) for n in range(first, first + 200)])
+        found = store.statistics()  # of now, not of a second ago
+        assert found.disk_bytes > before + 200 * 6000
+        before = found.disk_bytes
+        file_bytes, wal_bytes = file.stat().st_size, wal.stat().st_size
+        assert file_bytes + wal_bytes + found.claimed_bytes == found.disk_bytes + wal_full
+        assert 0 < wal_bytes < wal_full
+    await store.close()
+    store, _ = await opened(tmp_path)
+    assert store.statistics().claimed_bytes <= wal_full
+    assert store.statistics().disk_bytes >= before
+    await store.close()
 
 
 async def test_a_removed_queue_is_gone_at_once_and_deleted_bit_by_bit(tmp_path: Path) -> None:
@@ -117,6 +173,32 @@ async def test_a_released_message_stays_while_another_list_holds_it(tmp_path: Pa
     assert [row.sequence for row in page.rows] == [1]
     await store.release_acknowledged(2)
     assert sqlite_rows(tmp_path, "SELECT COUNT(*) FROM TIDEGATE_MSGS") == [(0,)]
+    await store.close()
+
+
+async def test_damaged_rows_of_the_log_say_what_is_whole_and_those_that_are_gone_are_left_out(
+    tmp_path: Path,
+) -> None:
+    store, _ = await opened(tmp_path, keep=True)
+    await write(store, QUEUE, *[add(n) for n in range(1, 5)])
+    await write(store, ack(1, 2, 3, 4))
+    with contextlib.closing(sqlite3.connect(tmp_path / "tidegate.db")) as connection:
+        connection.execute("UPDATE TIDEGATE_MSGS SET message = x'c1ff' WHERE sequence = 2")
+        connection.execute("DELETE FROM TIDEGATE_MSGS WHERE sequence = 3")
+        connection.commit()
+    with pytest.raises(CorruptRecordError) as caught:
+        await store.acknowledged(0, 10, ANY_SIZE)
+    assert caught.value.known is None
+    with pytest.raises(CorruptRecordError) as caught:
+        await store.acknowledged(1, 1, ANY_SIZE)
+    known = caught.value.known
+    assert known is not None
+    assert (known.ack_sequence, known.sequence, known.message.body) == (2, 2, add(2).message.body)
+    assert caught.value.raw == b"\xc1\xff"
+    page = await store.acknowledged(2, 1, ANY_SIZE)
+    assert ([row.ack_sequence for row in page.rows], page.last) == ([4], 4)
+    await store.release_acknowledged(4)
+    assert store.log_statistics().first == 5
     await store.close()
 
 

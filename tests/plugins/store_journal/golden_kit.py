@@ -45,6 +45,9 @@ PHONE = Subscription(3, "phone", "alerts/#", "topic://alerts.>", True, owner="an
 SESSION = Session(
     "key of the phone", 60, options={"a": "b"}, protocol="mqtt", owner="ann", client_id="phone"
 )
+SHARED = Subscription(
+    6, "phone", "$queue/orders", "queue://orders", True, owner="ann", session=SESSION.key
+)
 INFLIGHT = InflightRecord(
     SESSION.key, InflightDirection.OUT, 7, InflightState.PUBLISHED, "alerts/#", 22
 )
@@ -76,11 +79,12 @@ async def fill(store: JournalStore, directory: Path) -> Path:
         await store.write(WriteBatch(list(operations)))
 
     await write(
-        AddDestination("queue://orders", 1),
-        AddDestination("queue://split", 4),
+        AddDestination("queue://orders", 1, "ann", producers_paused=True),
+        AddDestination("queue://split", 4, consumers_paused=True),
         PutSubscription(LAPTOP),
         PutSubscription(PHONE),
         PutSession(SESSION),
+        PutSubscription(SHARED),
         SetRetained(RETAINED),
         AddDuplicateId("queue://orders", "dup-1", 1),
     )
@@ -89,7 +93,7 @@ async def fill(store: JournalStore, directory: Path) -> Path:
         await write(AddMessage(sequence, message(sequence), lists))
     await write(PutInflight(INFLIGHT))
     for row in ROWS:
-        await write(Acknowledge(1, (row,), (1000 + row,), 2000, "client", "sub", "stomp"))
+        await write(Acknowledge(1, (row,), (1000 + row,), 2000, "client", "sub", "stomp", "ann"))
     await write(AddMessage(50, message(50), (5,)), PutBranch(BRANCH))
     for sequence, size in zip(range(51, 56), (300, 300, 300, 3000, 3000), strict=True):
         await write(AddMessage(sequence, message(sequence, size, "queue://split"), (4,)))

@@ -54,7 +54,6 @@ def options(**changes: Any) -> JournalOptions:
         "journal_max_file_length": 64 * KB,
         "checkpoint_interval": 3600.0,
         "cleanup_interval": 3600.0,
-        "disk_free_limit": 0,
     }
     return JournalOptions(**{**values, **changes})
 
@@ -77,10 +76,17 @@ def new_store(
     *,
     keep: bool = False,
     persistent: bool = True,
+    disk_free_limit: int = 0,
     **changes: Any,
 ) -> JournalStore:
     """A store that is not open."""
-    context = StoreContext(where, "test", persistent=persistent, keep_acknowledged=keep)
+    context = StoreContext(
+        where,
+        "test",
+        persistent=persistent,
+        keep_acknowledged=keep,
+        disk_free_limit=disk_free_limit,
+    )
     return JournalStore(context, options(**changes), storage)
 
 

@@ -380,7 +380,7 @@ RECORDED = (
 )
 BY_NAME = {profile.name: profile for profile in RECORDED}
 #: Of `make test`; with the others they are in `make long`, and at every point in `make crash`.
-_USUAL = ("steady", "sparse", "folders")
+_USUAL = ("steady", "sparse")
 
 
 #: What must have happened to files in a load, by name of the profile: kind and a part of the name.

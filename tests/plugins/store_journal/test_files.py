@@ -31,10 +31,9 @@ async def data_files(
         options = JournalOptions(
             journal_max_file_length=LENGTH,
             journal_min_files=files_min,
-            disk_free_limit=free_limit,
             **more,
         )
-        files = DataFiles(storage, executor, options, store_id=STORE_ID)
+        files = DataFiles(storage, executor, options, store_id=STORE_ID, free_limit=free_limit)
         yield files
         await files.close()
 

@@ -30,6 +30,7 @@ from tidegate.spi import (
     Message,
     Move,
     Operation,
+    Outcome,
     PutBranch,
     PutInflight,
     PutSession,
@@ -77,16 +78,21 @@ MESSAGE = Message(
     b"\x00\xff",
     "queue://answers",
     payload_format=0,
+    owner="alice",
+    protocol_version="1.2",
+    stored_at=1_700_000_000_000_001,
 )
-SUBSCRIPTION = Subscription(3, "c", "n", "topic://a.>", True, 1, True, "mqtt", "g", {"k": "v"})
+SUBSCRIPTION = Subscription(
+    3, "c", "n", "topic://a.>", True, 1, True, "mqtt", "g", {"k": "v"}, session="key"
+)
 OPERATIONS: list[Operation] = [
-    AddDestination("queue://orders", 1),
+    AddDestination("queue://orders", 1, "o", consumers_paused=True),
     AddDestination("topic://news", 0),
     PutSubscription(SUBSCRIPTION),
     AddMessage(7, MESSAGE, (1,)),
     AddMessage(8, MESSAGE, (1, 3)),
     AddMessage(9, Message("topic://news", b""), (3,)),
-    Acknowledge(1, (7,), (11,), 12, "consumer", "sub-1", "mqtt"),
+    Acknowledge(1, (7,), (11,), 12, "consumer", "sub-1", "mqtt", "principal", (3,), reason="r"),
     Discard(3, (8,), DiscardReason.EXPIRED),
     RecordDelivery(1, (8,), (2,)),
     Move(3, 9, 1, 10, Message("queue://dlq", b"moved")),
@@ -103,7 +109,9 @@ OPERATIONS: list[Operation] = [
 ]
 
 
-ROWS = AckBlock(11, 3, 1_700_000_002_000_000, "c", "s", "mqtt", (8,), (), (5,))
+_WHO = ("c", "s", "mqtt")
+_HOW = ("p", Outcome.ACKNOWLEDGED, "r", (2,))
+ROWS = AckBlock(11, 3, 1_700_000_002_000_000, *_WHO, (8,), (), (5,), *_HOW)
 
 
 BRANCH = Branch(
@@ -114,7 +122,7 @@ BRANCH = Branch(
     0,
     "c",
     "stomp",
-    (LockedMessages(1, (8, 10), (5, 6), "consumer", "s", "stomp", True),),
+    (LockedMessages(1, (8, 10), (5, 6), "consumer", "s", "stomp", True, "p", (1, 2)),),
     ((11, "queue://orders", "id"),),
 )
 BRANCH_OPERATIONS: list[Operation] = [
@@ -202,6 +210,7 @@ def test_the_golden_file_decodes_into_copies_and_their_rows() -> None:
     (rows,) = effects.copied_rows
     assert (rows.first, rows.pending_list, rows.client_id) == (11, 3, "c")
     assert (rows.sequences, rows.locations, rows.delivered_at) == ((8,), [], (5,))
+    assert (rows.principal, rows.reason, rows.delivery_counts) == ("p", "r", (2,))
     for sequence, place, _ in effects.copies:
         _, offset, size, _ = _format.location_parts(place)
         begin = offset - DATA_OFFSET

@@ -18,11 +18,19 @@ from golden_kit import (
     RETAINED,
     ROWS,
     SESSION,
+    SHARED,
     opened_store,
 )
 from journal_kit import ANY_SIZE
 
-from tidegate.spi import AddMessage, Message, RecoveredState, StoredMessage, WriteBatch
+from tidegate.spi import (
+    AddMessage,
+    Message,
+    RecoveredDestination,
+    RecoveredState,
+    StoredMessage,
+    WriteBatch,
+)
 from tidegate_store_journal import JournalStore
 from tidegate_store_journal.tools.verify import verify
 
@@ -38,10 +46,10 @@ async def page(store: JournalStore, pending_list: int) -> list[StoredMessage]:
 
 
 async def check(store: JournalStore, state: RecoveredState, how: str) -> None:
-    assert {item.destination: item.pending_list for item in state.destinations} == {
-        "queue://orders": 1,
-        "queue://split": 4,
-    }
+    assert sorted(state.destinations, key=lambda item: item.pending_list) == [
+        RecoveredDestination("queue://orders", 1, "ann", producers_paused=True),
+        RecoveredDestination("queue://split", 4, consumers_paused=True),
+    ]
     orders = await page(store, 1)
     assert [item.sequence for item in orders] == ORDERS
     split = await page(store, 4)
@@ -52,7 +60,11 @@ async def check(store: JournalStore, state: RecoveredState, how: str) -> None:
         assert item.message.received_at == 5
     assert [item.sequence for item in await page(store, 2)] == [21]
     assert [item.sequence for item in await page(store, 3)] == [21, 22]
-    assert sorted(state.subscriptions, key=lambda item: item.pending_list) == [LAPTOP, PHONE]
+    assert sorted(state.subscriptions, key=lambda item: item.pending_list) == [
+        LAPTOP,
+        PHONE,
+        SHARED,
+    ]
     assert (list(state.sessions), list(state.inflight)) == ([SESSION], [INFLIGHT])
     assert list(state.retained) == [RETAINED]
     assert list(await store.recovered_branches()) == [BRANCH]

@@ -27,9 +27,9 @@ async def journal(tmp_path: Path) -> Path:
     store, _ = await opened(tmp_path, keep=True, journal_max_file_length=64 * KB)
     await write(
         store,
-        AddDestination("queue://orders", 1),
+        AddDestination("queue://orders", 1, "ann"),
         AddDestination("topic://news", 0),
-        PutSubscription(Subscription(2, "laptop", "news", "topic://news", True)),
+        PutSubscription(Subscription(2, "laptop", "news", "topic://news", True, owner="bob")),
     )
     for sequence in range(1, 9):
         await write(store, add(sequence, 1, 2, size=20_000))
@@ -49,6 +49,7 @@ def test_lists_say_whose_they_are_and_what_is_in_them(journal: Path) -> None:
         (2, "durable subscription", "topic://news", "laptop", "news"),
         (7, "unknown list", "", "", ""),
     ]
+    assert [item.principal for item in found.lists] == ["ann", "bob", ""]
     assert [
         (item.messages, item.body_bytes, item.first_sequence, item.delivered)
         for item in found.lists
@@ -91,7 +92,7 @@ def test_a_file_that_is_put_away_meanwhile_is_left_out(journal: Path) -> None:
 
 
 async def test_the_list_of_a_prepared_branch_says_whose_it_is(tmp_path: Path) -> None:
-    branch = Branch(BranchId(1, b"one"), 7, client_id="manager")
+    branch = Branch(BranchId(1, b"one", owner="ann"), 7, client_id="manager")
 
     store, _ = await opened(tmp_path)
     await write(store, AddDestination("queue://q", 1), add(1, 7), PutBranch(branch))
@@ -99,7 +100,7 @@ async def test_the_list_of_a_prepared_branch_says_whose_it_is(tmp_path: Path) ->
     found = report(tmp_path / "journal", silent)
     held = next(item for item in found.lists if item.pending_list == 7)
     assert (held.kind, held.client_id, held.messages) == ("prepared branch", "manager", 1)
-    assert held.subscription == str(branch.branch_id)
+    assert (held.subscription, held.principal) == (str(branch.branch_id), "ann")
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from journal_kit import KB, add, data_files, opened, write
 
-from tidegate.spi import ConfigError, ConfiguredStore, Progress
+from tidegate.spi import ConfigError, ConfiguredStore
 from tidegate_store_journal.log.names import NamedStorage
 from tidegate_store_journal.options import JournalOptions
 from tidegate_store_journal.plugin import JournalStoreFactory
@@ -22,7 +22,7 @@ from tidegate_store_journal.tools.located import (
 
 
 class Host:
-    """A host whose configuration names *plugin*."""
+    """Of a host what is needed here: its configuration names *plugin*."""
 
     def __init__(self, plugin: str, directory: Path) -> None:
         self.plugin = plugin
@@ -31,19 +31,9 @@ class Host:
     def store(self, config: Path | None) -> ConfiguredStore:
         return ConfiguredStore(self.plugin, JournalStoreFactory(), JournalOptions(), self.directory)
 
-    def extension_options(self, config: Path | None, plugin: str) -> Sequence[object]:
-        raise NotImplementedError
 
-    def print_json(self, value: object) -> None: ...
-    def print_table(self, headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None: ...
-    def progress(self) -> Progress:
-        raise NotImplementedError
-
-    def export_store(self, store: ConfiguredStore, target: Path) -> Mapping[str, int]:
-        raise NotImplementedError
-
-    def import_store(self, store: ConfiguredStore, source: Path) -> Mapping[str, int]:
-        raise NotImplementedError
+def host_of(plugin: str, directory: Path) -> Any:
+    return Host(plugin, directory)
 
 
 @pytest.fixture
@@ -55,7 +45,7 @@ async def journal(tmp_path: Path) -> Path:
 
 
 def test_a_configuration_names_the_directory(journal: Path) -> None:
-    host = Host("journal", journal.parent)
+    host = host_of("journal", journal.parent)
     assert directory_of(find_store(host, Path("any.toml"), None)) == journal
     assert directory_of(find_store(host, None, journal)) == journal
     with pytest.raises(ConfigError, match="not both"):
@@ -64,11 +54,11 @@ def test_a_configuration_names_the_directory(journal: Path) -> None:
 
 def test_another_store_is_not_taken_for_a_journal(journal: Path) -> None:
     with pytest.raises(ConfigError, match=r"any\.toml has a store of the plugin 'jdbc'"):
-        find_store(Host("jdbc", journal.parent), Path("any.toml"), None)
+        find_store(host_of("jdbc", journal.parent), Path("any.toml"), None)
 
 
 def test_a_directory_alone_is_opened_with_the_size_that_its_files_have(journal: Path) -> None:
-    store = find_store(Host("jdbc", journal), None, journal)
+    store = find_store(host_of("jdbc", journal), None, journal)
     assert directory_of(store) == journal
     assert isinstance(store.options, JournalOptions)
     assert store.options.file_length == 128 * KB
@@ -112,7 +102,7 @@ async def test_the_names_of_a_preset_are_found_and_go_on(
     file = place / folder / ("db-1.log" if preset == "kahadb" else "data-1")
     assert file.is_file()
     assert directory_around(file) == place
-    options = find_store(Host("jdbc", place), None, place).options
+    options = find_store(host_of("jdbc", place), None, place).options
     assert isinstance(options, JournalOptions)
     assert (options.preset, options.file_length) == (preset, 64 * KB)
     assert options.directory == str(place)

@@ -89,6 +89,14 @@ async def test_the_watch_says_when_room_is_short_and_when_it_is_back(
             assert (room.is_short, room.is_urgent, room.event.is_set()) == (True, True, True)
             await room.look()
             assert not room.is_short
+            storage.free = 600
+            room.reusable = lambda: 10_000  # half of the limit counts, and no more
+            await room.require()
+            storage.free = 499
+            await room.look()
+            assert room.is_short
+            storage.free = 500
+            await room.look()
             storage.free_bytes = broken  # type: ignore[method-assign]  # a fault
             await room.look()
             assert not room.is_short  # unknown is not short

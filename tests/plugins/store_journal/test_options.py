@@ -20,7 +20,6 @@ def test_defaults_are_those_of_the_documents() -> None:
     assert defaults.journal_disk_sync_interval == 1.0
     assert defaults.checkpoint_interval == 5.0
     assert defaults.cleanup_interval == 30.0
-    assert defaults.disk_free_limit == 50 << 20
     assert defaults.slow_sync_threshold == 0.5
     assert defaults.persistent_index is True
     assert defaults.max_checkpoint_message_add_size == 100_000
@@ -39,7 +38,6 @@ def test_defaults_are_those_of_the_documents() -> None:
         ("journal_disk_sync_interval", "0s"),
         ("checkpoint_interval", "0s"),
         ("cleanup_interval", "2d"),
-        ("disk_free_limit", "much"),
         ("journal_file_size", "1kb"),
         ("journal_pool_files", -2),
         ("journal_compact_percentage", 51),

@@ -23,6 +23,15 @@ def factory() -> MessageStoreFactory:
     return found
 
 
+def test_a_limit_that_an_empty_journal_could_be_above_is_refused(tmp_path: Path) -> None:
+    made = JournalOptions(journal_max_file_length=1 << 20)
+    for limit in (0, 4 << 20):
+        factory().create(StoreContext(tmp_path, "test", store_limit=limit), made)
+    with pytest.raises(ConfigError, match=r"broker\.store_limit \(") as caught:
+        factory().create(StoreContext(tmp_path, "test", store_limit=(4 << 20) - 1), made)
+    assert caught.value.key == "journal_max_file_length"
+
+
 class TestConformance(StoreConformance):
     """The same kit that a third party's store runs."""
 
@@ -33,7 +42,7 @@ class TestConformance(StoreConformance):
     @pytest.fixture
     def store_options(self) -> object:
         # Small files, so that the kit's few hundred messages fill several.
-        return options(disk_free_limit=1 << 20)
+        return options()
 
 
 @pytest.mark.long
@@ -53,15 +62,16 @@ class TestConformanceOfAPreset(TestConformance):
                 "journal_buffer_timeout": 0.001,
                 "journal_buffer_size": 4096,
             }
-        return options(preset=request.param, disk_free_limit=1 << 20, **changes)
+        return options(preset=request.param, **changes)
 
 
+@pytest.mark.long
 class TestConformanceWithoutIndex(TestConformance):
     """Every start reads all data files."""
 
     @pytest.fixture
     def store_options(self) -> object:
-        return options(disk_free_limit=1 << 20, persistent_index=False)
+        return options(persistent_index=False)
 
 
 class OneDisk:

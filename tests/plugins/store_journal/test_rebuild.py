@@ -64,7 +64,7 @@ async def told(store: JournalStore, state: RecoveredState) -> tuple[Any, ...]:
         state.store_id,
         state.last_sequence,
         state.last_pending_list,
-        sorted((item.destination, item.pending_list) for item in state.destinations),
+        sorted((item.destination, item.pending_list, item.owner) for item in state.destinations),
         sorted(state.subscriptions, key=lambda item: item.pending_list),
         sorted(state.sessions, key=lambda item: item.key),
         sorted(state.inflight, key=lambda item: (item.session, item.packet_id)),
@@ -157,8 +157,8 @@ async def test_deleting_the_metadata_store_changes_nothing(tmp_path: Path, seed:
     subscription = Subscription(3, "c", "n", "topic://t", True)
     await write(
         store,
-        AddDestination("queue://one", 1),
-        AddDestination("queue://two", 2),
+        AddDestination("queue://one", 1, "ann"),
+        AddDestination("queue://two", 2, "bob"),
         AddDestination("queue://four", 4),
         PutSubscription(subscription),
         PutSubscription(Subscription(5, "c", "gone", "topic://t", True)),

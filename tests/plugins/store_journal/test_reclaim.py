@@ -8,9 +8,11 @@ import logging
 from pathlib import Path
 
 import pytest
-from journal_kit import KB, CrashStorage, ack, add, opened, pending, write, write_only
+from journal_kit import KB, CrashStorage, ack, add, opened, options, pending, write, write_only
 
+from tidegate.spi import AddDestination, StoreContext, is_store_low_again
 from tidegate_store_journal import JournalStore
+from tidegate_store_journal.space import maintenance
 from tidegate_store_journal.space.reclaim import Reclaim
 
 
@@ -86,6 +88,7 @@ async def test_a_store_that_cannot_put_files_away_goes_on_and_tries_again_later(
     assert reclaim_of(store).reclaim()
     await until(lambda: not reclaim_of(store).is_wanted)
     assert store._files.pool_count > 5  # pyright: ignore[reportPrivateUsage]
+    assert store.statistics().reusable_bytes > 5 * 64 * KB
     assert await pending(store) == []
     await store.close()
 
@@ -235,4 +238,30 @@ async def test_messages_of_which_two_fill_a_file_are_not_copied_round_and_round(
     reclaim = reclaim_of(store)
     await until(lambda: not reclaim.is_wanted)
     assert store._compactor.copied_messages < 100  # pyright: ignore[reportPrivateUsage]
+    await store.close()
+
+
+@pytest.mark.parametrize("is_limited", [True, False])
+async def test_a_store_at_its_limit_gets_room_back_wherever_there_is_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_limited: bool
+) -> None:
+    """Each file is alive to a half: worth no copies, until publishers wait for what they would bring."""
+    monkeypatch.setattr(maintenance, "ROOM_CHECK_SECONDS", 0.01)
+    limit = 30 * 64 * KB
+    context = StoreContext(tmp_path, "test", store_limit=limit if is_limited else 0)
+    store = JournalStore(context, options(journal_max_file_length=64 * KB))
+    await store.open()
+    await write(store, AddDestination("queue://q", 1))
+    sequence = 0
+    while store.statistics().used_bytes < limit:
+        await write(store, *[add(sequence + step, size=1000) for step in range(1, 11)])
+        sequence += 10
+    await write(store, ack(*range(1, sequence, 2)))
+    if is_limited:
+        await until(lambda: is_store_low_again(store.statistics().used_bytes, limit))
+        assert store.statistics().used_bytes > sequence // 2 * 1000
+    else:
+        await asyncio.sleep(0.2)
+        assert not is_store_low_again(store.statistics().used_bytes, limit)
+    assert await pending(store) == list(range(2, sequence + 1, 2))
     await store.close()

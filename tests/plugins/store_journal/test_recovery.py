@@ -25,6 +25,7 @@ from tidegate.spi import (
     CorruptRecordError,
     PutSubscription,
     RecoveredState,
+    RemoveSubscription,
     Subscription,
 )
 from tidegate_store_journal.log import format as _format
@@ -110,18 +111,20 @@ async def test_spares_of_another_length_are_replaced(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------- restarts
 
 
-async def test_subscriptions_that_are_not_durable_are_gone_for_good_after_a_kill(
+async def test_subscriptions_that_are_not_durable_are_told_after_a_kill_and_gone_when_they_are_removed(
     tmp_path: Path,
 ) -> None:
     store, _ = await opened(tmp_path / "a")
     durable = Subscription(1, "c", "d", "topic://t", True)
-    await write(
-        store,
-        PutSubscription(durable),
-        PutSubscription(Subscription(2, "c", "e", "topic://t", False)),
-        add(1, 1, 2),
-    )
+    other = Subscription(2, "c", "e", "topic://t", False)
+    await write(store, PutSubscription(durable), PutSubscription(other), add(1, 1, 2))
     copy = killed(tmp_path / "a", tmp_path / "b")
+    await store.close()
+    store, state = await opened(copy)
+    assert sorted(state.subscriptions, key=lambda item: item.pending_list) == [durable, other]
+    assert set(state.pending) == {1, 2}
+    assert await pending(store, 2) == [1]
+    await write(store, RemoveSubscription(2))
     await store.close()
     for _ in range(2):
         store, state = await opened(copy)
@@ -140,7 +143,9 @@ def same(left: RecoveredState, right: RecoveredState) -> bool:
             state.store_id,
             state.last_sequence,
             state.last_pending_list,
-            sorted((item.destination, item.pending_list) for item in state.destinations),
+            sorted(
+                (item.destination, item.pending_list, item.owner) for item in state.destinations
+            ),
             sorted(state.subscriptions, key=lambda item: item.pending_list),
             sorted(state.sessions, key=lambda item: item.key),
             sorted(state.inflight, key=lambda item: (item.session, item.packet_id)),

@@ -48,6 +48,7 @@ def expected(first: int, last: int) -> list[tuple[int, int, bytes]]:
     return [(number, number, b"%d" % number) for number in range(first, last + 1)]
 
 
+@pytest.mark.long
 async def test_a_log_that_nobody_reads_does_not_fill_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -354,6 +354,30 @@ async def test_damaged_messages_are_reported_and_the_others_are_read(tmp_path: P
     await store.close()
 
 
+async def test_a_damaged_row_of_the_log_that_is_asked_for_alone_says_what_is_whole(
+    tmp_path: Path,
+) -> None:
+    storage = CrashStorage()
+    store, _ = await opened(tmp_path, storage, keep=True)
+    await write(store, add(1))
+    offset = store._appender.tail.offset  # pyright: ignore[reportPrivateUsage]
+    await write(store, add(2))
+    await write(store, add(3), ack(1, 2, 3))
+    storage.flip("journal-0000000001.data", offset + 64 + 36 + 20)
+    with pytest.raises(CorruptRecordError) as caught:
+        await store.acknowledged(0, 10, ANY_SIZE)
+    assert caught.value.known is None
+    assert len((await store.acknowledged(0, 1, ANY_SIZE)).rows) == 1
+    with pytest.raises(CorruptRecordError) as caught:
+        await store.acknowledged(1, 1, ANY_SIZE)
+    known = caught.value.known
+    assert known is not None
+    assert (known.ack_sequence, known.sequence, known.message.body) == (2, 2, b"")
+    assert b"queue://q" in caught.value.raw
+    assert [row.sequence for row in (await store.acknowledged(2, 9, ANY_SIZE)).rows] == [3]
+    await store.close()
+
+
 # --------------------------------------------------------------------------- files and ownership
 
 
@@ -539,6 +563,7 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("journal_type", JOURNAL_TYPES)
+@pytest.mark.long
 async def test_a_real_kill_under_load_loses_nothing_that_was_confirmed(
     tmp_path: Path, journal_type: str
 ) -> None:

@@ -123,6 +123,7 @@ def ends(journal: Path) -> dict[str, int]:
     return found
 
 
+@pytest.mark.long
 def test_a_flipped_bit_anywhere_in_the_batches_is_found(journal: Path) -> None:
     chance = random.Random(1)
     for name, end in ends(journal).items():
@@ -216,7 +217,7 @@ def test_metadata_that_says_something_else_than_the_data_files_is_damage(journal
     rebuilt = look(journal / "journal", rebuilt=True).index
     assert list(differences(saved, rebuilt)) == []
     assert saved.list_of(1).pop_sealed((4,)) != [None]
-    saved.destinations["queue://other"] = 5
+    saved.destinations["queue://other"] = AddDestination("queue://other", 5)
     assert list(differences(saved, rebuilt)) == [
         "message 4 of list 1 is pending in the data files, not in it",
         "destination queue://other is only in it",

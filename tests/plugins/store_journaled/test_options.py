@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tidegate.spi import ConfigError, parse_options
+from tidegate.spi import ConfigError, StoreContext, parse_options
 from tidegate_store_journaled import JournaledOptions
 from tidegate_store_journaled._options import check_journal, journal_options
+from tidegate_store_journaled.plugin import JournaledStoreFactory
 
 
 def test_defaults_are_those_of_the_documents() -> None:
@@ -48,6 +51,25 @@ def test_what_cannot_work_together_is_refused(options: JournaledOptions, key: st
     with pytest.raises(ConfigError) as caught:
         check_journal(options)
     assert caught.value.key == key
+
+
+def test_files_without_life_are_put_away_as_soon_as_the_database_has_what_was_in_them() -> None:
+    """Every 30 s only, publishes were refused for 28 s after everything had been consumed."""
+    told = journal_options(JournaledOptions())
+    assert (
+        told.cleanup_interval == told.checkpoint_interval < JournaledOptions().checkpoint_interval
+    )
+
+
+def test_a_limit_that_an_empty_journal_could_be_above_is_refused(tmp_path: Path) -> None:
+    least = 2 * 5 * (20 << 20)
+    for limit in (0, least):
+        context = StoreContext(tmp_path, "test", store_limit=limit)
+        JournaledStoreFactory().create(context, JournaledOptions())
+    context = StoreContext(tmp_path, "test", store_limit=least - 1)
+    with pytest.raises(ConfigError, match=r"broker\.store_limit") as caught:
+        JournaledStoreFactory().create(context, JournaledOptions())
+    assert caught.value.key == "journal_log_file_size"
 
 
 def test_no_secret_is_in_their_text() -> None:

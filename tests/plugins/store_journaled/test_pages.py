@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from jdbc_kit import QUEUE, ack, add, pending
 from journaled_kit import checkpoint, opened, write
 
-from tidegate.spi import RecordDelivery
+from tidegate.spi import CorruptRecordError, RecordDelivery
 
 
 @pytest.mark.parametrize("quick", [False, True])
@@ -56,4 +59,31 @@ async def test_delivery_counts_of_the_journal_replace_those_of_the_database(tmp_
     store, _ = await opened(tmp_path)
     page = await store.page_in(1, 0, 10, 1 << 30)
     assert [stored.delivery_count for stored in page] == [4, 0, 5]
+    await store.close()
+
+
+async def test_damaged_rows_of_the_log_say_what_is_whole_and_those_that_are_gone_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = await opened(tmp_path, keep=True, use_quick_journal=True)
+    await write(store, QUEUE, *[add(n) for n in range(1, 4)])
+    await checkpoint(store)
+    await write(store, ack(1, 2, 3))
+    await checkpoint(store)
+    with contextlib.closing(sqlite3.connect(tmp_path / "tidegate.db")) as connection:
+        connection.execute("DELETE FROM TIDEGATE_MSGS WHERE sequence = 3")
+        connection.commit()
+    page = await store.acknowledged(2, 1, 1 << 20)
+    assert (page.rows, page.last) == ([], 3)
+
+    async def none_of_them(numbers: Sequence[int]) -> dict[int, bytes]:
+        assert numbers
+        return {}
+
+    monkeypatch.setattr(store._front, "bodies", none_of_them)  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(CorruptRecordError, match="does not have its body") as caught:
+        await store.acknowledged(0, 1, 1 << 20)
+    known = caught.value.known
+    assert known is not None
+    assert (known.ack_sequence, known.message.destination) == (1, "queue://q")
     await store.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jdbc_kit import LongModel, postgres_options, prefix
+from jdbc_kit import postgres_options, prefix
 from postgres_server import PostgresServer
 
 from tidegate.spi import ConfigError, MessageStore, MessageStoreFactory, StoreContext
@@ -58,7 +58,8 @@ class TestConformance(StoreConformance):
         return options(checkpoint_interval=0.02)
 
 
-class TestConformanceBeforeACheckpoint(LongModel, TestConformance):
+@pytest.mark.long
+class TestConformanceBeforeACheckpoint(TestConformance):
     """Everything is read from the journal's side, and goes to the database when it is closed."""
 
     @pytest.fixture
@@ -66,7 +67,8 @@ class TestConformanceBeforeACheckpoint(LongModel, TestConformance):
         return options(checkpoint_interval=3600)
 
 
-class TestConformanceOfTheQuickJournal(LongModel, TestConformance):
+@pytest.mark.long
+class TestConformanceOfTheQuickJournal(TestConformance):
     """Bodies stay in the journal."""
 
     @pytest.fixture
@@ -74,7 +76,8 @@ class TestConformanceOfTheQuickJournal(LongModel, TestConformance):
         return options(checkpoint_interval=0.01, use_quick_journal=True)
 
 
-class TestConformanceOnPostgres(LongModel):
+@pytest.mark.long
+class TestConformanceOnPostgres(StoreConformance):
     """On a server."""
 
     @pytest.fixture

@@ -289,6 +289,7 @@ def confirmed(child: Child, tag: str) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("quick", [False, True], ids=["journal", "quick"])
+@pytest.mark.long
 async def test_a_killed_process_loses_nothing_that_it_confirmed(
     server: PostgresServer | None, tmp_path: Path, quick: bool
 ) -> None:
@@ -304,6 +305,7 @@ async def test_a_killed_process_loses_nothing_that_it_confirmed(
     assert list(found) == list(range(1, max(found) + 1))
 
 
+@pytest.mark.long
 async def test_a_stopped_master_that_wakes_up_hands_its_journal_over(
     server: PostgresServer | None, tmp_path: Path
 ) -> None:
@@ -411,4 +413,21 @@ async def test_without_its_journal_a_master_confirms_only_what_is_surely_its_own
     lease._sure_until = 0.0  # pyright: ignore[reportPrivateUsage]
     with pytest.raises(StoreIOError):
         await write(store, add(3))
+    await store.close()
+
+
+async def test_what_a_checkpoint_will_take_of_the_disk_is_claimed(tmp_path: Path) -> None:
+    made = options(journal_log_file_size=1 << 20, checkpoint_interval=3600)
+    store, _ = await opened(tmp_path, made)
+    await write(store, QUEUE)
+    await checkpoint(store)
+    before = store.statistics()
+    await write(store, *[add(number, size=10_000) for number in range(1, 21)])
+    assert store.statistics().claimed_bytes >= before.claimed_bytes + 200_000
+    await checkpoint(store)
+    after = store.statistics()
+    assert after.claimed_bytes < before.claimed_bytes + 200_000
+    async with asyncio.timeout(30):  # the database is looked at now and then
+        while store.statistics().disk_bytes < before.disk_bytes + 200_000:
+            await asyncio.sleep(0.05)
     await store.close()

@@ -172,6 +172,9 @@ class FakeConnection:
             raise AccessError("somebody else")
         self._call("authenticated_again", exchange.principal)
 
+    def may_take(self, destination: str) -> bool:
+        return True
+
     def _call(self, name: str, details: Any, token: object = None) -> None:
         if name in self.errors:
             raise self.errors[name]
@@ -241,6 +244,9 @@ class FakeConnection:
         self, key: str, sequences: Sequence[int], token: Any = None, transaction: Any = None
     ) -> None:
         self._call("reject", (key, list(sequences)), token)
+
+    def refuse(self, key: str, sequences: Any, reason: str) -> None:
+        self._call("refuse", (key, list(sequences), reason))
 
     def record_inflight(self, put: Any = (), remove: Any = (), token: Any = None) -> None:
         self._call("record_inflight", (list(put), list(remove)), token)
@@ -312,10 +318,10 @@ class FakeBroker:
     version = "0"
     large_bodies = None
 
-    def socket_opened(self) -> bool:
+    def socket_opened(self, size: int) -> bool:
         return True
 
-    def socket_closed(self) -> None:
+    def socket_closed(self, size: int) -> None:
         pass
 
     def unauthenticated_holds(self, peer, size) -> None:

@@ -13,9 +13,12 @@ from tidegate_protocols.mqtt import (
     Connect,
     MqttOptions,
     Pingreq,
+    Properties,
     Puback,
     Publish,
+    Pubrec,
     Pubrel,
+    ReasonCode,
     Subscribe,
     TopicRequest,
 )
@@ -61,6 +64,21 @@ def test_messages_and_acknowledgements_do_not_trouble_the_session(begin, connect
     assert connection.take("acknowledge") == [("a", [41], None)]
     ((message, _),) = connection.take("publish")
     assert (message.destination, message.received_at) == ("topic://b", NOW_US)
+
+
+def test_what_a_client_of_5_0_refuses_is_told_with_its_reason(begin, connection, stored):
+    conversation = begin(level=5)
+    assert list(conversation.subscribe(Subscribe(1, (TopicRequest("a", 2),)))) == []
+    conversation.deliver("a", [stored(41, qos=1), stored(42, qos=2)])
+    puback = Puback(1, ReasonCode.NOT_AUTHORIZED, Properties(reason_string="not mine"))
+    conversation.receive([puback], NOW_US, never)
+    conversation.control(Pubrec(2, ReasonCode.QUOTA_EXCEEDED))
+    conversation.settle()
+    assert connection.take("acknowledge") == []
+    assert connection.take("refuse") == [
+        ("a", [41], "0x87 not authorized: not mine"),
+        ("a", [42], "0x97 quota exceeded"),
+    ]
 
 
 def test_what_the_session_ends_is_read_no_further(begin, connection):

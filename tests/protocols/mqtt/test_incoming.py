@@ -280,7 +280,9 @@ def test_a_client_may_send_as_many_as_were_announced(connected):
     client.sends(Publish("a", b"4", 1, 4), Publish("a", b"5", 2, 5), Publish("a", b"6", 0))
     assert not client.link.is_closing
     client.sends(Publish("a", b"7", 1, 7))
-    (packet,) = client.gets()
+    client.durable()
+    *answers, packet = client.gets()
+    assert answers == [Puback(4), Pubrec(5)]
     assert (type(packet), packet.reason_code) == (Disconnect, ReasonCode.RECEIVE_MAXIMUM_EXCEEDED)
     assert len(messages(client)) == 6
 
@@ -308,6 +310,7 @@ def test_a_repetition_and_an_unneeded_pubrel_change_nothing(connected):
     client = connected(receive_maximum=1)
     client.sends(Publish("a", b"", 2, 1), Publish("a", b"", 2, 1, False, True), Pubrel(9))
     client.sends(Publish("a", b"", 1, 2))
+    client.durable()
     assert client.gets()[-1].reason_code == ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
 
 

@@ -510,8 +510,9 @@ async def test_the_receive_maximum_counts_large_messages(case):
     assert it.state() is SessionState.CONNECTED, "the error waits its turn"
     it.bodies.finish_door.set()
     await settled()
+    *answers, packet = it.answers()
     assert it.state() is SessionState.CLOSED
-    (packet,) = it.client.gets()
+    assert answers == [Puback(1), Puback(2)]
     assert packet.reason_code == ReasonCode.RECEIVE_MAXIMUM_EXCEEDED
 
 

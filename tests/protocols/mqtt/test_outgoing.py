@@ -206,7 +206,8 @@ def test_a_packet_limit_never_exceeds_what_mqtt_can_say():
     ("qos", "is_own", "asked"),
     [
         (0, True, []),
-        (1, True, [("acknowledge", ("a", [2], None))]),  # as if it had been delivered
+        # As if it had been delivered, but for its row.
+        (1, True, [("refuse", ("a", [2], "21 bytes are longer than the client takes"))]),
         (1, False, [("reject", ("a", [2]))]),  # another member may be able to take it
     ],
 )

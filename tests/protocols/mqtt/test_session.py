@@ -1062,3 +1062,147 @@ def test_no_bytes_whatever_upset_a_session(make_client, data):
     client.hangs_up()
     assert client.session.state is SessionState.CLOSED
     assert client.runtime.pending_timers == 0
+
+
+# --------------------------------------------------------------------- refused behind other packets
+
+BAD = b"\xf6\x00"
+
+
+def test_the_end_waits_for_what_came_before(client_5):
+    client_5.sends(Publish("a", b"1", 1, 1), Publish("a", b"2", 2, 2), BAD, Pingreq())
+    assert client_5.session.state is SessionState.REFUSED
+    assert (client_5.gets(), client_5.link.is_closing) == ([], False)
+    assert client_5.connection.take("writable") == [False]
+    client_5.sends(Publish("a", b"late", 1, 3))
+    first, second, farewell = client_5.connection.tokens
+    client_5.session.confirmed([first])
+    assert (client_5.gets(), client_5.link.is_closing) == ([Puback(1)], False)
+    client_5.session.confirmed([second, farewell])
+    received, goodbye = client_5.gets()
+    assert (received, goodbye.reason_code) == (Pubrec(2), ReasonCode.MALFORMED_PACKET)
+    assert client_5.link.is_closing
+    assert client_5.connection.take("disconnect") == [], "the broker is in the middle of telling us"
+    client_5.runtime.advance(0)
+    assert client_5.connection.take("disconnect") == [LOST]
+    assert len(client_5.connection.take("publish")) == 2
+    client_5.hangs_up()
+    assert client_5.runtime.pending_timers == 0
+
+
+def test_before_5_0_the_end_waits_without_a_word(client):
+    client.sends(Publish("a", b"1", 1, 1), BAD)
+    assert (client.gets(), client.link.is_closing) == ([], False)
+    client.durable()
+    assert (client.gets(), client.link.is_closing) == ([Puback(1)], True)
+
+
+def test_what_failed_before_is_answered_and_then_the_end_comes(client_5):
+    client_5.sends(Publish("a", b"1", 1, 1), BAD)
+    first, farewell = client_5.connection.tokens
+    client_5.session.failed(first, StoreFullError("full"))
+    client_5.session.failed(farewell, StoreFullError("full"))
+    answer, goodbye = client_5.gets()
+    assert (answer.packet_id, answer.reason_code) == (1, ReasonCode.QUOTA_EXCEEDED)
+    assert goodbye.reason_code == ReasonCode.MALFORMED_PACKET
+
+
+def test_before_5_0_what_failed_before_is_the_end(client):
+    client.sends(Publish("a", b"1", 1, 1), Publish("a", b"2", 1, 2), BAD)
+    first, second, farewell = client.connection.tokens
+    for token in (first, second, farewell):
+        client.session.failed(token, StoreFullError("full"))
+    assert (client.gets(), client.link.is_closing) == ([], True)
+    client.runtime.advance(0)
+    assert client.connection.take("disconnect") == [LOST]
+
+
+def test_a_refused_client_that_leaves_is_noticed(client_5):
+    client_5.sends(Publish("a", b"1", 1, 1), BAD)
+    client_5.hangs_up()
+    assert client_5.connection.take("disconnect") == [LOST]
+    client_5.durable()
+    assert client_5.gets() == []
+
+
+def test_a_refused_client_that_falls_silent_is_noticed_and_one_that_does_not_is_not(make_client):
+    client = make_client()
+    client.connects(level=5, keep_alive=10)
+    client.sends(Publish("a", b"1", 1, 1), BAD)
+    for _ in range(5):
+        client.runtime.advance(10)
+        client.sends(Pingreq())
+    assert (client.gets(), client.link.is_closing) == ([], False)
+    client.runtime.advance(15)
+    (goodbye,) = client.gets()
+    assert goodbye.reason_code == ReasonCode.KEEP_ALIVE_TIMEOUT
+
+
+def test_what_a_refused_client_sends_is_metered_and_not_kept(make_client):
+    client = make_client()
+    read = []
+    client.connection.meter = read.append
+    client.connects(level=5)
+    client.sends(Publish("a", b"1", 1, 1), BAD)
+    read.clear()
+    for _ in range(3):
+        client.sends(b"\x30" + b"\xff" * 1000)
+    assert read == [1001] * 3
+    assert client.session._codec.waiting_bytes == 0
+
+
+def test_another_client_may_take_over_from_a_refused_one(client_5):
+    client_5.sends(Publish("a", b"1", 1, 1), BAD)
+    client_5.session.closed(ConnectionEndedError("taken-over", "another one"))
+    (goodbye,) = client_5.gets()
+    assert goodbye.reason_code == ReasonCode.SESSION_TAKEN_OVER
+    client_5.durable()
+    assert client_5.gets() == []
+
+
+# ----------------------------------------------------------------- who sends no more and reads on
+
+
+def test_who_sends_no_more_hears_what_came_before(client_5):
+    client_5.sends(Publish("a", b"1", 1, 1))
+    assert client_5.session.input_ended()
+    assert (client_5.gets(), client_5.link.is_closing) == ([], False)
+    client_5.durable()
+    assert (client_5.gets(), client_5.link.is_closing) == ([Puback(1)], True)
+    client_5.runtime.advance(0)
+    assert client_5.connection.take("disconnect") == [LOST]
+    client_5.hangs_up()
+    assert client_5.runtime.pending_timers == 0
+
+
+def test_who_sends_no_more_and_waits_for_nothing_is_gone(client_5):
+    assert not client_5.session.input_ended()
+    assert client_5.link.is_closing
+    assert client_5.connection.take("disconnect") == [LOST]
+
+
+def test_who_sends_no_more_before_connack_is_not_waited_for(make_client):
+    client = make_client()
+    client.broker.is_slow = True
+    assert not client.session.input_ended()
+    client.sends(Connect(client_id="c"))
+    assert not client.session.input_ended()
+    client.hangs_up()
+    assert client.runtime.tasks[0].is_cancelled
+
+
+def test_who_sends_no_more_behind_a_wrong_packet_hears_both(client_5):
+    client_5.sends(Publish("a", b"1", 1, 1), BAD)
+    assert client_5.session.input_ended()
+    client_5.durable()
+    answer, goodbye = client_5.gets()
+    assert (answer, goodbye.reason_code) == (Puback(1), ReasonCode.MALFORMED_PACKET)
+
+
+def test_who_sends_no_more_and_is_gone_then_is_not_waited_for(client_5):
+    client_5.sends(Publish("a", b"1", 1, 1))
+    assert client_5.session.input_ended()
+    client_5.hangs_up()
+    assert client_5.connection.take("disconnect") == [LOST]
+    client_5.durable()
+    assert client_5.gets() == []

@@ -33,6 +33,7 @@ CONNECTING = SessionState.CONNECTING
 AUTHENTICATING = SessionState.AUTHENTICATING
 CHALLENGED = SessionState.CHALLENGED
 CONNECTED = SessionState.CONNECTED
+REFUSED = SessionState.REFUSED
 CLOSED = SessionState.CLOSED
 
 FROM_CLIENTS = [
@@ -67,8 +68,12 @@ def expected(state: SessionState, event: Input) -> SessionState | None:
     if state is CHALLENGED:
         ends = (Input.DISCONNECT, Input.BAD_INPUT)
         return AUTHENTICATING if event is Input.AUTH else CLOSED if event in ends else None
+    if state is REFUSED:
+        return CLOSED if event in (Input.BAD_INPUT, Input.FAILED) else None
     if event in packets or event is Input.AUTH:
         return CONNECTED
+    if event is Input.WAITS:
+        return REFUSED
     return CLOSED if event in (Input.DISCONNECT, Input.BAD_INPUT, Input.FAILED) else None
 
 

@@ -5,8 +5,16 @@ import itertools
 import pytest
 
 from tidegate.spi import InflightDirection, InflightRecord, InflightState, RequestError
-from tidegate_protocols.mqtt import PacketViolationError, Publish, Pubrel, ReasonCode
-from tidegate_protocols.mqtt.messages.window import PACKET_ID_MAX, SENT_THROUGH_ID
+from tidegate_protocols.mqtt import (
+    PacketViolationError,
+    Properties,
+    Puback,
+    Publish,
+    Pubrec,
+    Pubrel,
+    ReasonCode,
+)
+from tidegate_protocols.mqtt.messages.window import PACKET_ID_MAX, SENT_THROUGH_ID, refusal_of
 
 OUT = InflightDirection.OUT
 PUBLISHED, RELEASED = InflightState.PUBLISHED, InflightState.RELEASED
@@ -18,6 +26,10 @@ FIRST = PACKET_ID_MAX
 def sent_through(sequence):
     """The record that says how far QoS 1 messages were sent."""
     return InflightRecord("dev", OUT, SENT_THROUGH_ID, PUBLISHED, "", sequence)
+
+
+def said(text):
+    return Properties(reason_string=text)
 
 
 def messages(stored, *sequences, **values):
@@ -165,13 +177,53 @@ def test_a_pubrec_with_an_error_ends_the_message(make_side, stored, is_persisten
     side.durable()
     side.gets()
     side.connection.calls.clear()
-    side.window.pubrec(1, ReasonCode.QUOTA_EXCEEDED)
+    side.window.pubrec(1, "0x97 quota exceeded")
     side.outgoing.settle()
     assert side.gets() == []  # no PUBREL
-    assert side.connection.take("acknowledge") == [("a", [FIRST], None)]
+    assert side.connection.take("refuse") == [("a", [FIRST], "0x97 quota exceeded")]
     removed = [([], [(OUT, 1)])] if is_persistent else []
     assert side.connection.take("record_inflight") == removed
     assert side.window.inflight == {}
+
+
+def test_a_puback_with_an_error_ends_the_message_alone(make_side, stored):
+    side = make_side(level=5, is_persistent=True)  # 5.0:MQTT-4.4.0-2
+    side.outgoing.deliver(side.subscribed("a", 1), [stored(FIRST), stored(FIRST + 1)])
+    side.connection.calls.clear()
+    side.window.puback(1, "0x87 not authorized")
+    side.window.puback(2)
+    side.outgoing.settle()
+    assert side.connection.take("refuse") == [("a", [FIRST], "0x87 not authorized")]
+    assert side.connection.take("acknowledge") == [("a", [FIRST + 1], None)]
+    assert side.window.inflight == {}
+
+
+def test_what_is_refused_of_a_subscription_that_is_gone_is_the_broker_s_already(make_side, stored):
+    side = make_side(level=5)
+    side.connection.errors["refuse"] = RequestError("it is not in flight")
+    side.outgoing.deliver(side.subscribed("a", 1), messages(stored, 1, 2))
+    one, two = [packet.packet_id for packet in side.gets()]
+    side.window.puback(one, "0x80 unspecified error")  # it was purged meanwhile
+    side.outgoing.remove(side.subscribed("a", 1))
+    side.window.puback(two, "0x80 unspecified error")
+    assert side.window.inflight == {}
+
+
+@pytest.mark.parametrize(
+    ("packet", "refusal"),
+    [
+        (Puback(1), ""),
+        (Puback(1, ReasonCode.NO_MATCHING_SUBSCRIBERS), ""),
+        (Puback(1, ReasonCode.UNSPECIFIED_ERROR), "0x80 unspecified error"),
+        (Pubrec(1, ReasonCode.NOT_AUTHORIZED, said("no")), "0x87 not authorized: no"),
+        (
+            Pubrec(1, ReasonCode.QUOTA_EXCEEDED, said("é" * 600)),
+            f"0x97 quota exceeded: {'é' * 512}",
+        ),
+    ],
+)
+def test_a_refusal_is_told_in_words(packet, refusal):
+    assert refusal_of(packet) == refusal
 
 
 # ------------------------------------------------------------------------------------ the store
@@ -431,6 +483,7 @@ def test_the_id_of_a_message_that_cannot_be_sent_any_more_is_free(make_side, sto
     side.window.restore([InflightRecord("dev", OUT, 4, PUBLISHED, "a", 41)], side.by_key)
     side.outgoing.deliver(wanted, [stored(41, body=b"x" * 30)])
     side.outgoing.settle()
-    assert side.connection.take("acknowledge") == [("a", [41], None)]
+    why = "36 bytes are longer than the client takes"
+    assert side.connection.take("refuse") == [("a", [41], why)]
     assert side.connection.take("record_inflight") == [([], [(OUT, 4)])]
     assert side.window.inflight == {}

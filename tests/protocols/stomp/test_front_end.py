@@ -78,10 +78,10 @@ class Broker:
     name, store_id, version = "gateway", "st0re", "9.9"
     large_bodies = None
 
-    def socket_opened(self) -> bool:
+    def socket_opened(self, size: int) -> bool:
         return True
 
-    def socket_closed(self) -> None:
+    def socket_closed(self, size: int) -> None:
         pass
 
     def unauthenticated_holds(self, peer, size) -> None:

@@ -11,7 +11,7 @@ from large_fakes import FakeBodies, settled
 
 from tidegate.spi import PeerProtocolError, RequestError
 from tidegate_protocols._large_in import BODIES_MAX, HIGH_BYTES, LOW_BYTES
-from tidegate_protocols._unfinished import Pace
+from tidegate_protocols._pace import Pace
 from tidegate_protocols.stomp._receiving import LargeSends
 from tidegate_protocols.stomp.codec.decoder import Decoder
 from tidegate_protocols.stomp.codec.frames import Limits, Version

@@ -935,3 +935,65 @@ async def test_a_lost_client_sent_the_same_whether_bodies_are_streamed_or_not(ma
         bodies.size_min = LARGE
         plain = await what_the_broker_is_told(make_harness, texts, None, chance)
         assert await what_the_broker_is_told(make_harness, texts, bodies, chance) == plain
+
+
+class TestEndOfInput:
+    """The client sends no more, and reads on."""
+
+    @pytest.fixture
+    def waiting(self, harness):
+        harness.connect()
+        harness.connection.has_unconfirmed = True
+        harness.feed(SENDS)
+        harness.connection.take()
+        return harness
+
+    def test_it_hears_what_came_before(self, waiting):
+        assert waiting.session.input_ended()
+        *_, (name, farewell) = waiting.connection.take()
+        assert (name, waiting.link.is_closing) == ("synchronize", False)
+        waiting.session.confirmed(["0", "1", "2", farewell])
+        assert [f.headers["receipt-id"] for f in waiting.frames()] == ["0", "1", "2"]
+        assert waiting.link.is_closing
+        waiting.loop.turn()
+        assert waiting.connection.take() == [("disconnect", {"graceful": False})]
+        waiting.session.link_closed(None)
+        assert waiting.ended == [waiting.session]
+
+    def test_it_is_gone_when_it_waits_for_nothing(self, harness):
+        harness.connect()
+        assert not harness.session.input_ended()
+        assert harness.link.is_closing
+        harness.loop.turn()
+        assert harness.connection.take() == [("disconnect", {"graceful": False})]
+        assert harness.ended == []
+        harness.session.link_closed(None)
+        assert harness.ended == [harness.session]
+
+    def test_before_connected_nothing_waits(self, harness):
+        assert not harness.session.input_ended()
+        harness.broker.gate.is_open = False
+        harness.feed(CONNECTS["CONNECT"])
+        assert not harness.session.input_ended()
+
+    def test_behind_a_refused_frame_both_are_heard(self, waiting):
+        waiting.feed(BAD["unknown command"])
+        assert waiting.session.input_ended()
+        *_, (_, farewell) = waiting.connection.take()
+        waiting.session.confirmed(["0", "1", "2", farewell])
+        assert [f.command for f in waiting.frames()] == ["RECEIPT"] * 3 + ["ERROR"]
+
+    def test_behind_disconnect_its_receipt_is_heard(self, waiting):
+        waiting.feed("DISCONNECT\nreceipt:bye\n\n\0")
+        assert waiting.session.input_ended()
+        *_, (_, farewell) = waiting.connection.take()
+        waiting.session.confirmed(["0", "1", "2", farewell])
+        assert [f.headers["receipt-id"] for f in waiting.frames()] == ["0", "1", "2", "bye"]
+        waiting.loop.turn()
+        assert waiting.connection.take() == [("disconnect", {"graceful": True})]
+
+    def test_one_that_is_gone_then_is_not_waited_for(self, waiting):
+        assert waiting.session.input_ended()
+        waiting.session.link_closed(None)
+        assert waiting.ended == [waiting.session]
+        assert waiting.connection.take()[-1] == ("disconnect", {"graceful": False})

@@ -17,7 +17,7 @@ TABLE = {
     W: (C, None, None, None, None, None, X, X),
     C: (None, None, None, K, None, None, X, X),
     K: (None, K, L, None, R, None, X, X),
-    L: (None, None, None, None, None, X, X, X),
+    L: (None, None, None, None, R, X, X, X),
     R: (None, None, None, None, None, X, X, X),
     X: (None, None, None, None, None, None, None, X),
 }

@@ -359,6 +359,33 @@ async def test_answers_to_a_peer_that_only_ends_its_own_side_are_delivered():
         await hang_up(writer)
 
 
+class Answering(Recorder):
+    """Has something to say when the peer sends no more, and says it later."""
+
+    def input_ended(self):
+        self.note("input ended")
+        self.link.pause_reading()
+        self.link.resume_reading()  # not to be told again
+        return True
+
+
+async def test_a_peer_that_only_ends_its_own_side_hears_what_comes_later():
+    async with listening(lambda: Answering(lambda data: b"")) as (_, handlers, port):
+        reader, writer, handler = await connected(port, handlers)
+        writer.write(b"x")
+        writer.write_eof()
+        await handler.until(lambda it: "input ended" in it.events)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not handler.link.is_closing
+        handler.link.send(b"later")
+        handler.link.close()
+        assert await reader.read() == b"later"
+        await handler.until(lambda it: "input ended" not in it.events[-1])
+        assert handler.events.count("input ended") == 1
+        await hang_up(writer)
+
+
 async def test_what_is_flushed_is_with_the_kernel_at_once_and_the_rest_follows_in_order():
     loop = asyncio.get_running_loop()
     async with listening() as (_, handlers, port):

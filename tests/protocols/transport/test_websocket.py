@@ -304,6 +304,9 @@ class Quiet:
     def data_received(self, data):
         self.events.append(data)
 
+    def input_ended(self):
+        return False
+
     def closed(self, error):
         self.events.append(("closed", error))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from tidegate.broker.connection.client import Client
@@ -23,7 +24,7 @@ class Browser(Consumer):
     the client published just before is durable and seen.
     """
 
-    __slots__ = ("_client", "_consumers", "_last", "_woken")
+    __slots__ = ("_client", "_consumers", "_last", "_shown", "_woken")
 
     def __init__(
         self,
@@ -32,8 +33,10 @@ class Browser(Consumer):
         key: str,
         destination: str,
         matches: Matcher | None,
+        shown: Callable[[str], None],
     ) -> None:
-        """*consumers*: of the connection, by key; it is among them while it is served."""
+        """*consumers*: of the connection, by key; it is among them while it is served. *shown*: called
+        with the key when the queue has been shown, and takes it out."""
         super().__init__(
             client,
             key,
@@ -46,6 +49,7 @@ class Browser(Consumer):
         )
         self._client = client
         self._consumers = consumers
+        self._shown = shown
         self._last = client.parts.writer.next_sequence - 1
         self._woken = asyncio.Event()
 
@@ -83,6 +87,8 @@ class Browser(Consumer):
                 return
             if not self._is_served():
                 return
+            if client.is_undecided:
+                continue  # rights have changed meanwhile
             if not page:
                 break
             now, matches = parts.now(), self.matches
@@ -100,5 +106,5 @@ class Browser(Consumer):
                 break
             await asyncio.sleep(0)  # the socket's flow control acts between turns
         if self._is_served():  # everything has been shown: the subscription is over
-            del self._consumers[self.key]
+            self._shown(self.key)
             client.deliver(self, ())

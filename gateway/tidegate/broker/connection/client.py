@@ -6,6 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
+from tidegate.broker.connection.deciding import HeldBack
 from tidegate.broker.limits.in_flight import InFlightBytes
 from tidegate.broker.lists.pending_list import Consumer
 from tidegate.broker.owner import origin_of
@@ -40,7 +41,9 @@ class Client(ABC):
         identity: who authorizers are told that it is; principal: the name in it.
         vouched: who can say later who it is; is_certified: its certificate says so.
         expires_at: microseconds since the Unix epoch; it ends then. 0: never.
-        is_writable: the socket takes more and the handshake is finished.
+        is_writable: the socket takes more, the handshake is finished, and it is decided what the client
+            may have.
+        is_undecided: rights have changed, and about this client it was not decided yet (deciding.py).
         rights: what is remembered of what it may do.
         account: what is charged to it; in_flight: what it has not acknowledged.
         origin: whose publishes these are; key: what the client is found by, "" without a client id.
@@ -56,10 +59,12 @@ class Client(ABC):
         "address",
         "client_id",
         "expires_at",
+        "held_back",
         "identity",
         "in_flight",
         "is_certified",
         "is_closed",
+        "is_undecided",
         "is_writable",
         "key",
         "origin",
@@ -84,7 +89,7 @@ class Client(ABC):
         self.prefetch_count = request.prefetch_count
         self.identity = identity_of(principal, request)
         self.principal = principal.name
-        self.origin = origin_of(self.identity)
+        self.origin = origin_of(self.identity, request.version)
         self.key = self.origin.key
         self.expires_at = principal.expires_at
         self.vouched = Vouched(principal)
@@ -92,6 +97,8 @@ class Client(ABC):
         self.session: SessionState | None = None
         self.is_writable = False
         self.is_closed = False
+        self.is_undecided = False
+        self.held_back = HeldBack()
         self.account = parts.accounts.open(principal.name, request.peer)
         self.rights = Rights(self.account)
         self.in_flight = InFlightBytes(self.account, self.crowded)
@@ -111,10 +118,23 @@ class Client(ABC):
     def crowded(self) -> None:
         """It has too much in flight to be given more, or has not any more."""
 
+    @abstractmethod
+    def decide_who(self) -> None:
+        """Rights have changed: who is it by now? Raises: AccessError: nobody, or it may not connect."""
+
     def check_open(self) -> None:
-        """Raises: RequestError."""
+        """Call first for what needs a right. Raises: RequestError, AccessError."""
         if self.is_closed:
             raise RequestError("the connection is closed")
+        if self.is_undecided:
+            self.decide_who()
+
+    def hold_back(self, act: Callable[[], None], size: int = 0) -> bool:
+        """Do *act* when it is decided what the client may have; never, if it ends before.
+
+        Args: size: bytes that it hands over. Returns: False when too many wait already.
+        """
+        return self.held_back.add(act, size)
 
     # --- what the writer and the lists call ------------------------------------------------
 

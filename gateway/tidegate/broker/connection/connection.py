@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, Never
 
 import msgspec
 
 from tidegate.broker.connection.client import Client
+from tidegate.broker.connection.deciding import Deciding
 from tidegate.broker.connection.messages import Messages
 from tidegate.broker.connection.serving import Serving
 from tidegate.broker.limits.accounts import Counted
@@ -20,6 +21,7 @@ from tidegate.broker.sessions.authentication import vouched_of
 from tidegate.broker.sessions.state import SessionState
 from tidegate.broker.sessions.wills import Will
 from tidegate.broker.turn.flow import INFLIGHT_WORK
+from tidegate.broker.turn.walks import Walk
 from tidegate.plugin_exit import FAILURES
 from tidegate.spi import (
     AccessError,
@@ -37,6 +39,7 @@ from tidegate.spi import (
     Principal,
     PutInflight,
     RemoveInflight,
+    RequestError,
     SubscribeRequest,
     Subscription,
     Token,
@@ -48,6 +51,13 @@ _log = logging.getLogger("tidegate.broker.connection")
 #: Throttle reason: the gateway stops and takes no new work.
 STOPPING: Final = "stopping"
 
+#: What ending a connection takes, in answers of authorizers.
+_END_WORK: Final = 4
+
+#: What there is of a client that does nothing, here and in its front-end, beside its socket: measured
+#: with a thousand of them.
+CONNECTION_BYTES: Final = 6 * 1024
+
 #: No QoS 2 message is in the middle of its handshake.
 NOTHING_UNANSWERED: Final[Mapping[str, Sequence[int]]] = {}
 
@@ -55,7 +65,9 @@ NOTHING_UNANSWERED: Final[Mapping[str, Sequence[int]]] = {}
 class Connection(Client):
     """One connected client. Made by :meth:`BrokerCore.connect`.
 
-    Args: on_end: called once, last.
+    When it is closed it lets go of its parts, which know it: reference counts free it (decision 12).
+
+    Args: deciding: decides again when its rights change; on_end: called once, last.
 
     Attributes:
         is_admitted: False while its session is not durable yet.
@@ -63,8 +75,11 @@ class Connection(Client):
     """
 
     __slots__ = (
+        "_deciding",
+        "_given",
         "_is_counted",
         "_is_ending",
+        "_is_known",
         "_messages",
         "_on_end",
         "_resumed",
@@ -85,12 +100,17 @@ class Connection(Client):
         request: ConnectRequest,
         peer: ClientPeer,
         principal: Principal,
+        deciding: Deciding,
         on_end: Callable[[Connection], None],
     ) -> None:
         super().__init__(parts, request, peer, principal)
         self._is_counted = False
         self.is_admitted = True
         self._is_ending = False
+        self._deciding = deciding
+        self._is_known = True
+        # When rights change: by what it may have been handed what it has not taken, if that is known.
+        self._given: set[tuple[Action, str]] | None = set()
         self._writer = parts.writer
         self._will = request.will
         self._on_end = on_end
@@ -114,6 +134,8 @@ class Connection(Client):
         else:
             self.account.recount(Counted.CONNECTIONS, 1)
         self._is_counted = True
+        # Whether there is room or not: who comes in may be who makes some.
+        self.account.add(Held.CONNECTIONS, CONNECTION_BYTES)
         if self._will is not None:
             self.account.charge(Held.WILLS, memory_bytes(self._will))
 
@@ -138,6 +160,7 @@ class Connection(Client):
     def hold(self) -> None:
         """The gateway stops: nothing more is read from this client or delivered to it."""
         self._resumed = False
+        self.held_back.clear()
         self._set_writable()
         self.throttle(STOPPING)
 
@@ -150,12 +173,16 @@ class Connection(Client):
             return  # its groups, and how long it may stay, are those of the certificate
         self.vouched = vouched
         self.expires_at = principal.expires_at
-        self.identity = dataclasses.replace(self.identity, groups=principal.groups)
-        self.rights_changed()
+        self._deciding.begin((self,))
 
     # --- BrokerConnection: consuming -------------------------------------------------------
 
     def resume(self) -> None:
+        if self.is_closed:
+            return
+        if self.is_undecided:
+            self.hold_back(self.resume)
+            return
         self._resumed = True
         self._serving.hand_back()
         self._set_writable()
@@ -174,6 +201,7 @@ class Connection(Client):
             self._socket_writable
             and self._resumed
             and not self.is_closed
+            and not self.is_undecided
             and not self.in_flight.is_crowded
         )
         if self.is_writable and not was:
@@ -185,6 +213,10 @@ class Connection(Client):
     def make_temporary(self, destination: str) -> str:
         self.check_open()
         return self.parts.temporary.make(self, destination)
+
+    def may_take(self, destination: str) -> bool:
+        self.check_open()
+        return self.parts.access.may_take(self, destination)
 
     def subscribe(self, request: SubscribeRequest, token: Token = None) -> bool:
         self.check_open()
@@ -201,7 +233,12 @@ class Connection(Client):
         token: Token = None,
         transaction: str | None = None,
     ) -> None:
+        self.check_open()
         self._messages.reject(key, sequences, token, transaction)
+
+    def refuse(self, key: str, sequences: Sequence[int], reason: str) -> None:
+        self.check_open()
+        self._messages.refuse(key, sequences, reason)
 
     # --- BrokerConnection: transactions ----------------------------------------------------
 
@@ -210,12 +247,15 @@ class Connection(Client):
         self._messages.begin(transaction)
 
     def commit(self, transaction: str, token: Token = None) -> None:
+        self.check_open()
         self._messages.commit(transaction, token)
 
     def abort(self, transaction: str, token: Token = None) -> None:
+        self.check_open()
         self._messages.abort(transaction, token)
 
     def prepare(self, transaction: str, branch_id: BranchId, token: Token = None) -> None:
+        self.check_open()
         self._messages.prepare(transaction, self._own(branch_id), token)
 
     def commit_branch(self, branch_id: BranchId, token: Token = None) -> None:
@@ -236,6 +276,8 @@ class Connection(Client):
         """Whoever commits must have the right. Raises: AccessError."""
         if self.is_closed:  # since it asked: nobody keeps what is remembered up to date
             self.rights.forget()
+        elif self.is_undecided:
+            self.decide_who()
         self.parts.access.check_held(self, message)
 
     def _own(self, branch_id: BranchId) -> BranchId:
@@ -271,11 +313,17 @@ class Connection(Client):
             self._writer.confirm(self, token)
 
     def synchronize(self, token: Token) -> None:
-        self._writer.confirm(self, token)
+        deferred = self.parts.flow.deferred
+        if self in deferred.clients:
+            deferred.behind(self, partial(self._writer.confirm, self, token))
+        else:
+            self._writer.confirm(self, token)
 
     @property
     def has_unconfirmed(self) -> bool:
-        return not self.is_closed and self._writer.owes(self)
+        return not self.is_closed and (
+            self._writer.owes(self) or self in self.parts.flow.deferred.clients
+        )
 
     def disconnect(
         self,
@@ -296,6 +344,7 @@ class Connection(Client):
             self.account.recount(Counted.CONNECTIONS, -1)
         self.is_closed = True
         self.is_writable = False
+        self.held_back.clear()
         session, consumers = self.session, self.consumers
         if session is not None and session_expiry is not None:
             parts.sessions.set_expiry(session, session_expiry)
@@ -321,29 +370,74 @@ class Connection(Client):
                 )
             )
         parts.flow.forget_client(self)
+        self.publish = self.acknowledge = self.check_publish = _is_closed
+        del self._messages, self._serving
         self._on_end(self)
 
-    def restore(self, session: SessionState) -> tuple[list[Subscription], list[Subscription]]:
-        """Take up the durable subscriptions of a session; they are served after ``resume()``.
+    def restore(
+        self, session: SessionState, restored: list[Subscription], refused: list[Subscription]
+    ) -> Walk:
+        """See :meth:`Serving.restore`."""
+        return self._serving.restore(session, restored, refused)
 
-        Returns: also those that it may not have any more.
-        """
-        return self._serving.restore(session)
+    # --- when rights change, see deciding.py ---------------------------------------------------
 
-    def rights_changed(self) -> None:
-        """What it may do is decided anew; it ends when it has something that it may not have."""
+    def hold_until_decided(self) -> bool:
+        if self.is_closed:
+            return False
+        self.is_undecided = True
+        self._is_known = False
+        self.is_writable = False
+        self._messages.look_at_publishes(all_of_them=True)
+        return self._peer.has_unsent
+
+    def decide_who(self) -> None:
+        if self._is_known:
+            return
         access, rights = self.parts.access, self.rights
-        # Of what nobody acknowledges only the answers of before tell what it was.
-        before = dict(rights.verdicts) if access.authorizers and self._peer.has_unsent else None
-        is_complete = rights.is_complete
+        principal = self.vouched.now()
+        if principal is None:
+            raise AccessError(
+                "there is no such user any more, or it has to log in anew",
+                principal=self.principal,
+            )
+        if self._given is not None and access.authorizers and self._peer.has_unsent:
+            # Of what nobody acknowledges only the answers of before tell what it was.
+            self._given |= access.given(rights)
+            if not rights.is_complete:
+                self._given = None
         rights.forget()
+        self.identity = dataclasses.replace(self.identity, groups=principal.groups)
         if self.session is not None:
             self.parts.sessions.identify(self.session, self.identity)
+        access.authorize(self, Action.CONNECT, "")
+        self._is_known = True
+
+    def decide_again(self) -> Iterator[int]:
+        access = self.parts.access
+        if self.is_closed:
+            return
         try:
-            access.authorize(self, Action.CONNECT, "")
-            self._serving.decide_again()
-            if before is not None:
-                access.check_unsent(self, before, is_complete=is_complete)
+            self.decide_who()
+            yield 1
+            if access.authorizers and not self.is_closed:
+                yield from self._serving.decide_again()
+                if self._peer.has_unsent and not self.is_closed:
+                    yield from access.check_unsent(self, self._given)
         except AccessError as error:
             _log.warning("peer=%s client=%r ended: %s", self.address, self.client_id, error)
             self.end(error)
+            yield _END_WORK
+            return
+        if self.is_closed:
+            return
+        self.is_undecided = False
+        self._given = set()
+        self._messages.look_at_publishes(all_of_them=False)
+        self._set_writable()
+        self.held_back.release()
+
+
+def _is_closed(*_: object, **__: object) -> Never:
+    """In the place of what only an open connection has."""
+    raise RequestError("the connection is closed")

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Container, Iterable, Sequence
+from functools import partial
 
 from tidegate.broker.connection.client import Client
 from tidegate.broker.connection.serving import Serving
 from tidegate.broker.limits.accounts import Account
+from tidegate.broker.limits.list_limit import DisconnectError
+from tidegate.broker.lists.leaving import ended_as, who_of
 from tidegate.broker.lists.pending_list import Consumer, InFlight, PendingList
 from tidegate.broker.parts import Parts
 from tidegate.broker.publish.publisher import at_least_once
 from tidegate.broker.route.router import Route
-from tidegate.broker.transactions.transactions import Published, Settled, Transaction
+from tidegate.broker.transactions.transactions import Published, Settled, Transaction, settled
 from tidegate.broker.turn.flow import STATE_WORK
-from tidegate.broker.turn.turn import Unit
+from tidegate.broker.turn.turn import Group, Unit
 from tidegate.spi import (
     AddMessage,
     BranchId,
     GatewayError,
     InflightRecord,
     Message,
+    Outcome,
     RemoveInflight,
     RequestError,
     StoredMessage,
@@ -58,7 +63,13 @@ class Messages:
         # Asked for each message, so they are at hand; publishable: None: there is nobody to ask.
         self._routes = parts.publisher.routes
         self._detours = parts.publisher.detours
-        self._publishable = client.rights.publishable if parts.access.authorizers else None
+        self._publishable: Container[str] | None
+        self.look_at_publishes(all_of_them=False)
+
+    def look_at_publishes(self, *, all_of_them: bool) -> None:
+        """With care: *all_of_them*, or those that something is to be asked about."""
+        known = self._client.rights.publishable if self._parts.access.authorizers else None
+        self._publishable = () if all_of_them else known
 
     # --- publishing ----------------------------------------------------------------------------
 
@@ -82,11 +93,11 @@ class Messages:
         ):
             return self._publish_with_care(message, token, transaction, inflight, duplicate_id)
         writer = self._writer
-        if writer.error is not None or writer.full_until:
+        if writer.error is not None or writer.no_room is not None or writer.full_until:
             writer.check_writable()
         route = self._routes.get(message.destination)
         if route is None or route.is_picky or self._detours or not message.qos:
-            route = self._publisher.route(message, client.origin)
+            route = self._route(message)
         sequence = writer.next_sequence
         writer.next_sequence = sequence + 1
         turn = writer.turn
@@ -119,6 +130,22 @@ class Messages:
             self._throttle_full(route)
         return bool(ids or route.direct)
 
+    def _route(self, message: Message) -> Route:
+        try:
+            return self._publisher.route(message, self._client.origin)
+        except DisconnectError as error:
+            self._end(error)
+            raise
+
+    def _end(self, error: DisconnectError) -> None:
+        """The client is disconnected, behind the answers to what it sent before."""
+        client, loop = self._client, asyncio.get_running_loop()
+
+        def end(_: GatewayError | None = None) -> None:
+            loop.call_soon(client.end, error)  # behind that of this publish, too
+
+        self._writer.when_durable(end, end)
+
     def _throttle_full(self, route: Route) -> None:
         # A producer that also has messages in flight is not stopped: with its socket paused its
         # acknowledgements would never be read, and nothing would ever make room.
@@ -148,6 +175,7 @@ class Messages:
             if message.retain:
                 publisher.retained.check_room(message, self._client.principal)
             # A bad name must fail now, not at COMMIT.
+            publisher.check_paused(message.destination)
             publisher.resolve(message.destination, self._client.principal)
             held.publish(Published(message, inflight, duplicate_id))
             if token is not None:
@@ -164,7 +192,11 @@ class Messages:
         turn = writer.turn
         first = len(turn.operations)
         undo: list[Callable[[], None]] = []
-        route = publisher.publish(message, self._client.origin, undo)
+        try:
+            route = publisher.publish(message, self._client.origin, undo)
+        except DisconnectError as error:
+            self._end(error)
+            raise
         if duplicate_id:
             duplicates.add(message.destination, duplicate_id, writer.next_sequence - 1, undo)
         self._client.put_inflight(inflight, undo)
@@ -200,6 +232,7 @@ class Messages:
         self._client.check_open()
         self._writer.check_writable()
         self._parts.access.check_destination(self._client, destination)
+        self._publisher.check_paused(destination)
 
     # --- acknowledging -------------------------------------------------------------------------
 
@@ -211,9 +244,7 @@ class Messages:
         transaction: str | None = None,
         inflight: InflightRecord | None = None,
     ) -> None:
-        consumer = self._serving.consumers.get(key)
-        if consumer is None:
-            raise RequestError(f"there is no subscription {key!r} on this connection")
+        consumer = self._consumer(key)
         entries = self._take_in_flight(consumer, sequences)
         if transaction is not None:
             self._hold(consumer, entries, transaction, token, is_rejected=False)
@@ -222,19 +253,21 @@ class Messages:
         turn = writer.turn
         acknowledged = turn.acknowledged
         last: PendingList | None = None
-        group: tuple[list[int], list[int]] = ([], [])
+        group: Group = ([], [], {})
         for message, pending_list, delivered_at in entries:
             if pending_list is not last:
                 last = pending_list
                 if pending_list.is_stored:
-                    group = acknowledged.get((consumer, pending_list)) or ([], [])
+                    group = acknowledged.get((consumer, pending_list)) or ([], [], {})
                     acknowledged[consumer, pending_list] = group
                 else:
-                    group = ([], [])
+                    group = ([], [], {})
                 if pending_list.selecting is not None:
                     pending_list.selecting.leaving(group[0])
             group[0].append(message.sequence)
             group[1].append(delivered_at)
+            if message.delivery_count:
+                group[2][message.sequence] = message.delivery_count + 1
         if inflight is not None:
             self._client.put_inflight(inflight)
         if token is not None:
@@ -242,6 +275,12 @@ class Messages:
             turn.synced = True
         if not writer.scheduled:
             writer.schedule()
+
+    def _consumer(self, key: str) -> Consumer:
+        consumer = self._serving.consumers.get(key)
+        if consumer is None:
+            raise RequestError(f"there is no subscription {key!r} on this connection")
+        return consumer
 
     def _take_in_flight(self, consumer: Consumer, sequences: Sequence[int]) -> list[InFlight]:
         """Remove and return the entries, all or none. Raises: RequestError."""
@@ -268,12 +307,12 @@ class Messages:
 
     def _restore_in_flight(self, steps: Iterable[Settled]) -> None:
         """Messages that a transaction held are in flight again (or go back, if nobody is there)."""
-        for settled in steps:
-            consumer = settled.consumer
+        for step in steps:
+            consumer = step.consumer
             if not self._serving.is_served(consumer):
-                self._writer.give_back(settled.entries)
+                self._writer.give_back(step.entries)
                 continue
-            for entry in settled.entries:
+            for entry in step.entries:
                 consumer.in_flight[entry[0].sequence] = entry
                 consumer.count(1, entry[0].size)
 
@@ -284,24 +323,32 @@ class Messages:
         token: Token = None,
         transaction: str | None = None,
     ) -> None:
-        consumer = self._serving.consumers.get(key)
-        if consumer is None:
-            raise RequestError(f"there is no subscription {key!r} on this connection")
+        consumer = self._consumer(key)
         entries = self._take_in_flight(consumer, sequences)
         if transaction is not None:
             self._hold(consumer, entries, transaction, token, is_rejected=True)
             return
-        writer, publisher = self._writer, self._publisher
-        again, dead = publisher.sort_rejected(entries)
+        writer, publisher, who = self._writer, self._publisher, who_of(consumer)
+        again, dead = publisher.sort_rejected([(entry, who) for entry in entries])
         turn = writer.turn
         first = len(turn.operations)
         for item in dead:
             publisher.dead_letter(item)
-        undo = (lambda: writer.give_back(entry for entry, _ in dead),) if dead else ()
+        undo = (lambda: writer.give_back(item[0] for item in dead),) if dead else ()
         turn.unit(first, self._client, token, undo)
         turn.synced = turn.synced or bool(dead) or token is not None
         writer.give_back(again)
         writer.schedule()
+
+    def refuse(self, key: str, sequences: Sequence[int], reason: str) -> None:
+        consumer = self._consumer(key)
+        writer = self._writer
+        entries = self._take_in_flight(consumer, sequences)
+        for step in settled(consumer, entries, is_rejected=True):
+            operation = step.acknowledge(writer.now())
+            if operation is not None:
+                outcome = ended_as(writer, operation, Outcome.REJECTED, reason)
+                writer.add_operation(outcome, synced=False)
 
     # --- transactions --------------------------------------------------------------------------
 
@@ -319,11 +366,27 @@ class Messages:
         )
 
     def commit(self, transaction: str, token: Token = None) -> None:
+        self._in_its_turn(transaction, token, partial(self._commit, transaction, token))
+
+    def prepare(self, transaction: str, branch_id: BranchId, token: Token = None) -> None:
+        act = partial(self._prepare, transaction, branch_id, token)
+        self._in_its_turn(transaction, token, act)
+
+    def _in_its_turn(self, transaction: str, token: Token, act: Callable[[], None]) -> None:
+        count = self._transaction(transaction).count
+        self._flow.deferred.in_its_turn(self._client, count, token, act)
+
+    def _commit(self, transaction: str, token: Token) -> None:
         held = self._transaction(transaction)
         parts, writer, publisher = self._parts, self._writer, self._publisher
         self._check_commit(transaction, held)
         self._transactions.pop(transaction).end()
-        rejected = (entry for step in held.settled if step.is_rejected for entry in step.entries)
+        rejected = [
+            (entry, who_of(step.consumer))
+            for step in held.settled
+            if step.is_rejected
+            for entry in step.entries
+        ]
         again, dead = publisher.sort_rejected(rejected)
         turn = writer.turn
         was_synced = turn.synced
@@ -349,7 +412,7 @@ class Messages:
 
         def undo_commit() -> None:
             turn.drop_added(first_sequence, end_sequence)  # also what needed no storing
-            writer.give_back(entry for entry, _ in dead)
+            writer.give_back(item[0] for item in dead)
             self._restore_in_flight(step for step in held.settled if not step.is_rejected)
 
         undo.append(undo_commit)
@@ -357,6 +420,8 @@ class Messages:
         turn.synced = was_synced
         turn.commits = True
         writer.give_back(again)
+        work = STATE_WORK * sum(step.message.retain for step in held.published)
+        self._flow.add_work(self._client, work + sum(route.width for route in routes))
         self._flow.throttle_if_large(self._client)
         if self._flow.full_lists:
             for route in routes:
@@ -365,17 +430,26 @@ class Messages:
 
     def _check_commit(self, transaction: str, held: Transaction) -> None:
         """Check that all of it can be done: all or nothing. Raises: GatewayError."""
-        self._writer.check_writable()
+        self._writer.check_writable(adds=bool(held.published))
+        if self._client.is_undecided:
+            self._client.decide_who()
         parts = self._parts
         published = held.published
-        for step in published:
-            destination = step.message.destination
+        if parts.access.authorizers:
+            for step in published:
+                parts.access.check_held(self._client, step.message)
+        for destination in dict.fromkeys(step.message.destination for step in published):
             if names.is_temporary(destination):  # it may be gone
                 parts.temporary.check_exists(destination)
-            parts.access.check_held(self._client, step.message)
+            elif destination not in self._routes:  # so may a queue be
+                self._publisher.resolve(destination, self._client.principal)
         if self._publisher.detours:
             messages = [step.message for step in published]
-            self._publisher.check_together(self._client.key, messages)
+            try:
+                self._publisher.check_together(self._client.origin, messages)
+            except DisconnectError as error:
+                self._end(error)
+                raise
         ids = [(s.message.destination, s.duplicate_id) for s in published if s.duplicate_id]
         if ids:
             try:
@@ -391,7 +465,7 @@ class Messages:
         if token is not None:
             self._writer.confirm(self._client, token)
 
-    def prepare(self, transaction: str, branch_id: BranchId, token: Token = None) -> None:
+    def _prepare(self, transaction: str, branch_id: BranchId, token: Token) -> None:
         held = self._transaction(transaction)
         parts = self._parts
         parts.branches.check_new(branch_id, held)
@@ -423,10 +497,7 @@ class Messages:
         *,
         is_rejected: bool,
     ) -> None:
-        by_list: dict[PendingList, list[InFlight]] = {}
-        for entry in entries:
-            by_list.setdefault(entry[1], []).append(entry)
-        steps = [Settled(consumer, found, held, is_rejected) for found, held in by_list.items()]
+        steps = settled(consumer, entries, is_rejected=is_rejected)
         try:
             held = self._transaction(transaction)
             held.check_room(len(entries))
@@ -438,7 +509,8 @@ class Messages:
             self._writer.confirm(self._client, token)
 
     def abort_all(self) -> None:
-        """The connection ends."""
+        """The connection ends; a COMMIT that waits is carried out, because it came before."""
+        self._flow.deferred.carry_out(self._client)
         for transaction in list(self._transactions):
             self.abort(transaction)
 

@@ -252,7 +252,7 @@ class Accounts:
             "broker.held_limit",
             in_flight_limit=config.in_flight_limit,
         )
-        self.temporary = TemporarySpace(config.temporary_space)
+        self.temporary = TemporarySpace(config.temporary_space, config.temporary_free_limit)
         self.stored_memory = CursorMemory(config.cursor_memory_limit)
         self.unstored_memory = CursorMemory(config.unstored_memory_limit)
         self._meters: dict[str, Meter] = {}
@@ -310,6 +310,11 @@ class Accounts:
     def principals(self) -> Iterable[Account]:
         """Those that are connected or hold something."""
         return list(self._principals.values())
+
+    def in_memory(self) -> int:
+        """Bytes of memory that are accounted for."""
+        used = self.stored_memory.used + self.unstored_memory.used
+        return self.gateway.held + self.gateway.in_flight + used
 
     def snapshot(self) -> dict[str, int]:
         """What the gateway holds now, by metric.

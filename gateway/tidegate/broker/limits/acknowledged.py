@@ -11,22 +11,34 @@ from typing import Final
 import msgspec
 
 from tidegate import spi
+from tidegate.broker.sink_status import health_of, metrics_of, status_of
 from tidegate.config import BrokerConfig
 from tidegate.spi import (
+    AcknowledgedMessage,
     AcknowledgedPage,
     AcknowledgedReader,
+    CorruptRecordError,
     LargeBodies,
+    LogFilling,
     LogStatistics,
     Message,
     MessageStore,
+    RequestError,
+    Sink,
+    StoreError,
     format_size,
 )
+from tidegate.spi.operate import SinkStatus
 
 _log = logging.getLogger("tidegate.broker.acknowledged")
 
 #: How many rows, and bytes of bodies, one look for the oldest rows to discard covers.
 DISCARD_COUNT: Final = 10_000
 DISCARD_BYTES: Final = 8 << 20
+
+#: From this part of its limit on the log counts as filling, until it is below the other one.
+FILLING: Final = 0.8
+NOT_FILLING: Final = 0.7
 
 #: A message whose body is too large for the sinks carries this header in place of it: its size.
 OMITTED: Final = "large-body-omitted"
@@ -41,11 +53,19 @@ STEPS_MAX: Final = 100
 
 @dataclass(eq=False)
 class Reader(AcknowledgedReader):
-    """One sink's view. See :class:`AcknowledgedReader`."""
+    """One sink's view. See :class:`AcknowledgedReader`.
+
+    Attributes:
+        sink: who reads; None until it is made.
+        is_mute: it was told in the log that it cannot tell its health.
+    """
 
     _log: AcknowledgedLog
     name: str
     _released: int
+    sink: Sink | None = None
+    is_mute: bool = False
+    _oldest: tuple[int, int | None] = (0, 0)  # (row, when it was acknowledged)
 
     @property
     def store_id(self) -> str:
@@ -54,6 +74,10 @@ class Reader(AcknowledgedReader):
     @property
     def released(self) -> int:
         return self._released
+
+    @property
+    def first(self) -> int:
+        return self._log.rows.log_statistics().first
 
     @property
     def last(self) -> int:
@@ -70,6 +94,24 @@ class Reader(AcknowledgedReader):
         if through > self._released:
             self._released = through
             await self._log.release_common()
+
+    @property
+    def oldest_at(self) -> int | None:
+        """See :class:`tidegate.broker.sink_status.Watched`."""
+        row, acked_at = self._oldest
+        return acked_at + self._log.shift(row) if acked_at else acked_at
+
+    async def look(self) -> None:
+        """Find out :attr:`oldest_at`. Raises: StoreError."""
+        row = max(self._released, health_of(self).mark) + 1
+        if row > self.last:
+            self._oldest = (0, 0)
+        elif self._oldest[0] != row or not self._oldest[1]:
+            try:
+                self._oldest = (row, await self._log.acked_at(row))
+            except (RequestError, CorruptRecordError):
+                # Discarded meanwhile, or one of those that become dead letters.
+                self._oldest = (row, None)
 
     def skip(self, through: int) -> None:
         """Rows up to *through* were discarded: the sink will find them gone."""
@@ -98,17 +140,25 @@ class _ClockSteps:
         return sum([step for last, step in self._steps if row <= last])
 
 
+def _unheard(_: LogFilling) -> None:
+    """Nobody is told."""
+
+
 class AcknowledgedLog:
     """Shares the store's log between sinks and enforces the limits of ``[broker]``.
 
     Attributes:
         refusing: publishes must be refused: the log is over its limit and the policy says so.
+        is_filling: it is near its limit.
+        announce: told when it fills, and when that is over.
     """
 
     def __init__(self, store: MessageStore, config: BrokerConfig) -> None:
         self.store = store
         self.store_id = ""  # until the store is open
         self.refusing = False
+        self.is_filling = False
+        self.announce: Callable[[LogFilling], None] = _unheard
         self._config = config
         self._readers: list[Reader] = []
         self._steps = _ClockSteps()
@@ -155,16 +205,51 @@ class AcknowledgedLog:
         if bodies is None or all(row.message.large is None for row in page.rows):
             return page
         limit = self._config.acknowledged_body_max
-        rows = [
-            row
-            if row.message.large is None
-            else msgspec.structs.replace(row, message=await whole(row.message, bodies, limit))
-            for row in page.rows
-        ]
+        rows: list[AcknowledgedMessage] = []
+        for row in page.rows:
+            try:
+                message = row.message
+                if message.large is not None:
+                    message = await whole(message, bodies, limit)
+                    row = msgspec.structs.replace(row, message=message)
+            except StoreError as error:
+                if len(page.rows) == 1:
+                    error.known = row
+                raise
+            rows.append(row)
         return AcknowledgedPage(rows, page.last)
 
     async def release_common(self) -> None:
         await self.rows.release_acknowledged(min(reader.released for reader in self._readers))
+
+    async def acked_at(self, row: int) -> int:
+        """When *row*, which must be there, was acknowledged. Raises: RequestError, StoreError."""
+        statistics = self.rows.log_statistics()
+        if row <= statistics.first:
+            return statistics.oldest_at
+        page = await self.rows.acknowledged(row - 1, 1, 1)
+        return page.rows[0].acked_at if page.rows else 0
+
+    def shift(self, row: int) -> int:
+        """What is to be added to when *row* was acknowledged, because the clock was set since."""
+        return self._steps.shift(row)
+
+    async def look(self) -> None:
+        """Find out how old what no target has is; called every second. Raises: StoreError."""
+        for reader in self._readers:
+            await reader.look()
+
+    async def statuses(self, now: int) -> list[SinkStatus]:
+        """Of all sinks, in the order of the configuration. Raises: StoreError."""
+        await self.look()
+        return self._seen(now)
+
+    def _seen(self, now: int) -> list[SinkStatus]:
+        """What is known of all sinks without looking."""
+        if not self._readers:
+            return []
+        statistics, limit = self.rows.log_statistics(), self._config.acknowledged_limit
+        return [status_of(reader, statistics, limit, now) for reader in self._readers]
 
     async def enforce_limits(self, now: int, elapsed: int, stopping: Callable[[], bool]) -> None:
         """Act on a log that is too large or too old; called every second.
@@ -183,6 +268,7 @@ class AcknowledgedLog:
             shift = self._steps.shift(statistics.first)
             old = bool(age_us and oldest and now - oldest - shift > age_us)
             discard = self._config.acknowledged_overflow == "discard_oldest"
+            self._tell_filling(statistics)
             refusing = (over or old) and not discard
             if refusing != self.refusing:
                 self.refusing = refusing
@@ -211,6 +297,52 @@ class AcknowledgedLog:
             for reader in self._readers:
                 reader.skip(through)
             await self.rows.release_acknowledged(through)
+
+    def _tell_filling(self, statistics: LogStatistics) -> None:
+        """Say that the log comes near its limit before it is there, and when it is no longer."""
+        held, limit = statistics.held_bytes, self._config.acknowledged_limit
+        is_filling = held >= limit * (FILLING if not self.is_filling else NOT_FILLING)
+        if is_filling == self.is_filling:
+            return
+        self.is_filling = is_filling
+        is_discarding = self._config.acknowledged_overflow == "discard_oldest"
+        rows_behind = {reader.name: statistics.last - reader.released for reader in self._readers}
+        self.announce(LogFilling(held, limit, rows_behind, is_discarding, not is_filling))
+        if not is_filling:
+            _log.info("acknowledged_log=ok bytes=%d limit=%s", held, format_size(limit))
+            return
+        behind = ", ".join(f"{name} {rows} rows behind" for name, rows in rows_behind.items())
+        _log.warning(
+            "acknowledged_log=filling bytes=%d limit=%s: the sinks do not keep up (%s); at the limit %s;"
+            " see why they do not (their problems are in this log), or raise broker.acknowledged_limit",
+            held,
+            format_size(limit),
+            behind,
+            "its oldest rows are discarded" if is_discarding else "publishes are refused",
+        )
+
+    @property
+    def has_room(self) -> bool:
+        """It is not near its limit, or nobody reads it and it has none."""
+        if not self._readers:
+            return True
+        return self.rows.log_statistics().held_bytes < self._config.acknowledged_limit * FILLING
+
+    def snapshot(self, now: int) -> dict[str, int | str]:
+        """What system topics tell of it; nothing without sinks. *now*: as in :meth:`enforce_limits`."""
+        if not self._readers:
+            return {}
+        statistics, limit = self.rows.log_statistics(), self._config.acknowledged_limit
+        found: dict[str, int | str] = {
+            "acknowledged_log.bytes": statistics.held_bytes,
+            "acknowledged_log.limit": limit,
+            "acknowledged_log.rows": statistics.last - statistics.first + 1,
+            "acknowledged_log.filling": int(self.is_filling),
+            "acknowledged_log.refusing": int(self.refusing),
+        }
+        for status in self._seen(now):
+            found |= metrics_of(status)
+        return found
 
     async def _last_to_discard(self, statistics: LogStatistics, old_before: float) -> int:
         """The last of the oldest rows that must go now; below the first row when none must.
@@ -255,6 +387,9 @@ async def whole(message: Message, bodies: LargeBodies, limit: int) -> Message:
     try:
         while data := await reader.read(_PIECE_BYTES):
             body += data
+    except CorruptRecordError as error:
+        error.raw = bytes(body)
+        raise
     finally:
         reader.close()
     return msgspec.structs.replace(message, body=bytes(body), large=None)

@@ -21,6 +21,9 @@ STEP_BYTES: Final = 64 * 1024
 FLOOR_BYTES: Final = 256 * 1024
 
 
+def _nobody() -> None: ...
+
+
 @final
 class InFlightBytes:
     """Of one connection.
@@ -54,6 +57,7 @@ class InFlightBytes:
         self._account.add_in_flight(-self._told)
         self._told = 0
         self._low, self._high = -1, 1 << 62
+        self._changed = _nobody
 
     def _tell(self, total: int) -> None:
         self._account.add_in_flight(total - self._told)

@@ -1,7 +1,8 @@
 """How many sockets all listeners may have open: the store needs descriptors, too.
 
 They are counted from accept on: who has not finished a handshake, or was never asked who it is,
-takes a descriptor like everybody else, and a store without descriptors can write nothing.
+takes a descriptor like everybody else, and a store without descriptors can write nothing. The memory
+that they take is counted, too: nobody is kept out for it, because who comes in may be who makes room.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from tidegate.broker.limits.accounts import Account
 from tidegate.config import DESCRIPTORS_RESERVED
+from tidegate.spi import Held
 
 _log = logging.getLogger("tidegate.broker")
 
@@ -24,11 +27,15 @@ class Sockets:
     """Counts; see :meth:`tidegate.spi.Broker.socket_opened`.
 
     Args:
+        account: of the gateway.
         connections_max: of the configuration. The limit of the process may allow fewer.
         refuses: called for each; True: it is not to be let in, and who says so writes about it.
     """
 
-    def __init__(self, connections_max: int, refuses: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, account: Account, connections_max: int, refuses: Callable[[], bool] = lambda: False
+    ) -> None:
+        self._account = account
         self._refuses = refuses
         self.count = 0
         self._connections_max = connections_max
@@ -43,13 +50,14 @@ class Sockets:
             return self._connections_max
         return min(self._connections_max, max(soft - DESCRIPTORS_RESERVED, soft // 4, 1))
 
-    def opened(self) -> bool:
-        """Count one more, or refuse it."""
+    def opened(self, size: int) -> bool:
+        """Count one more, which takes *size* bytes, or refuse it."""
         if self._refuses():
             return False
         limit = self.limit
         if self.count < limit:
             self.count += 1
+            self._account.add(Held.CONNECTIONS, size)
             return True
         self._refused += 1
         now = time.monotonic()
@@ -66,6 +74,7 @@ class Sockets:
             self._refused = 0
         return False
 
-    def closed(self) -> None:
-        """One that was counted is gone."""
+    def closed(self, size: int) -> None:
+        """One that was counted with *size* is gone."""
         self.count -= 1
+        self._account.add(Held.CONNECTIONS, -size)

@@ -10,7 +10,7 @@ import logging
 from typing import Final, final
 
 from tidegate.broker.limits.accounts import Account
-from tidegate.spi import ClientPeer, FlowControlError, Held, format_size
+from tidegate.spi import FlowControlError, Held, Stranger, format_size
 
 _log = logging.getLogger("tidegate.broker")
 
@@ -31,10 +31,10 @@ class Unauthenticated:
     def __init__(self, account: Account, limit: int) -> None:
         self._account = account
         self._limit = limit
-        self._held: dict[ClientPeer, int] = {}
+        self._held: dict[Stranger, int] = {}
         self._total = 0
 
-    def holds(self, peer: ClientPeer, size: int) -> None:
+    def holds(self, peer: Stranger, size: int) -> None:
         more = size - (self._held.pop(peer, 0) if not size else self._held.get(peer, 0))
         if size:
             self._held[peer] = size

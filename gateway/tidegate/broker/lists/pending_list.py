@@ -1,40 +1,27 @@
-"""A pending list: the one structure behind queues and topic subscriptions (design, section 2.6).
-
-Its consumers are here, too. What both need of those around them is said by the protocols.
-"""
+"""A pending list: the one structure behind queues and topic subscriptions; and its consumers."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final, Protocol, TypeAlias
 
-import msgspec
-
+from tidegate.broker.lists.limit import Limit, Unstored
 from tidegate.broker.lists.selector import Matcher
-from tidegate.plugin_exit import FAILURES, failure_of
 from tidegate.spi import (
     MESSAGE_OVERHEAD_BYTES,
-    Discard,
-    DiscardReason,
     GatewayError,
     MessageStore,
     Operation,
+    Outcome,
     PendingCursor,
     StoredMessage,
     Subscription,
     names,
 )
 
-_log = logging.getLogger("tidegate.broker.pending_list")
-
 #: With several consumers on one list, how many messages one gets before the next one's turn.
 SHARE_COUNT_MAX: Final = 64
-
-#: How long after a page could not be read it is tried again: consumers wait for it.
-PAGE_RETRY_S: Final = 5.0
 
 #: (message, its list, microseconds since the epoch when it was handed out)
 InFlight: TypeAlias = "tuple[StoredMessage, PendingList, int]"
@@ -44,13 +31,17 @@ class Client(Protocol):
     """A connection, as far as lists need it."""
 
     client_id: str
+    principal: str
     protocol: str
     is_writable: bool
+    is_undecided: bool
 
+    def hold_back(self, act: Callable[[], None], size: int = 0, /) -> bool: ...
     def deliver(self, consumer: Consumer, messages: Sequence[StoredMessage]) -> None: ...
     def add_in_flight(self, size: int, /) -> None: ...
     def throttle(self, reason: object, *, at_once: bool = False) -> None: ...
     def unthrottle(self, reason: object) -> None: ...
+    def end(self, error: GatewayError, /) -> None: ...
 
 
 class Choosing(Protocol):
@@ -58,30 +49,24 @@ class Choosing(Protocol):
 
     def attach(self, consumer: Consumer, matches: Matcher) -> None: ...
     def detach(self, consumer: Consumer) -> bool: ...
+    def consumers(self) -> list[Consumer]: ...
+    def has_more_for(self, consumer: Consumer) -> bool: ...
     def offer(self, messages: Sequence[StoredMessage]) -> None: ...
     def returned(self, messages: Sequence[StoredMessage]) -> None: ...
     def leaving(self, sequences: list[int]) -> None: ...
+    def forget(self, sequences: Sequence[int]) -> None: ...
     def dispatch(self) -> None: ...
 
 
 class Replacing(Protocol):
     """One list takes the place of another (:mod:`tidegate.broker.lists.succession`)."""
 
-    @property
-    def old(self) -> PendingList: ...
-    @property
-    def new(self) -> PendingList: ...
+    old: PendingList
+    new: PendingList
+
+    def as_granted(self, messages: Sequence[StoredMessage], /) -> Sequence[StoredMessage]: ...
     def is_over(self) -> bool: ...
     def old_dispatched(self) -> None: ...
-    def end(self) -> None: ...
-
-
-class Limit(Protocol):
-    """How many messages may wait (:mod:`tidegate.broker.limits.subscription_limit`)."""
-
-    count_max: int
-
-    def update(self) -> None: ...
     def end(self) -> None: ...
 
 
@@ -89,6 +74,7 @@ class Turns(Protocol):
     """The turn that is being filled (:class:`tidegate.broker.turn.writer.TurnWriter`)."""
 
     next_sequence: int
+    logged: frozenset[Outcome]
 
     def now(self) -> int: ...
     def add_operation(self, operation: Operation, /) -> None: ...
@@ -120,17 +106,18 @@ class Surroundings(Protocol):
 
     full_lists: set[PendingList]
     sent: int
+    nowhere: PendingList
+    store: MessageStore
 
-    @property
-    def nowhere(self) -> PendingList: ...
-    @property
-    def store(self) -> MessageStore: ...
     @property
     def writer(self) -> Turns: ...
     def mark_ready(self, pending_list: PendingList) -> None: ...
     def spawn(self, work: Coroutine[object, object, None], name: str, /) -> object: ...
+    async def page_in(self, pending_list: PendingList, /) -> None: ...
     def rest(self, consumer: Consumer) -> None: ...
     def release_consumer(self, client: Client) -> None: ...
+    def release_producers(self, pending_list: PendingList) -> None: ...
+    def left(self, pending_list: PendingList, sequences: Sequence[int], /) -> None: ...
     def count_dropped(self, pending_list: PendingList, count: int) -> None: ...
     def lower(self, pending_list: PendingList, is_lowered: bool, /) -> None: ...
     def half_sent(
@@ -145,6 +132,12 @@ class Surroundings(Protocol):
         now: int,
         /,
     ) -> Sequence[StoredMessage] | None: ...
+    def without_expired(
+        self, pending_list: PendingList, messages: Sequence[StoredMessage], now: int, /
+    ) -> Sequence[StoredMessage]: ...
+    def now_or_never(
+        self, pending_list: PendingList, consumer: Consumer, messages: Sequence[StoredMessage], /
+    ) -> None: ...
     def ended(self, pending_list: PendingList, /) -> None: ...
 
 
@@ -160,6 +153,7 @@ class Consumer:
         acknowledges_all: it acknowledges also what is not stored for it.
         in_flight: by sequence, what was delivered and not yet acknowledged, in delivery order.
         in_flight_bytes: bytes of their bodies.
+        handed: messages that were put in flight so far; less those that are, it has settled them.
         lists: what it consumes from, in order; several for a queue filter.
         is_over: it is given nothing any more.
         resting: it was handed messages without acknowledgement and waits for the next turn.
@@ -178,6 +172,7 @@ class Consumer:
     acknowledges_all: bool = False
     in_flight: dict[int, InFlight] = field(default_factory=dict[int, InFlight])
     in_flight_bytes: int = 0
+    handed: int = 0
     lists: dict[PendingList, None] = field(default_factory=lambda: dict[PendingList, None]())
     resting: bool = False
     is_over: bool = False
@@ -215,6 +210,7 @@ class Consumer:
         for message in messages:
             in_flight[message.sequence] = (message, pending_list, now)
             size += message.size
+        self.handed += len(messages)
         self.count(len(messages), size)
 
     def count(self, messages: int, size: int) -> None:
@@ -232,11 +228,15 @@ class PendingList:
         destination: queue, or topic filter.
         subscription: what the store keeps of a stored topic subscription, else None.
         matches: what a topic subscription with a selector wants; None: everything.
-        consumers: being served, in order of subscription.
+        consumers: being served, in order of subscription; times_attached: how often one came.
         selecting: the consumers of a queue that have a selector, which are not among the others;
             None when there are none.
         blocked: producers whose sockets wait for room here.
-        limit: of a durable subscription that has one.
+        limit: of a queue or durable subscription that has one.
+        unstored: where a queue has what is not stored of it, when that is asked for.
+        lost: messages that were dropped from it, or for want of room did not get there.
+        owner: of a queue, the principal that made it; "": the gateway itself.
+        is_paused: it hands nothing out until it is told to: an operator wants it so.
         is_lowered: its QoS became 0 while messages could wait in it; see :attr:`stores`.
         succession: when this list replaces another one, or is replaced.
         retained: hands over more of the retained messages on their way to this subscription.
@@ -257,10 +257,15 @@ class PendingList:
     is_queue: bool = field(init=False)
     is_stored: bool = field(init=False)
     is_lowered: bool = False
+    owner: str = ""
+    is_paused: bool = False
     selecting: Choosing | None = None
     consumers: list[Consumer] = field(default_factory=list[Consumer])
+    times_attached: int = 0
+    lost: int = 0
     blocked: set[Client] = field(default_factory=set[Client])
     limit: Limit | None = None
+    unstored: Unstored | None = None
     succession: Replacing | None = None
     retained: Callable[[], None] | None = None
     _next_consumer: int = 0
@@ -281,6 +286,16 @@ class PendingList:
         """
         return self.is_stored and (self.qos > 0 or self.is_lowered)
 
+    @property
+    def is_full(self) -> bool:
+        """Its producers are to wait."""
+        return self.lacks_room or (self.limit is not None and self.limit.is_full)
+
+    @property
+    def lacks_room(self) -> bool:
+        """Neither memory nor temporary files have room for more."""
+        return self.cursor.is_full or (self.unstored is not None and self.unstored.is_full)
+
     def attach(self, consumer: Consumer) -> None:
         if self.is_queue and consumer.matches is not None:
             if self.selecting is None:
@@ -288,6 +303,7 @@ class PendingList:
             self.selecting.attach(consumer, consumer.matches)
         else:
             self.consumers.append(consumer)
+            self.times_attached += 1
             if not self.qos and self.is_stored and self.cursor.size:
                 self._around.lower(self, True)
         consumer.lists[self] = None
@@ -300,6 +316,11 @@ class PendingList:
                 self._around.lower(self, False)
         elif self.selecting is not None and self.selecting.detach(consumer):
             del consumer.lists[self]
+
+    def all_consumers(self) -> list[Consumer]:
+        """With a selector or without."""
+        selecting = self.selecting
+        return self.consumers if selecting is None else [*self.consumers, *selecting.consumers()]
 
     def offer(self, messages: Sequence[StoredMessage]) -> None:
         """New durable messages at the end."""
@@ -314,47 +335,30 @@ class PendingList:
         if self.consumers:
             self.dispatch()
         if self.limit is not None:
-            self.limit.update()
-        if self.cursor.is_full:
+            self.limit.offered(messages)
+        if self.lacks_room:
             self._around.full_lists.add(self)
 
     def offer_direct(self, messages: Sequence[StoredMessage]) -> None:
         """Messages that are not stored for this list.
 
-        An unstored list queues them in its cursor. A stored one (QoS 0 message, QoS 1
-        subscription) hands them out now or never: they have no place in its stored order, and at
-        most once is all that was asked (MQTT 3.1.1 section 4.3.1). A client that acknowledges all
-        it is given has them in flight, of the list *nowhere*, which forgets what comes back.
+        An unstored list queues them in its cursor; a stored one hands them out `now_or_never`.
         """
         if self.is_removed:
             return
         succession = self.succession
         if succession is not None and succession.new is self:
             succession.old.offer_direct(messages)  # behind what waits there
-            return
-        if not self.is_stored:
+        elif not self.is_stored:
             dropped = self.cursor.offer(messages)
             if dropped:
                 self._around.count_dropped(self, len(dropped))
             self._offered(messages)
-            return
-        if not self.consumers:
-            return
-        # Of a shared subscription, each turn another member.
-        consumer = self.consumers[self._next_consumer % len(self.consumers)]
-        self._next_consumer += 1
-        if consumer.allows is not None:
-            allows = consumer.allows
-            messages = [item for item in messages if allows(item.message.destination)]
-        room = len(messages) if consumer.client.is_writable else 0
-        if room and consumer.acknowledges_all:
-            room = max(0, min(room, consumer.room()))
-            consumer.hold(messages[:room], self._around.nowhere, self._around.writer.now())
-        if room:
-            self._around.sent += room
-            consumer.client.deliver(consumer, messages[:room])
-        if room < len(messages):
-            self._around.count_dropped(self, len(messages) - room)
+        elif self.consumers:
+            # Of a shared subscription, each turn another member.
+            consumer = self.consumers[self._next_consumer % len(self.consumers)]
+            self._next_consumer += 1
+            self._around.now_or_never(self, consumer, messages)
 
     def put_back(self, messages: Sequence[StoredMessage]) -> None:
         """Messages that were out return to their place."""
@@ -373,22 +377,25 @@ class PendingList:
             return
         self._dispatching = True
         try:
-            if self.selecting is not None:
-                self.selecting.dispatch()
-            self._dispatch()
+            if not self.is_paused:
+                if self.selecting is not None:
+                    self.selecting.dispatch()
+                self._dispatch()
         finally:
             self._dispatching = False
-        if self in self._around.full_lists and not self.cursor.is_full:
-            self._around.full_lists.discard(self)
-            blocked, self.blocked = self.blocked, set()
-            for connection in blocked:
-                connection.unthrottle(self)
+        if self in self._around.full_lists and not self.is_full:
+            self._around.release_producers(self)
         if self.limit is not None:
             self.limit.update()
         if self.retained is not None:
             self.retained()
         if self.succession is not None:
             self.succession.old_dispatched()
+
+    def leaving(self, messages: Sequence[StoredMessage]) -> None:
+        """Call before an operation takes messages off the list that nobody was handed."""
+        if self.limit is not None and self.limit.weighs:
+            self.limit.weigh(messages)
 
     def end(self) -> None:
         """The list takes and hands out nothing any more."""
@@ -426,7 +433,7 @@ class PendingList:
             now = self._around.writer.now()
             for message in messages:
                 if message.message.expires_at:
-                    messages = self.without_expired(messages, now)
+                    messages = self._around.without_expired(self, messages, now)
                     break
             if consumer.allows is not None and not self.is_queue:
                 messages = self._around.permitted(self, consumer, messages, now)
@@ -442,7 +449,7 @@ class PendingList:
         """
         if (anyway or self.cursor.needs_page) and not self._paging:
             self._paging = True
-            self._around.spawn(self._page_in(), f"page-in {self.destination}")
+            self._around.spawn(self._around.page_in(self), f"page-in {self.destination}")
 
     def _index_with_room(self) -> int:
         """The consumer whose turn it is, or the next one that has room; -1 when none has."""
@@ -452,6 +459,7 @@ class PendingList:
 
     def hand_over(self, consumer: Consumer, messages: Sequence[StoredMessage], now: int) -> None:
         """Give *consumer* messages that are not in the cursor, whatever its room."""
+        self.leaving(messages)
         if consumer.acknowledge:
             consumer.hold(messages, self, now)
             if self._around.full_lists:
@@ -462,39 +470,15 @@ class PendingList:
             consumer.resting = True
         self._around.sent += len(messages)
         if self.succession is not None and self.succession.old is self:
-            messages = [  # at most once, whatever is granted now
-                StoredMessage(
-                    m.sequence, msgspec.structs.replace(m.message, qos=0), m.size, m.delivery_count
-                )
-                for m in messages
-            ]
+            messages = self.succession.as_granted(messages)
         consumer.client.deliver(consumer, messages)
         if consumer.resting:
             # The socket's flow control acts only when its buffer is written at the end of the
             # turn, which deliver() has scheduled: rest until behind that.
             self._around.rest(consumer)
 
-    def without_expired(
-        self, messages: Sequence[StoredMessage], now: int
-    ) -> Sequence[StoredMessage]:
-        expired = {m.sequence for m in messages if 0 < m.message.expires_at <= now}
-        if expired and self.subscription is not None:
-            expired -= self._around.half_sent(self.subscription, messages)
-        if not expired:
-            return messages
-        if self.is_stored:
-            sequences = tuple(sorted(expired))
-            self._around.writer.add_operation(Discard(self.id, sequences, DiscardReason.EXPIRED))
-        return [m for m in messages if m.sequence not in expired]
-
-    async def _page_in(self) -> None:
-        while not self.is_removed:
-            try:
-                await self.cursor.page_in()
-                break
-            except FAILURES as error:  # whatever a store raises: consumers wait for it
-                _log.error("destination=%s page_in=failed: %s", self.destination, failure_of(error))
-                await asyncio.sleep(PAGE_RETRY_S)
+    def paged_in(self) -> None:
+        """What :meth:`request_page` asked for is in memory."""
         self._paging = False
         if not self.is_removed:
             self.dispatch()

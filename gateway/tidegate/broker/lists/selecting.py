@@ -15,19 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Final, TypeAlias
 
-from tidegate.broker.lists.pending_list import (
-    PAGE_RETRY_S,
-    Consumer,
-    PendingList,
-    Surroundings,
-)
+from tidegate.broker.lists.handing_out import wait_after
+from tidegate.broker.lists.pending_list import Consumer, PendingList, Surroundings
 from tidegate.broker.lists.selector import Matcher
-from tidegate.plugin_exit import FAILURES, failure_of
+from tidegate.plugin_exit import FAILURES
 from tidegate.spi import StoredMessage
 
 _log = logging.getLogger("tidegate.broker.selecting")
@@ -149,6 +145,18 @@ class Selecting:
         self._drop_when_unused()
         return was_served
 
+    def consumers(self) -> list[Consumer]:
+        """Those that are served here, in order of subscription."""
+        return [scanner.consumer for scanner in self._scanners]
+
+    def has_more_for(self, consumer: Consumer) -> bool:
+        """Something waits that it wants, or may: not everything was looked at."""
+        return any(
+            not scanner.caught_up or scanner.found or scanner.again
+            for scanner in self._scanners
+            if scanner.consumer is consumer
+        )
+
     def start(self) -> None:
         """Everything that was published before the first consumer came has been offered."""
         self._is_started = True
@@ -170,7 +178,8 @@ class Selecting:
             scanner.missed = True
         if not current:
             return
-        rooms = {scanner: _room(scanner) for scanner in current}
+        is_paused = self._list.is_paused
+        rooms = {scanner: [0, 0] if is_paused else _room(scanner) for scanner in current}
         chosen: dict[Scanner, list[StoredMessage]] = {}
         for message in messages:
             taker = self._taker(message, current, rooms)
@@ -224,8 +233,13 @@ class Selecting:
         for scanner in self._scanners:  # what came back, because the store was full, and is out
             gone.difference_update(scanner.consumer.in_flight)
         self._claims -= gone
-        if gone and not self._list.is_removed:
-            self._list.cursor.remove(sorted(gone))
+        if gone:
+            self._around.left(self._list, sorted(gone))
+        self.forget(gone)
+
+    def forget(self, sequences: Iterable[int]) -> None:
+        """These have left the list, and the store."""
+        gone = list(sequences)
         for scanner in self._scanners:
             for sequence in gone:
                 scanner.found.pop(sequence, None)
@@ -280,7 +294,7 @@ class Selecting:
         self._claims |= claimed
         messages: Sequence[StoredMessage] = [m for m in wanted if m.sequence in claimed]
         now = self._turns.now()
-        alive = pending_list.without_expired(messages, now)
+        alive = self._around.without_expired(pending_list, messages, now)
         if len(alive) < len(messages):
             kept = {message.sequence for message in alive}
             self.leaving([m.sequence for m in messages if m.sequence not in kept])
@@ -316,9 +330,7 @@ class Selecting:
                 try:
                     await self._read_for(scanner)
                 except FAILURES as error:  # whatever a store raises: consumers wait for it
-                    told = failure_of(error)
-                    _log.error("destination=%s page_in=failed: %s", pending_list.destination, told)
-                    await asyncio.sleep(PAGE_RETRY_S)
+                    await wait_after(error, pending_list, _log)
                 pending_list.dispatch()
                 await asyncio.sleep(0)  # others have their turn, and sockets their flow control
         finally:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from tidegate.broker.lists.pending_list import PendingList, Surroundings
+from tidegate.spi import StoredMessage
 
 
 @dataclass(slots=True, eq=False)
@@ -35,6 +38,15 @@ class Succession:
         """The turn's messages are handed out next."""
         self._is_due = True
         self._around.mark_ready(self.new)
+
+    def as_granted(self, messages: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
+        """*messages* of the old list: at most once, whatever is granted now."""
+        return [
+            StoredMessage(
+                m.sequence, msgspec.structs.replace(m.message, qos=0), m.size, m.delivery_count
+            )
+            for m in messages
+        ]
 
     def is_over(self) -> bool:
         """Tell whether *new* may hand out; ends the old list then."""

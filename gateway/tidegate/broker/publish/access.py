@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Callable, Container, Mapping, Sequence, Sized
+from collections.abc import Callable, Container, Iterator, Sequence, Sized
 from functools import partial
 from typing import Final, Protocol, TypeAlias, final
 
@@ -64,12 +64,16 @@ class OwnWrite(enum.Enum):
     #: ``$SYS``: what the gateway tells about itself. Clients can never publish there, and who
     #: wants to read it needs the right to subscribe.
     SYSTEM_TOPIC = "system-topic"
+    #: How far a replay came (``$SYS.broker.replays.ID``). Only who has the right ADMIN has a replay, and
+    #: what that publishes is asked about like any publish.
+    REPLAY = "replay"
 
 
 #: Where each may go, as the beginning of the destination.
 _OWN: Final = {
     OwnWrite.DEAD_LETTER: names.QUEUE_PREFIX,
     OwnWrite.SYSTEM_TOPIC: names.topic("$SYS."),
+    OwnWrite.REPLAY: names.topic("$SYS.broker.replays."),
 }
 
 
@@ -246,6 +250,14 @@ class Access:
         """It is allowed without condition."""
         return self.decide(requester, action, destination) is Verdict.ALLOW
 
+    def may_take(self, requester: Requester, destination: str) -> bool:
+        """See :meth:`tidegate.spi.BrokerConnection.may_take`."""
+        if names.is_temporary(destination):
+            return False  # only its owner may, who had it
+        if names.is_queue(destination) and self.permits(requester, Action.BROWSE, destination):
+            return True
+        return self.permits(requester, taking_from(destination), destination)
+
     def authorize(self, requester: Requester, action: Action, destination: str) -> None:
         """Raises: AccessError unless it is allowed without condition."""
         if self.authorizers and not self.permits(requester, action, destination):
@@ -264,11 +276,12 @@ class Access:
         action: Action | None = None,
         destination: str = "",
         problem: str = "",
+        detail: str = "",
     ) -> None:
         """Tell auditors."""
         for auditor in self._auditors:
             try:
-                auditor.audit(AuditEvent(kind, identity, action, destination, problem))
+                auditor.audit(AuditEvent(kind, identity, action, destination, problem, detail))
             except FAILURES:
                 _log.exception("auditor=%s failed", auditor)
 
@@ -361,26 +374,29 @@ class Access:
         if action is Action.CONSUME and not names.is_filter(names.name_of(destination)):
             self._check_create(requester, destination)
 
+    @staticmethod
+    def given(rights: Rights) -> set[tuple[Action, str]]:
+        """By what a client may have been handed something, as far as *rights* remembers it."""
+        return {
+            asked
+            for asked, verdict in rights.verdicts.items()
+            if asked[0] in _OF_FILTERS and verdict is Verdict.ALLOW
+        }
+
     def check_unsent(
-        self,
-        requester: Requester,
-        before: Mapping[tuple[Action, str], Verdict],
-        *,
-        is_complete: bool,
-    ) -> None:
+        self, requester: Requester, given: set[tuple[Action, str]] | None
+    ) -> Iterator[int]:
         """Call after rights changed for a client that has not taken all that it was given.
 
-        Args: before, is_complete: what :class:`Rights` remembered until then.
+        Args: given: see :meth:`given`, from before the change; None: not all of it is remembered.
+        Yields: how many answers were asked for.
         Raises: AccessError when something that it was given may be of what it may not have by now.
         """
-        for (action, destination), verdict in before.items():
-            if (
-                action in _OF_FILTERS
-                and verdict is Verdict.ALLOW
-                and not self.permits(requester, action, destination)
-            ):
+        for action, destination in given or ():
+            if not self.permits(requester, action, destination):
                 raise self.refusal(requester, action, destination)
-        if not is_complete:
+            yield 1
+        if given is None:
             raise AccessError(
                 "rights have changed, and what was on its way may not be allowed any more",
                 principal=requester.principal,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import msgspec
 
 from tidegate.broker.destinations import Destinations
-from tidegate.broker.limits.subscription_limit import SubscriptionLimits
+from tidegate.broker.limits.list_limits import ListLimits
+from tidegate.broker.lists.leaving import NOBODY, Who, dead_letter_row
 from tidegate.broker.lists.pending_list import InFlight, PendingList
 from tidegate.broker.owner import Origin
 from tidegate.broker.publish.access import OwnWrite, check_own
@@ -31,14 +32,18 @@ from tidegate.spi import (
 )
 
 _log = logging.getLogger("tidegate.broker")
+_set: Final = msgspec.structs.force_setattr
 
 #: Headers that a dead-lettered message carries besides its own.
 DEAD_LETTER_FROM: Final = "original-destination"
 DEAD_LETTER_REASON: Final = "dead-letter-reason"
 _DEAD_LETTER_HEADERS: Final = frozenset((DEAD_LETTER_FROM, DEAD_LETTER_REASON))
 
+#: The detour of paused destinations.
+_PAUSED: Final = "paused"
+
 #: A message that goes to a dead-letter queue, and that queue's list.
-Dead: TypeAlias = tuple[InFlight, PendingList]
+Dead: TypeAlias = tuple[InFlight, PendingList, Who]
 
 
 @dataclass(eq=False, repr=False)
@@ -47,20 +52,43 @@ class Publisher:
 
     Args:
         detours: whoever wants to see publishes just now: retained messages that are being handed
-            over, subscriptions near their limit. While it is empty, which is nearly always, a
-            publish only finds that it is.
+            over, lists near their limit, paused destinations. While it is empty, which is
+            nearly always, a publish only finds that it is.
+
+    Attributes:
+        paused: destinations whose producers are refused.
     """
 
     _writer: TurnWriter
     _destinations: Destinations
     retained: RetainedMessages
     _deliveries: RetainedDeliveries
-    _limits: SubscriptionLimits
+    _limits: ListLimits
     _temporary: TemporaryDestinations
     detours: set[object]
 
     def __post_init__(self) -> None:
         self.routes = self._destinations.routes
+        self.paused: set[str] = set()
+
+    # --- paused destinations -------------------------------------------------------------------
+
+    def pause(self, destination: str, *, is_paused: bool) -> None:
+        """Refuse what clients publish there, or take it again."""
+        if is_paused:
+            self.paused.add(destination)
+            self.detours.add(_PAUSED)
+        else:
+            self.paused.discard(destination)
+            if not self.paused:
+                self.detours.discard(_PAUSED)
+
+    def check_paused(self, destination: str) -> None:
+        """Raises: FlowControlError."""
+        if destination in self.paused:
+            raise FlowControlError(
+                f"{destination} takes no messages just now: an operator has paused its producers"
+            )
 
     # --- routes --------------------------------------------------------------------------------
 
@@ -85,39 +113,48 @@ class Publisher:
                 raise AccessError(
                     "clients cannot publish to topics of the gateway", destination=destination
                 )
+            if owner and names.is_queue(destination):
+                self._destinations.check_creatable(destination)
             route = self._destinations.route(destination, owner)
         return route
 
     def route(self, message: Message, origin: Origin) -> Route:
         """Where *message* goes that *origin* publishes; call once, before it is numbered.
 
-        Raises: RequestError, AccessError; FlowControlError when a subscription is at its limit.
+        Where there is a sink the message says who sent it from now on.
+        Raises: RequestError, AccessError; FlowControlError when a list is at its limit and refuses.
         """
+        if self._writer.keeps_log:
+            _set(message, "owner", origin.owner)  # nobody else has seen this message yet
+            _set(message, "protocol_version", origin.version)
         destination = message.destination
         route = self.routes.get(destination)
         if route is None:
             route = self.resolve(destination, origin.owner)
-        if message.qos == 0:
+        if message.qos == 0 and not route.is_for_all:
             route = route.volatile or route.without_storing()
         if route.is_picky:
             route = route.narrowed(message, origin.key)
         if self.detours:
-            route = self._limits.admit(route)
+            self.check_paused(destination)
+            route = self._limits.admit(route, message)
             if self._deliveries.active and names.is_topic(destination):
                 self._deliveries.before_publish(destination)
         return route
 
-    def check_together(self, client_key: str, messages: Iterable[Message]) -> None:
-        """Check that *messages* could be published together; nothing changes, but that queues are
-        made. Raises: FlowControlError; RequestError when a destination is gone."""
-        routes: list[Route] = []
+    def check_together(self, origin: Origin, messages: Iterable[Message]) -> None:
+        """Check that *origin* could publish *messages* together; nothing changes, but that queues
+        are made. Raises: FlowControlError; RequestError when a destination is gone."""
+        routed: list[tuple[Route, Message]] = []
         for message in messages:
-            route = self.resolve(message.destination)
+            self.check_paused(message.destination)
+            route = self.resolve(message.destination, origin.owner)
             if message.qos == 0:
                 route = route.without_storing()
-            routes.append(route.narrowed(message, client_key) if route.is_picky else route)
+            route = route.narrowed(message, origin.key) if route.is_picky else route
+            routed.append((route, message))
         if self.detours:
-            self._limits.check(routes)
+            self._limits.check(routed)
 
     # --- publishing ----------------------------------------------------------------------------
 
@@ -147,64 +184,126 @@ class Publisher:
         """Where a rejected message goes; None while it may be redelivered."""
         if not pending_list.is_stored or pending_list.is_removed:
             return None
-        policy = self._destinations.policy(message.message.destination)
-        limit = policy.max_deliveries
+        limit = self._destinations.policy(message.message.destination).max_deliveries
         if not limit or message.delivery_count + 1 < limit:
             return None
-        for key, origin in message.message.headers:
+        return self._home_of(message.message, pending_list)
+
+    def _home_of(self, message: Message, pending_list: PendingList) -> PendingList | None:
+        """The dead-letter queue of a *message* of the list; None when there can be none."""
+        for key, origin in message.headers:
             if key == DEAD_LETTER_FROM and names.is_queue(pending_list.destination):
                 home = self._destinations.policy(origin).dead_letter_queue(origin)
                 if home == pending_list.destination:
                     return None  # a dead letter already: whoever reads that queue decides
+        policy = self._destinations.policy(message.destination)
         try:
-            return self._destinations.queue_list(
-                policy.dead_letter_queue(message.message.destination)
-            )
+            home = policy.dead_letter_queue(message.destination)
+            return None if home == pending_list.destination else self._destinations.queue_list(home)
         except (RequestError, FlowControlError) as error:
             _log.error("destination=%s dead_letter=impossible: %s", pending_list.destination, error)
             return None
 
-    def sort_rejected(self, entries: Iterable[InFlight]) -> tuple[list[InFlight], list[Dead]]:
+    def sort_rejected(
+        self, entries: Iterable[tuple[InFlight, Who]]
+    ) -> tuple[list[InFlight], list[Dead]]:
         """What is to be redelivered, and what goes to which dead-letter queue.
 
+        Args: entries: and who rejected each.
+
         Dead-letter queues are made here, outside of any unit: a unit that is dropped because the
-        store is full must not take the queue's AddDestination with it.
+        store is full must not take the queue's AddDestination with it. While the store has its last
+        room none is a dead letter yet.
         """
+        if self._writer.holds_last_room:
+            return [entry for entry, _ in entries], []
         again: list[InFlight] = []
         moves: list[Dead] = []
-        for entry in entries:
+        for entry, who in entries:
             target = self._dead_letter_list(entry[0], entry[1])
             if target is None:
                 again.append(entry)
             else:
-                moves.append((entry, target))
+                moves.append((entry, target, who))
         return again, moves
 
-    def dead_letter(self, dead: Dead) -> None:
-        """Add the Move to the filling turn; the caller makes the unit."""
-        (stored, pending_list, _), target = dead
-        message = stored.message
-        moved = msgspec.structs.replace(
-            message,
-            destination=target.destination,
-            expires_at=0,  # nothing is lost when nobody looks
-            headers=(
-                *(header for header in message.headers if header[0] not in _DEAD_LETTER_HEADERS),
-                (DEAD_LETTER_FROM, message.destination),
-                (DEAD_LETTER_REASON, f"rejected after {stored.delivery_count + 1} deliveries"),
-            ),
-        )
-        check_own(OwnWrite.DEAD_LETTER, moved.destination)
+    def dead_letter(self, dead: Dead, reason: str = "") -> None:
+        """Add the Move to the filling turn; the caller makes the unit. Args: reason: "": rejected."""
+        (stored, pending_list, delivered_at), target, who = dead
+        reason = reason or f"rejected after {stored.delivery_count + 1} deliveries"
+        row = dead_letter_row(self._writer, pending_list.id, stored, delivered_at, reason, who)
+        moved = _dead(stored.message, target, reason)
         sequence = self._writer.take_sequence()
         self._writer.own_sequences += 1
         turn = self._writer.turn
-        turn.operations.append(Move(pending_list.id, stored.sequence, target.id, sequence, moved))
+        turn.operations.append(
+            Move(pending_list.id, stored.sequence, target.id, sequence, moved, row)
+        )
         if pending_list.selecting is not None:
             pending_list.selecting.leaving([stored.sequence])
         turn.added.setdefault(self.resolve(target.destination), []).append(
             StoredMessage.of(sequence, moved)
         )
         turn.synced = True
+
+    def bury(
+        self,
+        pending_list: PendingList,
+        messages: Sequence[StoredMessage],
+        reason: str,
+        undo: Callable[[], None],
+    ) -> Sequence[StoredMessage]:
+        """Move what does not fit into the list to dead-letter queues, all of it in one batch.
+
+        Args: undo: called when the store has no room for them.
+        Returns: those for which there is no such queue.
+        """
+        found = [(item, self._home_of(item.message, pending_list)) for item in messages]
+        if any(target is None for _, target in found):
+            return messages
+        turn = self._writer.turn
+        first = len(turn.operations)
+        for item, target in found:
+            if target is not None:
+                self.dead_letter(((item, pending_list, 0), target, NOBODY), reason)
+        turn.when_durable(_nothing, first=first, undo=(undo,))
+        self._writer.schedule()
+        return ()
+
+    def bury_new(self, pending_list: PendingList, message: Message, reason: str) -> bool:
+        """Put a new *message*, which passes the list by, into its dead-letter queue, with this turn.
+
+        Returns: False when there is none.
+        """
+        target = self._home_of(message, pending_list)
+        if target is None:
+            return False
+        writer = self._writer
+        first = len(writer.turn.operations)
+        dead = _dead(at_least_once(message) if message.qos == 0 else message, target, reason)
+        writer.add_message(dead, self.resolve(target.destination))
+        writer.own_sequences += 1
+        writer.turn.when_durable(_nothing, first=first)
+        return True
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""
+
+
+def _dead(message: Message, target: PendingList, reason: str) -> Message:
+    """*message* as it is in a dead-letter queue."""
+    check_own(OwnWrite.DEAD_LETTER, target.destination)
+    return msgspec.structs.replace(
+        message,
+        destination=target.destination,
+        expires_at=0,  # nothing is lost when nobody looks
+        headers=(
+            *(header for header in message.headers if header[0] not in _DEAD_LETTER_HEADERS),
+            (DEAD_LETTER_FROM, message.destination),
+            (DEAD_LETTER_REASON, reason),
+        ),
+    )
 
 
 def at_least_once(message: Message) -> Message:

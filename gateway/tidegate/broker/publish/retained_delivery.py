@@ -12,8 +12,8 @@ yet hands over the retained message first, in the same turn and in front of it. 
 messages arrive in the order in which they were published, and none is left out (MQTT 3.1.1
 [MQTT-3.3.1-6], [MQTT-4.6.0-6]).
 
-What is remembered are the numbers of the topics in ascending order, four bytes each, and which of
-those to come must be left out. A durable subscription has a note in the store while more than the
+What is remembered are the numbers of the topics, or how far all topics were looked at where finding
+those would take long (``retained_topics.py``), and which of those to come must be left out. A durable subscription has a note in the store while more than the
 first chunk is on its way: after a kill of the gateway it is given all of them again.
 
 A subscription that acknowledges and ends with its connection has a list in the store, but what is
@@ -26,8 +26,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from array import array
-from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -35,10 +33,13 @@ from typing import Final
 import msgspec
 
 from tidegate.broker.limits.acknowledged import AcknowledgedLog
+from tidegate.broker.lists.handing_out import may_be_for
 from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.owner import key_of
+from tidegate.broker.publish.retained_topics import FewTopics, ManyTopics, Topics
 from tidegate.broker.route.retained import RetainedMessages
 from tidegate.broker.route.router import Route
+from tidegate.broker.route.topic_tree import LOOKED_AT_MAX
 from tidegate.broker.turn.flow import Flow
 from tidegate.spi import (
     GatewayError,
@@ -58,7 +59,7 @@ CHUNK_COUNT_MAX: Final = 1000
 CHUNK_BYTES_MAX: Final = 1 << 20
 
 #: Topics that are looked at for one chunk: those that are expired or not wanted cost time, too.
-CHUNK_LOOKED_AT_MAX: Final = 10_000
+CHUNK_LOOKED_AT_MAX: Final = LOOKED_AT_MAX
 
 #: How long a delivery waits that found no room in the store.
 RETRY_S: Final = 1.0
@@ -87,17 +88,15 @@ class RetainedDelivery:
     """The retained messages on their way to one subscription."""
 
     def __init__(
-        self, deliveries: RetainedDeliveries, pending_list: PendingList, numbers: array[int]
+        self, deliveries: RetainedDeliveries, pending_list: PendingList, topics: Topics
     ) -> None:
         self._deliveries = deliveries
         self._flow = deliveries.flow
         self._writer = deliveries.flow.writer
         self._retained = deliveries.retained
         self._list = pending_list
-        self._numbers = numbers
-        self._position = 0
-        self._left_out: set[int] = set()  # at or behind the position, and not to be handed over
-        self._again: dict[int, None] = {}  # before the position, but what was added was dropped
+        self._topics = topics
+        self._again: dict[int, None] = {}  # they had their turn, but what was added was dropped
         self._unconfirmed = 0
         self._is_waiting = False  # for the writer or for time
         self._is_over = False
@@ -128,8 +127,8 @@ class RetainedDelivery:
 
     def publish_early(self, number: int) -> None:
         """A message is being published to the topic: what it retains until now goes out first."""
-        if self._is_to_come(number):
-            self._left_out.add(number)
+        if self._topics.is_to_come(number):
+            self._topics.leave_out(number)
         elif number in self._again:
             del self._again[number]
         else:
@@ -144,8 +143,7 @@ class RetainedDelivery:
     def leave_out(self, number: int) -> None:
         """The number belongs to another topic from now on, one that had no retained message when
         the subscription was made."""
-        if self._is_to_come(number):
-            self._left_out.add(number)
+        self._topics.leave_out(number)
         self._again.pop(number, None)
 
     def _confirmed(self, chunk: _Chunk) -> None:
@@ -153,6 +151,10 @@ class RetainedDelivery:
 
         Whoever waits is told before what was published in the same turn is handed out.
         """
+        consumers = self._list.consumers
+        if chunk.direct and consumers and consumers[0].client.is_undecided:
+            consumers[0].client.hold_back(lambda: self._confirmed(chunk))
+            return
         self._unconfirmed -= 1
         if chunk.is_next:
             self._is_waiting = False
@@ -195,7 +197,7 @@ class RetainedDelivery:
             if cursor.is_full:
                 return 0
             limit = pending_list.limit
-            return CHUNK_COUNT_MAX if limit is None else limit.count_max - cursor.size
+            return CHUNK_COUNT_MAX if limit is None else limit.room()
         consumers = pending_list.consumers
         has_room = not cursor.size and consumers and consumers[0].client.is_writable
         return CHUNK_COUNT_MAX if has_room else 0
@@ -231,14 +233,9 @@ class RetainedDelivery:
             return 0
         return max(0, consumer.room()) if consumer.acknowledges_all else CHUNK_COUNT_MAX
 
-    def _is_to_come(self, number: int) -> bool:
-        numbers = self._numbers
-        index = bisect_left(numbers, number, self._position)
-        return index < len(numbers) and numbers[index] == number and number not in self._left_out
-
     def has_more(self) -> bool:
         """Tell whether anything has not been added to a turn yet."""
-        return self._position < len(self._numbers) or bool(self._again)
+        return self._topics.has_more() or bool(self._again)
 
     # --- adding --------------------------------------------------------------------------------
 
@@ -275,23 +272,16 @@ class RetainedDelivery:
     def _peek(self) -> int | None:
         for number in self._again:
             return number
-        numbers, left_out = self._numbers, self._left_out
-        while self._position < len(numbers):
-            number = numbers[self._position]
-            if number not in left_out:
-                return number
-            left_out.discard(number)
-            self._position += 1
-        return None
+        return self._topics.next()
 
     def _advance(self, number: int) -> None:
         if self._again:
             del self._again[number]
         else:
-            self._position += 1
+            self._topics.advance()
 
     def _is_wanted(self, message: Message, now: int) -> bool:
-        if 0 < message.expires_at <= now:
+        if not self._topics.covers(message.destination) or 0 < message.expires_at <= now:
             return False
         pending_list = self._list
         if pending_list.no_local and key_of(message) == pending_list.client_key:
@@ -303,9 +293,7 @@ class RetainedDelivery:
     def _is_permitted(self, message: Message) -> bool:
         """Somebody who is there may have it; asked again when it is handed out."""
         consumers = self._list.consumers
-        return not consumers or any(
-            item.allows is None or item.allows(message.destination) for item in consumers
-        )
+        return not consumers or any(may_be_for(item, message.destination) for item in consumers)
 
     def _is_direct(self, message: Message) -> bool:
         """A stored subscription gets it at most once, without storing it."""
@@ -395,10 +383,12 @@ class RetainedDeliveries:
         """
         self.end(pending_list)
         retained = self.retained
-        numbers = retained.numbers_matching(names.name_of(pending_list.destination))
-        if not numbers:
+        filter_name = names.name_of(pending_list.destination)
+        numbers = retained.numbers_matching(filter_name)
+        if numbers is not None and not numbers:
             return
-        delivery = RetainedDelivery(self, pending_list, numbers)
+        topics = ManyTopics(retained, filter_name) if numbers is None else FewTopics(numbers)
+        delivery = RetainedDelivery(self, pending_list, topics)
         self.active[pending_list] = delivery
         pending_list.retained = delivery.step
         self._detours.add(self)

@@ -113,6 +113,10 @@ class SystemTopics:
             "store.messages.count": statistics.pending_messages + retained,
             "store.writable": int(statistics.writable),
             "shared_subscriptions.count": sum(len(item.consumers) for item in shared),
+            "cursors.paging": self._destinations.feeds.paging,
+            "cursors.turns": self._destinations.feeds.turns,
+            "cursors.paged.messages": self._destinations.feeds.paged_count,
+            "cursors.paged.bytes": self._destinations.feeds.paged_bytes,
         }
         for what, total in totals.items():
             values[f"publish.messages.{what}"] = total

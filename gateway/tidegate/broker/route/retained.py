@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from tidegate.broker.route.topic_tree import BRANCH_BYTES, TopicTree
+from tidegate.broker.route.topic_tree import BRANCH_BYTES, LOOKED_AT_MAX, TopicTree
 from tidegate.spi import (
     ClearRetained,
     FlowControlError,
@@ -129,13 +129,22 @@ class RetainedMessages:
         """The retained message of the topic with this number; None when it was cleared."""
         return self._messages[number]
 
-    def numbers_matching(self, filter_name: str) -> array[int]:
-        """Numbers of the topics that the filter (a NAME) covers, in ascending order."""
+    def numbers_matching(self, filter_name: str) -> array[int] | None:
+        """Numbers of the topics that the filter (a NAME) covers, in ascending order.
+
+        Returns: None when more than ``LOOKED_AT_MAX`` topics have to be looked at for that.
+        """
         if not names.is_filter(filter_name):
             number = self._numbers.get(names.topic(filter_name))
             return array("I", () if number is None else (number,))
         numbers = self._numbers
-        return array("I", sorted([numbers[found] for found in self._tree.match(filter_name)]))
+        found = self._tree.match_few(filter_name, LOOKED_AT_MAX)
+        return None if found is None else array("I", sorted([numbers[item] for item in found]))
+
+    @property
+    def numbers_end(self) -> int:
+        """All numbers are below this."""
+        return len(self._messages)
 
     # --- changing ------------------------------------------------------------------------------
 

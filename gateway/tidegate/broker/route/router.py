@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, compress
 from operator import attrgetter
-from typing import Final
+from typing import Final, TypeAlias
 
 from tidegate.broker.lists.pending_list import PendingList
 from tidegate.plugin_exit import FAILURES
@@ -32,6 +32,9 @@ ROUTE_BYTES: Final = 350
 NARROWED_CACHED_MAX: Final = 64
 
 
+#: Messages that one list is given in one step, where steps are counted: up to 4 microseconds each.
+STEP_MESSAGES: Final = 500
+
 #: Lists from which on what they are given is counted; with fewer it is not more than the publish.
 WIDE_MIN: Final = 8
 
@@ -44,9 +47,19 @@ class Route:
         direct: lists that get it without storing (unstored subscriptions).
         width: lists, when they are many; 0: few enough not to be counted.
         is_picky: some list refuses messages of its own client, or those a selector leaves out.
+        is_for_all: QoS 0 messages go the same way; for those that do not, volatile: once it is known.
     """
 
-    __slots__ = ("_narrowed", "direct", "ids", "is_picky", "stored", "volatile", "width")
+    __slots__ = (
+        "_narrowed",
+        "direct",
+        "ids",
+        "is_for_all",
+        "is_picky",
+        "stored",
+        "volatile",
+        "width",
+    )
 
     def __init__(self, stored: Iterable[PendingList], direct: Iterable[PendingList]) -> None:
         self.stored: tuple[PendingList, ...] = tuple(stored)
@@ -58,15 +71,18 @@ class Route:
             pending_list.no_local or pending_list.matches is not None
             for pending_list in (*self.stored, *self.direct)
         )
+        self.is_for_all = all(pending_list.is_queue for pending_list in self.stored)
         self.volatile: Route | None = None
         self._narrowed: dict[tuple[bool, ...], Route] = {}
 
     def without_storing(self) -> Route:
         """The same for a QoS 0 message: only queues store it; subscriptions get it directly."""
+        if self.is_for_all:
+            return self
         if self.volatile is None:
             stored = [item for item in self.stored if item.is_queue]
             rest = [item for item in self.stored if not item.is_queue]
-            self.volatile = Route(stored, (*rest, *self.direct)) if rest else self
+            self.volatile = Route(stored, (*rest, *self.direct))
         return self.volatile
 
     def narrowed(self, message: Message, client_key: str) -> Route:
@@ -105,13 +121,45 @@ def hand_out(added: Mapping[Route, list[StoredMessage]]) -> None:
             for pending_list in route.direct:
                 _offer(pending_list, messages, is_direct=True)
         return
-    stored: dict[PendingList, list[list[StoredMessage]]] = {}
-    direct: dict[PendingList, list[list[StoredMessage]]] = {}
+    _hand_out_groups(*_by_list(added))
+
+
+def hand_out_in_steps(added: Mapping[Route, list[StoredMessage]]) -> Iterator[None]:
+    """The same for a turn that gives very many messages to lists: yields after each step.
+
+    What is in memory only comes last, part by part: nobody else can tell when, as long as nothing of a
+    later turn comes before. But a list that is being replaced, or replaces one, is as prompt as ever.
+    """
+    stored, direct = _by_list(added)
+    alone = [item for item in direct if not item.is_stored and item.succession is None]
+    later = {item: direct.pop(item) for item in alone}
+    _hand_out_groups(stored, direct)
+    yield
+    for pending_list, groups in later.items():
+        messages = _merged(groups)
+        for first in range(0, len(messages), STEP_MESSAGES):
+            if not (pending_list.consumers or pending_list.is_queue):
+                break  # its client has gone, and it is about to end
+            _offer(pending_list, messages[first : first + STEP_MESSAGES], is_direct=True)
+            yield
+
+
+_Groups: TypeAlias = dict[PendingList, list[list[StoredMessage]]]
+
+
+def _by_list(added: Mapping[Route, list[StoredMessage]]) -> tuple[_Groups, _Groups]:
+    """What is stored for lists, and what they get without."""
+    stored: _Groups = {}
+    direct: _Groups = {}
     for route, messages in added.items():
         for pending_list in route.stored:
             stored.setdefault(pending_list, []).append(messages)
         for pending_list in route.direct:
             direct.setdefault(pending_list, []).append(messages)
+    return stored, direct
+
+
+def _hand_out_groups(stored: _Groups, direct: _Groups) -> None:
     for pending_list, groups in list(direct.items()):
         raised = pending_list in stored and any(group[0].message.qos for group in groups)
         if raised or not pending_list.is_stored:
@@ -125,10 +173,13 @@ def hand_out(added: Mapping[Route, list[StoredMessage]]) -> None:
 def _offer_merged(
     pending_list: PendingList, groups: list[list[StoredMessage]], *, is_direct: bool
 ) -> None:
-    messages = groups[0]
-    if len(groups) > 1:
-        messages = sorted(chain.from_iterable(groups), key=_sequence_of)
-    _offer(pending_list, messages, is_direct=is_direct)
+    _offer(pending_list, _merged(groups), is_direct=is_direct)
+
+
+def _merged(groups: list[list[StoredMessage]]) -> list[StoredMessage]:
+    if len(groups) == 1:
+        return groups[0]
+    return sorted(chain.from_iterable(groups), key=_sequence_of)
 
 
 def _offer(pending_list: PendingList, messages: list[StoredMessage], *, is_direct: bool) -> None:

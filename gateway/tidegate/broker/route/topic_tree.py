@@ -8,6 +8,7 @@ destination string that the caller holds anyway.
 
 from __future__ import annotations
 
+import sys
 from typing import Final, TypeAlias, cast
 
 from tidegate.spi import names
@@ -17,6 +18,9 @@ Branch: TypeAlias = "dict[str, str | Branch]"
 
 #: Key of the topic that ends where a branch begins (``a`` beside ``a/b``). No level can be this.
 _END: Final = "."
+
+#: Names that may be looked at in one go to find those that a filter covers: some milliseconds.
+LOOKED_AT_MAX: Final = 2000
 
 #: What a branch costs, in bytes: ``sys.getsizeof`` of a dictionary with up to five entries.
 BRANCH_BYTES: Final = 232
@@ -86,13 +90,23 @@ class TopicTree:
 
         The rules are those of :func:`tidegate.spi.names.matches`.
         """
+        found = self.match_few(filter_name, sys.maxsize)
+        assert found is not None, "there is no end of what may be looked at"
+        return found
+
+    def match_few(self, filter_name: str, looked_at_max: int) -> list[str] | None:
+        """The same; None when more than *looked_at_max* names and branches must be looked at for it."""
         found: list[str] = []
         nodes = [self._root]
         wanted = filter_name.split(".")
         for position, level in enumerate(wanted):
+            if level in (">", "*"):
+                looked_at_max -= sum(map(len, nodes))
+                if looked_at_max < 0:
+                    return None
             if level == ">":
-                _collect(nodes if position else _without_dollar(nodes), found)
-                return found
+                nodes = nodes if position else _without_dollar(nodes)
+                return found if _collect(nodes, found, looked_at_max) else None
             if level == "*":
                 if position == 0:  # [MQTT-4.7.2-1]
                     nodes = _without_dollar(nodes)
@@ -134,11 +148,17 @@ def _covered(leaves: list[str], filter_name: str, wanted: list[str], position: i
     return [leaf for leaf in leaves if names.matches(filter_name, names.name_of(leaf))]
 
 
-def _collect(nodes: list[Branch], found: list[str]) -> None:
+def _collect(nodes: list[Branch], found: list[str], looked_at_max: int) -> bool:
+    """Add all that is below *nodes* to *found*. Returns: False when it is too much."""
     stack = list(nodes)
     while stack:
-        for item in stack.pop().values():
+        node = stack.pop()
+        looked_at_max -= len(node)
+        if looked_at_max < 0:
+            return False
+        for item in node.values():
             if isinstance(item, str):
                 found.append(item)
             else:
                 stack.append(item)
+    return True

@@ -122,6 +122,8 @@ class Checks:
         self._numbers = itertools.count()
         self._turns = itertools.count(1)
         self._timer: asyncio.TimerHandle | None = None
+        # Ours, since the timer cannot always tell: uvloop's is none any more once it is due.
+        self._timer_due = 0.0
         self.delayed = self.dropped = self.abandoned = 0
 
     @property
@@ -333,12 +335,13 @@ class Checks:
         """Come back when the next pause is over."""
         due = self._pausing[0][0] if self._pausing and self._running < self._running_max else None
         if self._timer is not None:
-            if self._timer.when() == due:
+            if self._timer_due == due:
                 return
             self._timer.cancel()
             self._timer = None
         if due is not None:
             self._timer = asyncio.get_running_loop().call_at(due, self._rung)
+            self._timer_due = due
 
     def _rung(self) -> None:
         self._timer = None

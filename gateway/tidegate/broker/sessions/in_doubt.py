@@ -16,16 +16,16 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from tidegate.broker.destinations import Destinations, group_of
+from tidegate.broker.lists.leaving import take_off
 from tidegate.broker.lists.pending_list import Consumer, PendingList
 from tidegate.broker.sessions.state import SessionState
 from tidegate.broker.turn.writer import TurnWriter, returned
 from tidegate.spi import (
-    Discard,
-    DiscardReason,
     InflightDirection,
     InflightRecord,
     InflightState,
     MessageStore,
+    Outcome,
     PutInflight,
     RemoveInflight,
     StoredMessage,
@@ -73,7 +73,7 @@ def settle_ids(writer: TurnWriter, session: SessionState) -> None:
     in_doubt = {
         (key, message.sequence) for key, found in session.in_doubt.items() for message in found
     }
-    others = {subscription.name for subscription in session.stored.attached}
+    others = session.attached
     for key, record in list(session.inflight.items()):
         if (
             record.state is InflightState.PUBLISHED
@@ -134,7 +134,7 @@ async def recover(
     for session in sessions:
         shared = {
             item.name: destinations.shared.get(group_of(item))
-            for item in session.stored.attached
+            for item in session.attached.values()
             if item.share_group and item.qos == 2
         }
         for record in sorted(session.inflight.values(), key=lambda record: record.sequence):
@@ -156,11 +156,11 @@ def _is_shared(consumer: Consumer) -> bool:
 
 
 def _discard(writer: TurnWriter, pending_list: PendingList, messages: list[StoredMessage]) -> None:
-    sequences = tuple(message.sequence for message in messages)
     _log.info(
         "destination=%s discarded=%d: in doubt when the session ended [MQTT-4.8.2-5]",
         pending_list.destination,
-        len(sequences),
+        len(messages),
     )
-    writer.add_operation(Discard(pending_list.id, sequences, DiscardReason.DROPPED))
-    pending_list.cursor.remove(sequences)
+    reason = "in doubt when its session ended"
+    take_off(writer, pending_list, messages, Outcome.DROPPED, reason)
+    pending_list.cursor.remove([message.sequence for message in messages])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Final, Protocol
 
 import msgspec
@@ -24,7 +26,8 @@ from tidegate.broker.sessions.state import (
     identity_options,
 )
 from tidegate.broker.sessions.wills import Will, Wills
-from tidegate.broker.turn.writer import TurnWriter
+from tidegate.broker.turn.flow import STATE_WORK, Flow
+from tidegate.broker.turn.walks import Walk
 from tidegate.spi import (
     SESSION_NEVER_EXPIRES,
     ConnectRequest,
@@ -34,12 +37,20 @@ from tidegate.spi import (
     MessageStore,
     Principal,
     PutSession,
+    PutSubscription,
     RecoveredState,
     RemoveSession,
+    RemoveSubscription,
     Session,
     StoredMessage,
     Subscription,
 )
+
+#: Subscriptions that go with a session before the clock is looked at: some 50 microseconds each.
+REMOVED_AT_ONCE: Final = 16
+
+#: The same of sessions of which it is found out that they are not over.
+LOOKED_AT_ONCE: Final = 1000
 
 #: The beginning of 2020: a clock that says less was not set yet.
 _CLOCK_SET_US: Final = 1_577_836_800_000_000
@@ -58,13 +69,16 @@ class Sessions:
     Attributes: who_now: who the client of a session is by now, None: nobody any more.
     """
 
-    _writer: TurnWriter
+    _flow: Flow
     _destinations: Destinations
     _wills: Wills
     _accounts: Accounts
     who_now: Callable[[Principal], Principal | None] = lambda principal: principal
     expired: int = 0
     _by_key: dict[str, SessionState] = field(default_factory=dict[str, SessionState])
+
+    def __post_init__(self) -> None:
+        self._writer = self._flow.writer
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -83,8 +97,13 @@ class Sessions:
             self._count(session)
             session.left_at = elapsed - (now - stored.disconnected_at)
             self._by_key[stored.key] = session
-            for subscription in stored.attached:
-                self._add_member(session, subscription)
+        for subscription in state.subscriptions:
+            if subscription.session:
+                session = self._by_key.get(subscription.session)
+                if session is None:  # no gateway writes that; nobody could ever remove it
+                    self._writer.add_operation(RemoveSubscription(subscription.pending_list))
+                else:
+                    self._keep(session, subscription)
         for record in state.inflight:
             session = self._by_key.get(record.session)
             if session is not None:
@@ -94,7 +113,7 @@ class Sessions:
 
     async def recover_in_doubt(self, store: MessageStore) -> None:
         """Destinations and subscriptions are there, clients are not. Raises: StoreError."""
-        attached = [item for item in self._by_key.values() if item.stored.attached]
+        attached = [item for item in self._by_key.values() if item.attached]
         await in_doubt.recover(self._writer, self._destinations, store, attached)
 
     def end_recovery(self) -> None:
@@ -116,11 +135,11 @@ class Sessions:
         return self._by_key.get(key)
 
     def find(self, key: str) -> SessionState | None:
-        """The session that a client takes up; none when its time is over by now."""
+        """The session that a client takes up, or one that is just ending; none when it is over."""
         session = self.get(key)
-        if session is not None and self._remove_if_over(session, self._writer.elapsed()):
-            return None
-        return session
+        if session is not None and self._is_over(session, self._writer.elapsed()):
+            self._expire(session)
+        return None if session is None or session.is_removed else session
 
     def check_room(self, request: ConnectRequest, identity: Identity) -> None:
         """Call before a client gets a session. Raises: FlowControlError: its principal has too many."""
@@ -157,7 +176,6 @@ class Sessions:
             options,
             request.will,
             request.will_delay,
-            session.stored.attached if session is not None else (),
             identity.protocol,
             identity.principal,
             identity.client_id,
@@ -203,7 +221,7 @@ class Sessions:
             )
         if session.stored.expiry_interval == 0:
             self.remove(session)
-        elif session.stored.attached:
+        elif session.attached:
             in_doubt.settle_ids(self._writer, session)
 
     def set_expiry(self, session: SessionState, interval_s: int) -> None:
@@ -231,19 +249,48 @@ class Sessions:
         )
         self._wills.take(will)
 
-    def remove(self, session: SessionState) -> None:
+    def remove(self, session: SessionState, why: str = "its session ended") -> None:
         """Forget the session with its subscriptions and packet-id states; a will that waits is
-        published [MQTT-3.1.2-8 of 5.0]."""
+        published [MQTT-3.1.2-8 of 5.0].
+
+        One with many subscriptions is there, and ending, until the last of them is gone: a few in one
+        turn, so that a kill never leaves a session that lives on without some of them. Args: why: for
+        the rows of what they held.
+        """
+        if session.is_ending:
+            return
+        session.is_ending = True
         self._wills.session_ended(session)
-        if self._by_key.pop(session.key, None) is not None:
-            session.uncharge()
+        if self._size_of(session) >= REMOVED_AT_ONCE:
+            session.gone = asyncio.Event()
+            # After a kill in the middle of it its time is over, and the rest is removed at the start.
+            session.stored = msgspec.structs.replace(session.stored, expiry_interval=0, will=None)
+            self._writer.add_operation(PutSession(session.stored))
+        self._flow.walks.begin(self._remove(session, why))
+
+    def _remove(self, session: SessionState, why: str) -> Walk:
+        destinations, flow = self._destinations, self._flow
+        work = STATE_WORK * REMOVED_AT_ONCE
+        lists = destinations.lists_of(session.key)  # which become fewer
+        while lists:
+            for pending_list in list(islice(lists.values(), REMOVED_AT_ONCE)):
+                destinations.remove_subscription(pending_list, why)
+            if lists:
+                yield flow.add_own_work(work)
+        for count, name in enumerate(list(session.attached), 1):
+            self._forget(session, name)
+            if not count % REMOVED_AT_ONCE:
+                yield flow.add_own_work(work)
+        del self._by_key[session.key]
+        session.uncharge()
         session.is_removed = True
-        for pending_list in list(self._destinations.lists_of(session.key).values()):
-            self._destinations.remove_subscription(pending_list)
-        for subscription in session.stored.attached:
-            in_doubt.discard(self._writer, self._destinations, session, subscription)
-            self._remove_member(session, subscription)
         self._writer.add_operation(RemoveSession(session.key))
+        if session.gone is not None:
+            session.gone.set()
+
+    def _size_of(self, session: SessionState) -> int:
+        """How many subscriptions it has."""
+        return len(self._destinations.lists_of(session.key)) + len(session.attached)
 
     def count_disconnected(self) -> int:
         """Sessions whose client is away."""
@@ -252,25 +299,30 @@ class Sessions:
     def expire(self, elapsed: int) -> Iterator[int]:
         """Remove the sessions whose time is over; *elapsed*: :meth:`BrokerCore.elapsed`.
 
-        Yields: after each of them, what it was: the subscriptions that went with it, and itself.
+        Yields: after each of them, what it was: the subscriptions that went with it, and itself; and now
+        and then 0.
         """
-        for session in list(self._by_key.values()):
-            size = 1 + len(self._destinations.lists_of(session.key))
-            is_there = self._by_key.get(session.key) is session
-            if is_there and self._remove_if_over(session, elapsed):
+        for count, session in enumerate(list(self._by_key.values()), 1):
+            if self._is_over(session, elapsed) and self._by_key.get(session.key) is session:
+                size = 1 + min(self._size_of(session), REMOVED_AT_ONCE)
+                self._expire(session)
                 yield size
+            elif not count % LOOKED_AT_ONCE:
+                yield 0
 
-    def _remove_if_over(self, session: SessionState, elapsed: int) -> bool:
-        stored = session.stored
-        if (
-            session.connection is not None
-            or stored.expiry_interval == SESSION_NEVER_EXPIRES
-            or session.left_at + stored.expiry_interval * 1_000_000 > elapsed
-        ):
-            return False
+    @staticmethod
+    def _is_over(session: SessionState, elapsed: int) -> bool:
+        interval_s = session.stored.expiry_interval
+        return (
+            session.connection is None
+            and not session.is_ending
+            and interval_s != SESSION_NEVER_EXPIRES
+            and session.left_at + interval_s * 1_000_000 <= elapsed
+        )
+
+    def _expire(self, session: SessionState) -> None:
         self.expired += 1
-        self.remove(session)
-        return True
+        self.remove(session, "its session expired")
 
     def delivers_once(self, subscription: Subscription) -> bool:
         """See :attr:`tidegate.spi.ClientRules.delivers_once`, of a stored subscription's client."""
@@ -299,30 +351,29 @@ class Sessions:
 
     def attach(self, session: SessionState, subscription: Subscription) -> None:
         """The session consumes from a queue or a shared subscription from now on, also later."""
-        attached = session.stored.attached
-        if subscription in attached:
+        before = session.attached.get(subscription.name)
+        list_id = before.pending_list if before is not None else self._writer.take_list_id()
+        kept = msgspec.structs.replace(subscription, pending_list=list_id, session=session.key)
+        if kept == before:
             return
-        others = tuple(item for item in attached if item.name != subscription.name)
-        session.stored = msgspec.structs.replace(session.stored, attached=(*others, subscription))
+        self._writer.add_operation(PutSubscription(kept))
+        self._keep(session, kept)
         session.charge()
-        self._writer.add_operation(PutSession(session.stored))
-        self._add_member(session, subscription)
 
     def detach(self, session: SessionState, name: str) -> None:
         """It does so no more."""
-        for subscription in session.stored.attached:
-            if subscription.name == name:
-                in_doubt.discard(self._writer, self._destinations, session, subscription)
-                rest = tuple(i for i in session.stored.attached if i is not subscription)
-                session.stored = msgspec.structs.replace(session.stored, attached=rest)
-                session.charge()
-                self._writer.add_operation(PutSession(session.stored))
-                self._remove_member(session, subscription)
+        if name in session.attached:
+            self._forget(session, name)
+            session.charge()
 
-    def _add_member(self, session: SessionState, subscription: Subscription) -> None:
+    def _keep(self, session: SessionState, subscription: Subscription) -> None:
+        session.attach(subscription)
         if subscription.share_group:
             self._destinations.add_member(subscription, session)
 
-    def _remove_member(self, session: SessionState, subscription: Subscription) -> None:
+    def _forget(self, session: SessionState, name: str) -> None:
+        subscription = session.detach(name)
+        in_doubt.discard(self._writer, self._destinations, session, subscription)
+        self._writer.add_operation(RemoveSubscription(subscription.pending_list))
         if subscription.share_group:
             self._destinations.remove_member(subscription, session)

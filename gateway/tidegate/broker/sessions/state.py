@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -14,6 +15,7 @@ from tidegate.spi import (
     InflightRecord,
     Session,
     StoredMessage,
+    Subscription,
     memory_bytes,
     text_bytes,
 )
@@ -52,28 +54,48 @@ class SessionState:
     Attributes:
         inflight: stored packet-id states by (direction, packet id).
         connection: the one that has it now, if any.
+        is_ending: it is being removed, a few subscriptions at a time; gone: set when it is.
         is_removed: it is over.
         left_at: when its last connection ended, by :meth:`TurnWriter.elapsed`: its expiry and the
             delay of its will run from there, whatever the wall clock does.
         in_doubt: by name of a shared subscription, QoS 2 messages whose handshake its last
             connection left unfinished (:mod:`tidegate.broker.sessions.in_doubt`).
+        attached: by name, queues and shared subscriptions that it consumes from whenever it is
+            connected; changed by attach() and detach().
         account: of its principal.
     """
 
     stored: Session
     inflight: Inflight = field(default_factory=Inflight)
     connection: object = None
+    is_ending: bool = False
+    gone: asyncio.Event | None = None
     is_removed: bool = False
     left_at: int = 0
     in_doubt: InDoubt = field(default_factory=InDoubt)
+    attached: dict[str, Subscription] = field(default_factory=dict[str, Subscription])
     account: Account | None = None
+    _attached_bytes: int = 0
     _charged: tuple[int, int, int] = (0, 0, 0)
+
+    def attach(self, subscription: Subscription) -> None:
+        """It has *subscription*, instead of one of this name."""
+        if subscription.name in self.attached:
+            self.detach(subscription.name)
+        self.attached[subscription.name] = subscription
+        self._attached_bytes += SESSION_BYTES + text_bytes(subscription.filter)
+
+    def detach(self, name: str) -> Subscription:
+        """It has it no more. Returns: what it was."""
+        subscription = self.attached.pop(name)
+        self._attached_bytes -= SESSION_BYTES + text_bytes(subscription.filter)
+        return subscription
 
     def charge(self) -> None:
         """Charge its principal with it as it is now. Its will is the connection's while there is one."""
         stored = self.stored
         size = SESSION_BYTES + text_bytes(stored.client_id)
-        size += sum(SESSION_BYTES + text_bytes(item.filter) for item in stored.attached)
+        size += self._attached_bytes
         is_kept = stored.will is not None and self.connection is None
         will = memory_bytes(stored.will) if stored.will is not None and is_kept else 0
         self._put(size, will, -(-len(self.inflight) // ID_STEP) * ID_STEP)

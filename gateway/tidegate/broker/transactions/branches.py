@@ -24,14 +24,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tidegate.broker.destinations import Destinations
+from tidegate.broker.lists.leaving import Who
 from tidegate.broker.lists.pending_list import InFlight, PendingList
 from tidegate.broker.owner import Origin, client_key
 from tidegate.broker.publish.publisher import Publisher
 from tidegate.broker.transactions.duplicates import DuplicateIds
 from tidegate.broker.transactions.transactions import Prepared, Transaction
-from tidegate.broker.turn.flow import Tasks
+from tidegate.broker.turn.flow import Flow, Tasks
 from tidegate.broker.turn.turn import Waiting
-from tidegate.broker.turn.writer import TurnWriter
 from tidegate.plugin_exit import FAILURES, failure_of
 from tidegate.spi import (
     Acknowledge,
@@ -75,13 +75,16 @@ class Branches:
     """All branches of the gateway."""
 
     _store: MessageStore
-    _writer: TurnWriter
+    _flow: Flow
     _tasks: Tasks
     _destinations: Destinations
     _publisher: Publisher
     _duplicates: DuplicateIds
     _prepared_max: int
     _by_id: dict[BranchId, Prepared] = field(default_factory=dict[BranchId, Prepared])
+
+    def __post_init__(self) -> None:
+        self._writer = self._flow.writer
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -168,18 +171,7 @@ class Branches:
                 self._duplicates.reserve(message.destination, step.duplicate_id, branch_id)
         kept = [step for step in transaction.settled if step.pending_list.is_stored]
         kept = [step for step in kept if not step.pending_list.is_removed]
-        locked = [
-            LockedMessages(
-                step.pending_list.id,
-                tuple([entry[0].sequence for entry in step.entries]),
-                tuple([entry[2] for entry in step.entries]),
-                step.consumer.client.client_id,
-                step.consumer.subscription_name,
-                client[1],
-                step.is_rejected,
-            )
-            for step in kept
-        ]
+        locked = [step.lock() for step in kept]
         stored = Branch(
             branch_id,
             list_id,
@@ -242,7 +234,7 @@ class Branches:
             raise RequestError(
                 f"branch {branch_id} was {_DECIDED[stored.state]} by an operator; forget it"
             )
-        self._writer.check_writable()
+        self._writer.check_writable(adds=commit and bool(stored.pending_list))
         branch.is_busy = True
         self._tasks.spawn(
             self._complete(branch, who, token, check, commit=commit, heuristic=heuristic),
@@ -284,11 +276,17 @@ class Branches:
     ) -> None:
         try:
             sent = await self._sent(branch) if commit else []
-            back: list[InFlight] = []
+            back: list[tuple[InFlight, Who]] = []
             for pending_list, item in branch.locked():
                 if item.rejected or not commit:
                     found = await self._read(pending_list, item.sequences)
-                    back += [(message, pending_list, 0) for message in found]
+                    times = dict(zip(item.sequences, item.delivered_at, strict=False))
+                    back += [
+                        ((message, pending_list, times.get(message.sequence, 0)), who_had(item))
+                        for message in found
+                    ]
+                elif branch.is_claimed and pending_list.limit and pending_list.limit.weighs:
+                    pending_list.leaving(await self._read(pending_list, item.sequences))
             for item in sent:
                 check(item.message)
             self._finish(branch, who, token, sent, back, commit=commit, heuristic=heuristic)
@@ -332,7 +330,7 @@ class Branches:
         who: Waiting,
         token: Token,
         sent: list[StoredMessage],
-        back: list[InFlight],
+        back: list[tuple[InFlight, Who]],
         *,
         commit: bool,
         heuristic: bool,
@@ -342,15 +340,17 @@ class Branches:
         Raises: GatewayError; nothing has changed then.
         """
         writer, publisher, stored = self._writer, self._publisher, branch.stored
-        writer.check_writable()
         messages = [item.message for item in sent]
+        writer.check_writable(adds=bool(messages))
         origin = Origin(
             stored.principal, client_key(stored.protocol, stored.principal, stored.client_id)
         )
         if messages:
-            publisher.check_together(origin.key, messages)  # also makes queues that are gone
-        back = [entry for entry in back if not entry[1].is_removed]
-        again, dead = publisher.sort_rejected(back) if commit else (back, [])
+            publisher.check_together(origin, messages)  # also makes queues that are gone
+        back = [item for item in back if not item[0][1].is_removed]
+        again, dead = (
+            publisher.sort_rejected(back) if commit else ([entry for entry, _ in back], [])
+        )
         turn = writer.turn
         was_synced = turn.synced
         first = len(turn.operations)
@@ -360,7 +360,7 @@ class Branches:
         try:
             for item in sent:
                 message = item.message
-                publisher.publish(message, origin, undo)
+                turn.work += publisher.publish(message, origin, undo).width
                 writer.own_sequences += 1  # it was counted as received when it was prepared
                 if item.sequence in ids and self._duplicates.is_on:
                     self._duplicates.add(
@@ -421,10 +421,13 @@ class Branches:
             gone = sorted(set(item.sequences) - kept)
             if not gone:
                 continue
+            selecting = pending_list.selecting
             if branch.is_claimed:
-                pending_list.cursor.remove(gone)
-            if pending_list.selecting is not None:
-                pending_list.selecting.leaving(gone)
+                self._flow.left(pending_list, gone)
+                if selecting is not None:  # it may have read them, being pending still
+                    selecting.forget(gone)
+            if selecting is not None:
+                selecting.leaving(gone)
         if not is_commit:  # what is not stored has no place to record its deliveries in
             self._writer.give_back(branch.unstored)
 
@@ -435,10 +438,14 @@ def _acknowledge(pending_list: PendingList, item: LockedMessages, now: int) -> A
         item.sequences,
         item.delivered_at,
         now,
-        item.client_id,
-        item.subscription,
-        item.protocol,
+        *who_had(item),
+        item.delivery_counts,
     )
+
+
+def who_had(item: LockedMessages) -> Who:
+    """Whose transaction it was."""
+    return Who(item.client_id, item.subscription, item.protocol, item.principal)
 
 
 def _count(state: RecoveredState, pending_list: int) -> int:

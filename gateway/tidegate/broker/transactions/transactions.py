@@ -5,13 +5,14 @@ Or until it is prepared: then it is a branch, which belongs to no client.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from tidegate.broker.limits.accounts import Account
 from tidegate.broker.lists.pending_list import Consumer, InFlight, PendingList
+from tidegate.broker.turn.turn import acknowledge, group_of
 from tidegate.spi import (
     Acknowledge,
     Branch,
@@ -36,21 +37,36 @@ class Settled:
 
     def acknowledge(self, now: int) -> Acknowledge | None:
         """The operation; None when there is nothing in the store to acknowledge."""
-        pending_list, consumer = self.pending_list, self.consumer
-        sequences = [entry[0].sequence for entry in self.entries]
+        pending_list = self.pending_list
+        group = group_of(self.entries)
         if pending_list.selecting is not None:
-            pending_list.selecting.leaving(sequences)
+            pending_list.selecting.leaving(group[0])
         if pending_list.is_removed or not pending_list.is_stored:
             return None
-        return Acknowledge(
-            pending_list.id,
-            tuple(sequences),
-            tuple([entry[2] for entry in self.entries]),
-            now,
-            consumer.client.client_id,
-            consumer.subscription_name,
-            consumer.client.protocol,
+        return acknowledge(self.consumer, pending_list, group, now)
+
+    def lock(self) -> LockedMessages:
+        """What a branch keeps of them."""
+        made = acknowledge(self.consumer, self.pending_list, group_of(self.entries), 0)
+        return LockedMessages(
+            made.pending_list,
+            made.sequences,
+            made.delivered_at,
+            made.client_id,
+            made.subscription,
+            made.protocol,
+            self.is_rejected,
+            made.principal,
+            made.delivery_counts,
         )
+
+
+def settled(consumer: Consumer, entries: Iterable[InFlight], *, is_rejected: bool) -> list[Settled]:
+    """*entries*, which *consumer* had, list by list."""
+    by_list: dict[PendingList, list[InFlight]] = {}
+    for entry in entries:
+        by_list.setdefault(entry[1], []).append(entry)
+    return [Settled(consumer, found, held, is_rejected) for found, held in by_list.items()]
 
 
 @dataclass(slots=True, eq=False)

@@ -9,14 +9,22 @@ from itertools import islice
 from time import perf_counter
 from typing import Final, cast
 
+from tidegate.broker.lists import handing_out
 from tidegate.broker.lists.pending_list import Choosing, Client, Consumer, PendingList
-from tidegate.broker.lists.permitted import permitted
 from tidegate.broker.lists.selecting import Selecting
 from tidegate.broker.route.router import Route
+from tidegate.broker.turn.deferred import Deferred
+from tidegate.broker.turn.turn import Turn, Waiting
 from tidegate.broker.turn.walks import SLICE_S, STEP_LISTS, Walk, Walks
 from tidegate.broker.turn.writer import TurnWriter
 from tidegate.plugin_exit import FAILURES
-from tidegate.spi import MessageStore, PendingCursor, StoredMessage, Subscription
+from tidegate.spi import (
+    MessageStore,
+    PendingCursor,
+    RequestError,
+    StoredMessage,
+    Subscription,
+)
 
 _log = logging.getLogger("tidegate.broker")
 
@@ -40,7 +48,7 @@ INFLIGHT_WORK: Final = 5
 
 #: Operations of one turn: who adds messages beyond that goes on in the next one. The store takes 2
 #: to 5 microseconds of the loop for each.
-TURN_OPERATIONS_MAX: Final = 1500
+TURN_OPERATIONS_MAX: Final = 1000
 
 #: Throttle reason: bodies accepted but not yet durable are over the limit.
 UNWRITTEN: Final = "unwritten"
@@ -89,10 +97,11 @@ class Flow:
         lower, half_sent, ended: see :class:`tidegate.broker.lists.pending_list.Surroundings`; set
             when those are there that do it.
         ready: lists that may have something to hand out at the end of this turn.
-        walks: over many lists.
+        walks: over many lists; deferred: transactions that wait for their turn.
         full_lists: those that take no more; their producers wait.
         nowhere: where messages are in flight from that no list holds.
         sent: messages handed to front-ends; dropped: those that no consumer got.
+        losing: lists without a limit that lost so many; whoever reads it empties it.
         checks_publish: publishes must be checked just now.
         turn_bytes_max, turn_operations_max: whoever adds messages beyond them waits for the turn.
     """
@@ -113,12 +122,14 @@ class Flow:
         self.spawn = tasks.spawn
         self.writer = TurnWriter(store, clock, self._end_of_turn, self._written)
         self.walks = Walks()
+        self.deferred = Deferred(self)
         self.ready: dict[PendingList, None] = {}
         self.full_lists: set[PendingList] = set()
         # Nobody asks a list that is removed for its cursor.
         self.nowhere = PendingList(self, 0, "", cast("PendingCursor", None), is_removed=True)
         self.sent = 0
         self.dropped = 0
+        self.losing: dict[PendingList, int] = {}
         self.checks_publish = False
         self.turn_bytes_max = pending_write_limit
         self.turn_operations_max = TURN_OPERATIONS_MAX
@@ -127,10 +138,16 @@ class Flow:
         # Consumers of many lists whose lists are being looked through; True: once more.
         self._looked_through: dict[Consumer, bool] = {}
         self._throttled: set[Client] = set()
+        self._read: dict[PendingList, set[int]] = {}  # lists whose pages are gone through
 
     def choosing(self, pending_list: PendingList) -> Choosing:
         """For a list that has just got its first consumer with a selector."""
         return Selecting(self, pending_list)
+
+    # --- what is handed out, see tidegate.broker.lists.handing_out -----------------------------------
+
+    async def page_in(self, pending_list: PendingList) -> None:
+        await handing_out.page_in(pending_list)
 
     def permitted(
         self,
@@ -139,8 +156,17 @@ class Flow:
         messages: Sequence[StoredMessage],
         now: int,
     ) -> Sequence[StoredMessage] | None:
-        """What a consumer may be given, some of what it subscribed to being refused to it."""
-        return permitted(self.writer, pending_list, consumer, messages, now)
+        return handing_out.permitted(self, pending_list, consumer, messages, now)
+
+    def without_expired(
+        self, pending_list: PendingList, messages: Sequence[StoredMessage], now: int
+    ) -> Sequence[StoredMessage]:
+        return handing_out.without_expired(self, pending_list, messages, now)
+
+    def now_or_never(
+        self, pending_list: PendingList, consumer: Consumer, messages: Sequence[StoredMessage]
+    ) -> None:
+        handing_out.now_or_never(self, pending_list, consumer, messages)
 
     # --- consumers -----------------------------------------------------------------------------
 
@@ -213,14 +239,8 @@ class Flow:
 
     def count_dropped(self, pending_list: PendingList, count: int) -> None:
         """Unstored messages were dropped because a subscriber does not keep up."""
-        if self.dropped == 0:
-            _log.warning(
-                "destination=%s dropped=%d: a subscriber without storage does not keep up"
-                " (further drops are only counted)",
-                pending_list.destination,
-                count,
-            )
         self.dropped += count
+        self.losing[pending_list] = self.losing.get(pending_list, 0) + count
 
     # --- producers -----------------------------------------------------------------------------
 
@@ -231,6 +251,21 @@ class Flow:
             self._throttle(client, at_once=True)
         elif turn.body_bytes > self.turn_bytes_max:
             self._throttle(client)
+
+    @property
+    def turn(self) -> Turn:
+        """The one that is being filled."""
+        return self.writer.turn
+
+    def takes(self, turn: Turn, operations: int) -> bool:
+        """Tell whether *turn* takes so many more."""
+        size = len(turn.operations) + operations
+        return size <= self.turn_operations_max and turn.work <= TURN_WORK_MAX
+
+    def wait(self, client: Waiting) -> None:
+        """*client* goes on when the turn is written, even if there is nothing to write."""
+        self._throttle(cast("Client", client), at_once=True)
+        self.writer.when_durable(_go_on, synced=False)
 
     def _throttle(self, client: Client, *, at_once: bool = False) -> None:
         self._throttled.add(client)
@@ -255,8 +290,12 @@ class Flow:
     def _written(self, unwritten_bytes: int) -> None:
         self._on_write()
         self.walks.turn_written()
+        deferred = self.deferred
+        if deferred.clients:
+            deferred.turn_written()
         if self._throttled and unwritten_bytes <= self.turn_bytes_max // 2:
-            throttled, self._throttled = self._throttled, set()
+            throttled = {item for item in self._throttled if item not in deferred.clients}
+            self._throttled -= throttled
             for client in throttled:
                 client.unthrottle(UNWRITTEN)
 
@@ -267,6 +306,12 @@ class Flow:
                 pending_list.blocked.add(client)
                 client.throttle(pending_list)
 
+    def has_room(self, list_id: int) -> None:
+        """A list that was full is not so any more, though nobody took anything."""
+        for pending_list in self.full_lists:
+            if pending_list.id == list_id:
+                self.mark_ready(pending_list)
+
     def release_consumer(self, client: Client) -> None:
         """A client that waits for room in a list was handed messages: its acknowledgements must
         be read, or two clients that consume what the other one produces would wait for ever."""
@@ -275,14 +320,47 @@ class Flow:
                 pending_list.blocked.discard(client)
                 client.unthrottle(pending_list)
 
+    def release_producers(self, pending_list: PendingList) -> None:
+        """The list takes messages again, or it is gone: its producers go on."""
+        self.full_lists.discard(pending_list)
+        blocked, pending_list.blocked = pending_list.blocked, set()
+        for client in blocked:
+            client.unthrottle(pending_list)
+
+    # --- what leaves a list otherwise than from its front ------------------------------------------
+
+    def left(self, pending_list: PendingList, sequences: Sequence[int]) -> None:
+        """Messages that were claimed have left the list: the store has them no more."""
+        if not pending_list.is_removed:
+            pending_list.cursor.remove(sequences)
+            read = self._read.get(pending_list)
+            if read is not None:
+                read.update(sequences)
+
+    def begin_reading(self, pending_list: PendingList) -> set[int]:
+        """Somebody begins to read pages of the list and to claim what is in them.
+
+        Returns: to which all is added that leaves the list by claims, until :meth:`end_reading`: a page
+            that was read before may have it still.
+        Raises: RequestError when somebody does so already.
+        """
+        if pending_list in self._read:
+            raise RequestError(
+                f"another operation on {pending_list.destination} is under way; wait for its end"
+            )
+        read = self._read[pending_list] = set[int]()
+        return read
+
+    def end_reading(self, pending_list: PendingList) -> None:
+        """No page is read any more."""
+        del self._read[pending_list]
+
     # --- the end -------------------------------------------------------------------------------
 
     def forget_list(self, pending_list: PendingList) -> None:
         """It takes and hands out nothing any more; its producers go on."""
         self.ready.pop(pending_list, None)
-        self.full_lists.discard(pending_list)
-        for client in pending_list.blocked:
-            client.unthrottle(pending_list)
+        self.release_producers(pending_list)
 
     def forget_client(self, client: Client) -> None:
         """The connection ended."""

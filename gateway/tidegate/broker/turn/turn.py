@@ -6,12 +6,12 @@ waits for the turn with :meth:`Turn.when_durable`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
-from tidegate.broker.lists.pending_list import Consumer, PendingList
+from tidegate.broker.lists.pending_list import Consumer, InFlight, PendingList
 from tidegate.broker.route.router import Route
 from tidegate.spi import (
     Acknowledge,
@@ -30,6 +30,7 @@ from tidegate.spi import (
     WriteBatch,
 )
 
+_set: Final = msgspec.structs.force_setattr
 _ADDING: Final = (AddMessage, Move, SetRetained, AddDuplicateId, PutBranch)
 
 
@@ -54,6 +55,22 @@ class Unit(msgspec.Struct, gc=False):
     who: Waiting
     token: Token = None
     undo: Callable[[], None] | None = None
+
+
+#: Acknowledged messages of one list: sequences, when each was delivered, and the delivery counts of
+#: those that were delivered more than once.
+Group: TypeAlias = tuple[list[int], list[int], dict[int, int]]
+
+
+def group_of(entries: Iterable[InFlight]) -> Group:
+    """The same of entries that are in flight."""
+    group: Group = ([], [], {})
+    for message, _, delivered_at in entries:
+        group[0].append(message.sequence)
+        group[1].append(delivered_at)
+        if message.delivery_count:
+            group[2][message.sequence] = message.delivery_count + 1
+    return group
 
 
 class _Callbacks:
@@ -93,7 +110,8 @@ class Turn:
             turn is sealed.
         units: what can fail on its own, and who waits for it.
         added: by route, the messages to hand out when the turn is durable.
-        acknowledged: by (consumer, list), sequences and delivery times.
+        acknowledged: by (consumer, list), sequences, delivery times, and the delivery counts of those
+            that were delivered more than once.
         returned: by list, sequences that came back and their delivery counts.
         synced: somebody waits, or a message is added: the batch must be synced.
         commits: the same for the end of a transaction, which leaves ``synced`` as it is.
@@ -118,9 +136,7 @@ class Turn:
         self.operations: list[Operation] = []
         self.units: list[Unit] = []
         self.added: dict[Route, list[StoredMessage]] = {}
-        self.acknowledged: dict[
-            tuple[Consumer | None, PendingList], tuple[list[int], list[int]]
-        ] = {}
+        self.acknowledged: dict[tuple[Consumer | None, PendingList], Group] = {}
         self.returned: dict[PendingList, tuple[list[int], list[int]]] = {}
         self.synced = False
         self.commits = False
@@ -182,6 +198,12 @@ class Turn:
         single = SyncedFor.SINGLE if self.synced else SyncedFor(0)
         return WriteBatch(self.operations, Durability.SYNCED, single | SyncedFor.TRANSACTION)
 
+    def stamp(self, now: int) -> None:
+        """The messages are given to the store *now*: their rows of the log will say so."""
+        for held in self.added.values():
+            for stored in held:
+                _set(stored.message, "stored_at", now)
+
     def take_front(self, now: int) -> list[Operation]:
         """Remove delivery counts and acknowledgements and return them as operations.
 
@@ -197,8 +219,8 @@ class Turn:
             self.returned = {}
         if self.acknowledged:
             front += [
-                _acknowledge(consumer, pending_list, sequences, times, now)
-                for (consumer, pending_list), (sequences, times) in self.acknowledged.items()
+                acknowledge(consumer, pending_list, group, now)
+                for (consumer, pending_list), group in self.acknowledged.items()
             ]
             self.acknowledged = {}
         return front
@@ -236,23 +258,29 @@ class Turn:
                 del self.added[route]
 
 
-def _acknowledge(
-    consumer: Consumer | None,
-    pending_list: PendingList,
-    sequences: list[int],
-    times: list[int],
-    now: int,
+def acknowledge(
+    consumer: Consumer | None, pending_list: PendingList, group: Group, now: int
 ) -> Acknowledge:
+    """The operation for messages of the list that *consumer* acknowledged."""
+    sequences, times, repeated = group
+    counts: tuple[int, ...] = ()
+    if repeated:
+        counts = tuple([repeated.get(sequence, 1) for sequence in sequences])
     if consumer is None:
-        return Acknowledge(pending_list.id, tuple(sequences), tuple(times), now)
+        return Acknowledge(
+            pending_list.id, tuple(sequences), tuple(times), now, delivery_counts=counts
+        )
+    client = consumer.client
     return Acknowledge(
         pending_list.id,
         tuple(sequences),
         tuple(times),
         now,
-        consumer.client.client_id,
+        client.client_id,
         consumer.subscription_name,
-        consumer.client.protocol,
+        client.protocol,
+        client.principal,
+        counts,
     )
 
 

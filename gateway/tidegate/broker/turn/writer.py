@@ -24,11 +24,13 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from time import perf_counter
 from typing import Final
 
 from tidegate.broker.lists.pending_list import Consumer, InFlight, PendingList
-from tidegate.broker.route.router import Route, hand_out
+from tidegate.broker.route.router import Route, hand_out, hand_out_in_steps
 from tidegate.broker.turn.turn import Turn, Unit, Waiting
+from tidegate.broker.turn.walks import SLICE_S
 from tidegate.plugin_exit import FAILURES, failure_of
 from tidegate.spi import (
     AddMessage,
@@ -37,6 +39,7 @@ from tidegate.spi import (
     Message,
     MessageStore,
     Operation,
+    Outcome,
     StoredMessage,
     StoreError,
     StoreFullError,
@@ -50,6 +53,10 @@ _log = logging.getLogger("tidegate.broker.writer")
 
 #: After the store said it is full, publishes are refused this long before one may try again.
 FULL_BACK_OFF_S: Final = 1.0
+
+#: Work of a turn that is handed out in one go, see :data:`tidegate.broker.turn.flow.TURN_WORK_MAX`, which
+#: only a transaction is much above.
+HANDED_OUT_AT_ONCE: Final = 20_000
 
 #: Clients that send more than this in one turn have sent more: it goes into the same batch when the loop
 #: reads it at once. Fewer, larger batches take a sixth less CPU a message.
@@ -69,7 +76,12 @@ class TurnWriter:
     Attributes:
         turn: the one that is being filled.
         now: *clock*.
+        no_room: what publishes are refused with as long as it is set, and nothing else is.
+        holds_last_room: what is left is for acknowledgements: dead letters wait where they are.
         next_sequence: of the next message.
+        on_written: told of the operations that are durable, in order; None: nobody wants to know.
+        keeps_log: there is a sink for the acknowledged log: messages say who sent them, and when.
+        logged: outcomes other than an acknowledgement that have a row there.
         own_sequences: numbered here, but not published by a client now.
         batches: turns that are durable; turns: turns that have begun to be written, which is the
             number of the filling one.
@@ -86,11 +98,16 @@ class TurnWriter:
         self.now = clock
         self.next_sequence = 1
         self.own_sequences = 0
+        self.keeps_log = False
+        self.logged: frozenset[Outcome] = frozenset()
         self.next_list = 1
         self.scheduled = False
         self.error: StoreError | None = None
         self._short: StoreError = StoreFullError("the message store is full")
         self.full_until = 0.0
+        self.no_room: StoreFullError | None = None
+        self.holds_last_room = False
+        self.on_written: Callable[[Sequence[Operation]], None] | None = None
         self.batches = 0
         self.turns = 0
         self._store = store
@@ -197,9 +214,12 @@ class TurnWriter:
         now: int,
     ) -> None:
         """Handing out is acknowledging for this consumer."""
-        group = self.turn.acknowledged.setdefault((consumer, pending_list), ([], []))
+        group = self.turn.acknowledged.setdefault((consumer, pending_list), ([], [], {}))
         group[0].extend([message.sequence for message in messages])
         group[1].extend([now] * len(messages))
+        for message in messages:
+            if message.delivery_count:
+                group[2][message.sequence] = message.delivery_count + 1
         self.schedule()
 
     def record_delivery(self, pending_list: PendingList, messages: Sequence[StoredMessage]) -> None:
@@ -228,16 +248,33 @@ class TurnWriter:
         for pending_list, messages in self.come_back(entries).items():
             pending_list.put_back(messages)
 
+    def is_adding(self, pending_list: PendingList) -> bool:
+        """Messages for the list were taken that it has not been offered yet. It looks at all routes."""
+        turns = (self.turn,) if self._in_flight is None else (self._in_flight, self.turn)
+        return any(pending_list in route.stored for turn in turns for route in turn.added)
+
     # --- writing -------------------------------------------------------------------------------
 
-    def check_writable(self) -> None:
-        """Raises: StoreError when a publish cannot become durable now."""
+    def check_writable(self, *, adds: bool = True) -> None:
+        """Raises: StoreError when a publish cannot become durable now.
+
+        Args: adds: False for what adds no message: it is not refused because room is short.
+        """
         if self.error is not None:
             raise StoreIOError(f"the message store is read-only after an error: {self.error}")
+        if not adds:
+            return
+        if self.no_room is not None:
+            raise self.no_room
         if self.full_until:
             if self._loop.time() < self.full_until:
                 raise self._short
             self.full_until = 0.0
+
+    @property
+    def is_short(self) -> bool:
+        """The store had no room a moment ago, or little is left: the gateway adds nothing just now."""
+        return self.holds_last_room or self._loop.time() < self.full_until
 
     async def drained(self) -> None:
         """Wait until everything asked for so far is durable (or has failed)."""
@@ -299,7 +336,10 @@ class TurnWriter:
                 return
 
     async def _write(self, turn: Turn) -> None:
-        batch = turn.seal(self.now())
+        now = self.now()
+        if self.keeps_log:
+            turn.stamp(now)
+        batch = turn.seal(now)
         if self.error is not None:
             self._fail(turn, self.error)
             return
@@ -320,6 +360,10 @@ class TurnWriter:
                 return
         self.batches += 1
         self._complete(turn)
+        if turn.work <= HANDED_OUT_AT_ONCE:
+            hand_out(turn.added)
+        else:
+            await self._hand_out_in_steps(turn)
         self._on_write(self.turn.body_bytes)
 
     async def _make_durable(self, turn: Turn, batch: WriteBatch) -> None:
@@ -331,6 +375,7 @@ class TurnWriter:
             full = error
         else:
             self._has_unsynced = batch.durability is not Durability.SYNCED
+            self._tell_written(batch.operations)
             return
         await self._write_without_additions(turn, full)
 
@@ -352,10 +397,12 @@ class TurnWriter:
                 if front or not rest:
                     await self._store.write(WriteBatch(front))
                     self._has_unsynced = False
+                    self._tell_written(front)
                     front = []
                 if rest:
                     await self._store.write(WriteBatch(rest))
                     self._has_unsynced = False
+                    self._tell_written(rest)
                     rest = []
             except StoreError as still:
                 if not still.retryable or self._gives_up.is_set():
@@ -366,6 +413,13 @@ class TurnWriter:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(FULL_BACK_OFF_S):
                         await self._gives_up.wait()
+
+    def _tell_written(self, operations: Sequence[Operation]) -> None:
+        if self.on_written is not None:
+            try:
+                self.on_written(operations)
+            except FAILURES:  # a bug must not be taken for one of the store's
+                _log.exception("counting what is durable failed")
 
     def _complete(self, turn: Turn) -> None:
         waiting: dict[Waiting, list[Token]] = {}
@@ -383,7 +437,16 @@ class TurnWriter:
                 who.confirmed(tokens)
             except FAILURES:  # the others are to be told all the same, and the messages handed out
                 _log.exception("confirming a durable batch failed")
-        hand_out(turn.added)
+
+    @staticmethod
+    async def _hand_out_in_steps(turn: Turn) -> None:
+        """A transaction goes to so many subscriptions that it would take seconds. The next turn is not
+        written before: nothing overtakes it."""
+        ends_at = perf_counter() + SLICE_S
+        for _ in hand_out_in_steps(turn.added):
+            if perf_counter() >= ends_at:
+                await asyncio.sleep(0)
+                ends_at = perf_counter() + SLICE_S
 
     def _fail(self, turn: Turn, error: StoreError) -> None:
         self._tell_failed(turn.units, error)

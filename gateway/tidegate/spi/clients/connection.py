@@ -28,6 +28,14 @@ from tidegate.spi.storage.operations import InflightDirection, InflightRecord, S
 Token: TypeAlias = object
 
 
+class Stranger(Protocol):
+    """A client that is not let in yet, seen from the broker."""
+
+    def closed(self, error: GatewayError) -> None:
+        """The broker ended it: tell it if the protocol can, then close."""
+        ...
+
+
 class ClientPeer(Protocol):
     """The front-end's side of one connection, called by the broker.
 
@@ -184,6 +192,15 @@ class BrokerConnection(Protocol):
         """
         ...
 
+    def refuse(self, key: str, sequences: Sequence[int], reason: str) -> None:
+        """The client refused these in-flight messages for good, or cannot take them: nobody gets them
+        again. They are done with, as acknowledged ones are, with another outcome.
+
+        Args: reason: in words, for the row of the acknowledged log.
+        Raises: as acknowledge.
+        """
+        ...
+
     def begin(self, transaction: str) -> None:
         """Open a transaction. Raises: RequestError (already open, too many open)."""
         ...
@@ -251,6 +268,15 @@ class BrokerConnection(Protocol):
 
     def synchronize(self, token: Token) -> None:
         """Confirm *token* when everything this connection asked for before is durable."""
+        ...
+
+    def may_take(self, destination: str) -> bool:
+        """Whether the client may have messages of *destination*, canonical and without wildcards, as
+        rights are now: consume or browse of a queue, subscribe of a topic. Its answer is remembered
+        until rights change, so it may be asked for each message. Nobody is told of a refusal.
+
+        Raises: RequestError (the connection is closed), AccessError (it is nobody any more).
+        """
         ...
 
     @property
@@ -350,20 +376,22 @@ class Broker(Protocol):
         """
         ...
 
-    def socket_opened(self) -> bool:
+    def socket_opened(self, size: int) -> bool:
         """Count a socket that a listener just accepted, before any handshake.
 
+        Args: size: bytes that it takes with its buffers, before anything is read from it.
         Returns: False when there are too many (``broker.connections_max``, or descriptors that the
             store needs): close it at once. Else :meth:`socket_closed` is called when it is gone.
         """
         ...
 
-    def socket_closed(self) -> None:
-        """A socket that was counted is gone."""
+    def socket_closed(self, size: int) -> None:
+        """A socket that was counted with *size* is gone."""
         ...
 
-    def unauthenticated_holds(self, peer: ClientPeer, size: int) -> None:
-        """From now on *size* bytes wait that came from a client which is not let in yet.
+    def unauthenticated_holds(self, peer: Stranger, size: int) -> None:
+        """From now on *size* bytes wait that came from a client which is not let in yet: the half of
+        its first frame or packet, or of the HTTP request before it.
 
         Call it with 0 when it is, and when it is gone. Where all of them together hold more than
         ``broker.login_input_limit``, those that hold most end: ``closed()`` is called, perhaps of

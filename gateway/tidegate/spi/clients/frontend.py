@@ -63,11 +63,13 @@ class Reloadable(Protocol):
     """What a listener or an extension has besides when it has files that others change while it runs:
     certificates, rules, a log that is rotated."""
 
-    async def reload(self) -> None:
-        """Read them anew, or begin them anew; certificates count for connections that come from now
-        on. Called on SIGHUP, never twice at once.
+    async def reload(self) -> bool:
+        """Read them anew, or begin them anew, whether they have changed or not; certificates count
+        for connections that come from now on. Called on SIGHUP, never twice at once.
 
-        Raises: ConfigError; then everything stays as it was before.
+        Returns: False when there are none. The log says whether it did, so nothing else has to.
+        Raises: ConfigError that says where something is wrong, file and line; then everything stays
+            as it was before.
         """
         ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 
 
+@enum.unique
 class Held(enum.IntEnum):
     """Why bytes are held.
 
@@ -24,4 +25,5 @@ class Held(enum.IntEnum):
     LOGIN = 9  # sent by clients that are not let in yet
     PACKET_IDS = 10  # of MQTT messages in the middle of their handshake
     ALIASES = 11  # long topic names that have one
-    RIGHTS = 11  # what is remembered of what a client may do
+    RIGHTS = 12  # what is remembered of what a client may do
+    CONNECTIONS = 13  # a socket with its buffers, and what there is of each client

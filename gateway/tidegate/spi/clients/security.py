@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from tidegate.spi.messages import Message
 
@@ -18,7 +18,8 @@ class Action(enum.Enum):
 
     SUBSCRIBE is to a topic, CONSUME and BROWSE are from a queue. RETAIN is asked besides PUBLISH.
     CREATE is of a queue that its first use makes, asked besides what it is used for. DELETE is of a
-    destination.
+    destination, or of what waits in it. ADMIN is asked of operators, besides what they want
+    (:mod:`tidegate.spi.operate`).
     """
 
     CONNECT = "connect"
@@ -30,11 +31,6 @@ class Action(enum.Enum):
     CREATE = "create"
     DELETE = "delete"
     ADMIN = "admin"
-
-
-#: Actions about which nothing asks yet: no front-end deletes a destination or administers the
-#: gateway for a client. The commands of ``tidegate`` work on its files, as the user who runs them.
-NOT_ASKED: Final = frozenset({Action.DELETE, Action.ADMIN})
 
 
 class Verdict(enum.Enum):
@@ -221,6 +217,7 @@ class AuditKind(enum.Enum):
     LOGIN = "login"
     LOGIN_REFUSED = "login-refused"
     REFUSED = "refused"
+    OPERATED = "operated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +226,9 @@ class AuditEvent:
 
     Attributes:
         identity: who it was; of a login that was refused, whom it said that it is.
-        action, destination: what was refused; None and "" for logins.
-        problem: as the client was told.
+        action, destination: what was refused, or what an operator did; None and "" for logins.
+        problem: as the client was told; "" when nothing was refused.
+        detail: what an operator did, in words.
     """
 
     kind: AuditKind
@@ -238,11 +236,12 @@ class AuditEvent:
     action: Action | None = None
     destination: str = ""
     problem: str = ""
+    detail: str = ""
 
 
 @runtime_checkable
 class Auditor(Protocol):
-    """Is told of logins and of what was refused; not of single messages that a filter left out."""
+    """Is told of logins, of what was refused and of what operators did; not of single messages that a filter left out."""
 
     def audit(self, event: AuditEvent) -> None:
         """Take note. Must be quick: called on the event loop. Any exception is logged."""

@@ -91,8 +91,9 @@ class LockedMessages(msgspec.Struct, frozen=True, gc=False, array_like=True):
     Attributes:
         sequences: in the order of acknowledgement.
         delivered_at: when each was handed to the consumer, microseconds since the epoch.
-        client_id, subscription, protocol: the consumer, as in ``Acknowledge``.
+        client_id, subscription, protocol, principal: the consumer, as in ``Acknowledge``.
         rejected: the client refused them: committing redelivers or dead-letters them.
+        delivery_counts: as in ``Acknowledge``.
     """
 
     pending_list: int
@@ -102,6 +103,8 @@ class LockedMessages(msgspec.Struct, frozen=True, gc=False, array_like=True):
     subscription: str = ""
     protocol: str = ""
     rejected: bool = False
+    principal: str = ""
+    delivery_counts: tuple[int, ...] = ()
 
 
 class Branch(msgspec.Struct, frozen=True, gc=False, array_like=True):

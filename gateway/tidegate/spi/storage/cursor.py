@@ -8,28 +8,67 @@ only ``page_in`` and ``close`` may wait.
 
 from __future__ import annotations
 
+import math
+import os
+import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from tidegate.spi.messages import StoredMessage
+from tidegate.spi.storage.feed import CursorFeed
 
 #: ``await read_page(after, limit, bytes_max)``: :meth:`MessageStore.page_in` bound to one list.
 PageReader: TypeAlias = Callable[[int, int, int], Awaitable[Sequence[StoredMessage]]]
+
+#: How often, in seconds, the file system is asked at most how much of it is free.
+LOOK_INTERVAL_S: Final = 1.0
+
+
+def _nobody() -> None:
+    """Nobody waits."""
 
 
 class TemporarySpace:
     """What the temporary files of all cursors take on the disk, and may take.
 
-    Args: limit_bytes: 0 for no limit. Attributes: used: bytes.
+    Args:
+        limit_bytes: 0 for no limit.
+        free_limit_bytes: what must stay free of the file system, for the store and others; 0 for
+            nothing.
+        clock: seconds, monotonic.
+    Attributes:
+        used: bytes.
+        unwritten: bytes in memory that are on their way to those files; the cursors change it.
     """
 
-    __slots__ = ("limit_bytes", "used")
+    __slots__ = (
+        "_clock",
+        "_free",
+        "_lock",
+        "_look_at",
+        "free_limit_bytes",
+        "limit_bytes",
+        "unwritten",
+        "used",
+    )
 
-    def __init__(self, limit_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        limit_bytes: int = 0,
+        free_limit_bytes: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.limit_bytes = limit_bytes
+        self.free_limit_bytes = free_limit_bytes
         self.used = 0
+        self.unwritten = 0
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._free = 0  # of the file system when it was last looked at, less what was taken since
+        self._look_at = -math.inf
 
     def take(self, size: int) -> bool:
         """Take *size* bytes more. Returns: False when there is no room; nothing is taken then."""
@@ -42,19 +81,70 @@ class TemporarySpace:
         """*size* bytes are free again."""
         self.used -= size
 
+    def leaves_enough(self, descriptor: int, size: int) -> bool:
+        """Tell whether enough stays free of the file system of an open file that grows by *size*.
+
+        The file system is looked at once in :data:`LOOK_INTERVAL_S` at most; what files grow by
+        in between is counted. May be called in any thread, and should be in one of its own.
+        Raises: OSError.
+        """
+        if not self.free_limit_bytes:
+            return True
+        with self._lock:
+            now = self._clock()
+            if now >= self._look_at:
+                found = os.fstatvfs(descriptor)
+                self._free = found.f_bavail * found.f_frsize
+                self._look_at = now + LOOK_INTERVAL_S
+            if self._free - size < self.free_limit_bytes:
+                return False
+            self._free -= size
+            return True
+
 
 class CursorMemory:
-    """What cursors of one kind hold in memory together, and may hold.
+    """What cursors hold in memory together, and may hold. All calls on the event loop.
 
-    Args: limit_bytes: 0 for no limit. Attributes: used: bytes; the cursors themselves change it, as
-        their ``memory_bytes`` changes.
+    Args: limit_bytes: 0 for no limit.
+    Attributes:
+        used: bytes.
+        cursors: how many share it, and
+        reading: bytes that they set aside for pages which are being read; they change both.
     """
 
-    __slots__ = ("limit_bytes", "used")
+    __slots__ = ("_waiting", "_wake_below", "cursors", "limit_bytes", "reading", "used")
 
     def __init__(self, limit_bytes: int = 0) -> None:
         self.limit_bytes = limit_bytes
         self.used = 0
+        self.cursors = 0
+        self.reading = 0
+        self._waiting: dict[Callable[[], None], int] = {}
+        self._wake_below = 0
+
+    def add(self, size: int) -> None:
+        """A cursor's ``memory_bytes`` grew by so much, or shrank."""
+        self.used += size
+        if self.used < self._wake_below:
+            self._wake()
+
+    def when_below(self, level_bytes: int, call: Callable[[], None]) -> None:
+        """Call *call* once, as soon as less than *level_bytes* are used."""
+        self._waiting[call] = level_bytes
+        self._wake_below = max(self._wake_below, level_bytes)
+
+    def forget(self, call: Callable[[], None]) -> None:
+        """Nobody waits for *call* any more, if somebody did."""
+        self._waiting.pop(call, None)
+
+    def _wake(self) -> None:
+        used = self.used
+        woken = [call for call, level in self._waiting.items() if used < level]
+        for call in woken:
+            del self._waiting[call]
+        self._wake_below = max(self._waiting.values(), default=0)
+        for call in woken:
+            call()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +158,22 @@ class CursorContext:
         memory_limit_bytes: what the cursor may hold in memory
             (:func:`~tidegate.spi.messages.memory_bytes` of each message).
         page_count: messages to read from store or file at once.
+        page_bytes: bytes of them to read at once; one message is always read. 0 for no limit.
         temporary_directory: for spooled messages; emptied by the host at start.
         temporary_limit_bytes: what one cursor may spool there.
-        shared_memory: what all cursors of one kind hold in memory together; the same for all of them.
-            Each tells it what it holds. Above its limit a cursor takes no more into memory than it
+        memory_limit_messages: how many messages the cursor may hold in memory, as
+            *memory_limit_bytes*; 0 for no limit.
+        shared_memory: what cursors hold in memory together; one for all that need the store, and one
+            for all others. Each tells it what it holds. Above its limit, or the part of it that
+            *memory_high_water_percent* says, a cursor takes no more into memory than it
             needs to work, if it can do without: those that need the store let go of what the store
             has, others spool or are full.
+        memory_high_water_percent: at this part of that limit; the rest is for what must be held anyway.
         temporary_space: what all cursors together have in temporary files; each asks it before its
             files grow and tells it when they shrink.
+        has_room: to be called, on the event loop, when ``is_full`` is over without any call of the
+            broker's having brought that about, as when the disk has caught up or others hold less.
+        feed: which the cursor keeps true: where it feeds from, since when, and what came which way.
     """
 
     destination: str
@@ -85,8 +183,13 @@ class CursorContext:
     page_count: int
     temporary_directory: Path
     temporary_limit_bytes: int
+    page_bytes: int = 0
+    memory_limit_messages: int = 0
     shared_memory: CursorMemory = field(default_factory=CursorMemory)
     temporary_space: TemporarySpace = field(default_factory=TemporarySpace)
+    has_room: Callable[[], None] = _nobody
+    memory_high_water_percent: int = 100
+    feed: CursorFeed = field(default_factory=CursorFeed)
 
 
 class PendingCursor(Protocol):
@@ -96,6 +199,11 @@ class PendingCursor(Protocol):
     the broker's bookkeeping (acknowledged: no call here, the store knows) or *put back*. A
     consumer with a selector does not take what is next: its messages are *claimed* by sequence.
     """
+
+    @property
+    def feed(self) -> CursorFeed:
+        """That of its context, as true as the last call left it."""
+        ...
 
     @property
     def size(self) -> int:
@@ -109,7 +217,7 @@ class PendingCursor(Protocol):
 
     @property
     def is_full(self) -> bool:
-        """True when producers must be slowed: the limit is reached and nothing can be spilled."""
+        """True when producers must be slowed: the limit is reached and nothing can be spilled now."""
         ...
 
     @property
@@ -175,6 +283,11 @@ class CursorFactory(Protocol):
     @property
     def needs_store(self) -> bool:
         """True when it reads from the store, so it cannot serve an unstored subscription."""
+        ...
+
+    @property
+    def spools(self) -> bool:
+        """True when it has temporary files, so that ``temporary_limit`` means something."""
         ...
 
     def create(self, context: CursorContext) -> PendingCursor:

@@ -44,7 +44,8 @@ class LargeWriter(Protocol):
         """Append *pieces*; returns when the store has taken them, which is the back-pressure.
 
         Raises: StoreFullError, also when a body whose size is not known would leave too little
-            room; StoreIOError, StoreClosedError; what was written is removed then.
+            room; LargeBodyError when this body cannot be written, and others may; StoreClosedError.
+            What was written is removed then.
         Cancellation: as an error.
         """
         ...
@@ -68,7 +69,7 @@ class LargeReader(Protocol):
         """The next bytes: at least one, at most *limit* (1 or more); b"" behind the end.
 
         Raises: CorruptRecordError when bytes are missing, and with the last bytes (in
-            place of returning them) when the checksum does not match; StoreIOError,
+            place of returning them) when the checksum does not match; LargeBodyError,
             StoreClosedError. Cancellation: safe, but the reader must be closed then.
         """
         ...

@@ -32,8 +32,38 @@ class AddMessage(msgspec.Struct, frozen=True, gc=False):
     pending_lists: tuple[PendingListId, ...]
 
 
+class Outcome(enum.IntEnum):
+    """How it ended for messages of one list that leave it with a row of the acknowledged log."""
+
+    ACKNOWLEDGED = 0
+    """A consumer acknowledged them, or was given them and need not say so."""
+
+    DEAD_LETTERED = 1
+    """They went on to a dead-letter queue, where they are other messages."""
+
+    EXPIRED = 2
+    DROPPED = 3
+    """A limit or a right let them go; the reason says which."""
+
+    PURGED = 4
+    """An operator discarded them, or their list ended; the reason says why it did."""
+
+    REJECTED = 5
+    """A consumer refused them for good, or cannot be given them; the reason says why."""
+
+    @property
+    def word(self) -> str:
+        """What configuration, tables and files call it, e.g. ``dead-lettered``."""
+        return self.name.lower().replace("_", "-")
+
+    @classmethod
+    def of(cls, word: str) -> Outcome:
+        """The one with this :attr:`word`. Raises: KeyError."""
+        return cls[word.upper().replace("-", "_")]
+
+
 class Acknowledge(msgspec.Struct, frozen=True, gc=False):
-    """A consumer acknowledged messages of one list: they leave it.
+    """Messages of one list leave it, each with a row of the log; mostly a consumer acknowledged them.
 
     Each pair (list, sequence) becomes one row of the acknowledged log when the store keeps one
     (:class:`AcknowledgedLog`), numbered densely in the order of *sequences*.
@@ -41,9 +71,13 @@ class Acknowledge(msgspec.Struct, frozen=True, gc=False):
     Attributes:
         sequences: one or more, in the order of acknowledgement; each is pending in the list.
         delivered_at: when each was handed to the consumer, microseconds since the epoch;
-            same length as *sequences*.
+            same length as *sequences*; 0: never. Empty: unknown.
         acked_at: when the gateway received the acknowledgement, same unit.
         client_id, subscription, protocol: the consumer; "" when unknown.
+        principal: whose the consumer is; "" when unknown.
+        delivery_counts: how often each was handed to a consumer, the last time included; same
+            length as *sequences*. Empty: once each.
+        outcome: how it ended; reason: in words, "" when there is nothing to say.
     """
 
     pending_list: PendingListId
@@ -53,6 +87,10 @@ class Acknowledge(msgspec.Struct, frozen=True, gc=False):
     client_id: str = ""
     subscription: str = ""
     protocol: str = ""
+    principal: str = ""
+    delivery_counts: tuple[int, ...] = ()
+    outcome: Outcome = Outcome.ACKNOWLEDGED
+    reason: str = ""
 
 
 class DiscardReason(enum.Enum):
@@ -61,10 +99,11 @@ class DiscardReason(enum.Enum):
     EXPIRED = "expired"
     DROPPED = "dropped"
     PURGED = "purged"
+    REJECTED = "rejected"
 
 
 class Discard(msgspec.Struct, frozen=True, gc=False):
-    """Messages leave one list without being consumed; they never reach the acknowledged log."""
+    """Messages leave one list without being consumed, and without a row of the acknowledged log."""
 
     pending_list: PendingListId
     sequences: tuple[int, ...]
@@ -76,6 +115,10 @@ class Move(msgspec.Struct, frozen=True, gc=False):
 
     The stored message at *target* is *message* (the same body; the broker adds headers that say
     where it came from and why).
+
+    Attributes:
+        row: what the acknowledged log says of the message that leaves *pending_list*: its row is
+            that of an ``Acknowledge`` of this one message. None: it has no row.
     """
 
     pending_list: PendingListId
@@ -83,6 +126,7 @@ class Move(msgspec.Struct, frozen=True, gc=False):
     target_list: PendingListId
     target_sequence: int
     message: Message
+    row: Acknowledge | None = None
 
 
 class RecordDelivery(msgspec.Struct, frozen=True, gc=False):
@@ -94,30 +138,47 @@ class RecordDelivery(msgspec.Struct, frozen=True, gc=False):
 
 
 class AddDestination(msgspec.Struct, frozen=True, gc=False):
-    """A destination exists from now on. *pending_list* is the queue's list, 0 for a topic."""
+    """A destination exists from now on, or has other attributes: one that is there, with the same
+    list, keeps what is pending in it.
+
+    Attributes:
+        pending_list: the queue's list, 0 for a topic.
+        owner: the principal that made it by using it, and whose quota it counts for; "": the
+            gateway made it. Whose it is says nothing about who may use it.
+        producers_paused, consumers_paused: an operator wants it so, across restarts.
+    """
 
     destination: str
     pending_list: PendingListId
+    owner: str = ""
+    producers_paused: bool = False
+    consumers_paused: bool = False
 
 
 class RemoveDestination(msgspec.Struct, frozen=True, gc=False):
-    """The destination and, for a queue, its list with all that is pending in it are gone."""
+    """The destination and, for a queue, its list with all that is pending in it are gone.
+
+    *pending_list* 0: a list that it had stays; it is a subscription's by now (:class:`PutSubscription`).
+    """
 
     destination: str
     pending_list: PendingListId
 
 
 class Subscription(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A stored topic subscription: one that has a pending list of its own.
+    """A stored subscription: one to a topic that has a pending list of its own, or what a session
+    shares with others (a queue, a shared subscription), whose messages are in their list.
 
     Attributes:
-        pending_list: its list.
+        pending_list: its list, and what tells it from every other one. Nothing is ever added to the
+            list of one that has a *session*.
         client_id: of the client that has it ("" for a subscription shared by several clients).
         name: its name within the client id (STOMP subscription name, MQTT topic filter).
         filter: canonical destination filter, e.g. ``topic://sensors.>``.
         durable: survives its connection. A subscription that is not (MQTT clean session with
-            QoS 1, STOMP topic subscription with client acknowledgement) is removed when its
-            connection ends, and at the next start if the gateway was killed before it could.
+            QoS 1, STOMP topic subscription with client acknowledgement) ends with its connection,
+            and at the next start if the gateway was killed before it could. The broker removes it:
+            to a store it is one like all others.
         qos: highest quality of service granted.
         no_local: do not deliver what the same client published.
         protocol: front-end that made it.
@@ -126,6 +187,11 @@ class Subscription(msgspec.Struct, frozen=True, gc=False, array_like=True):
         selector: only messages that it selects are stored for the subscription; "" for all.
         owner: the principal whose it is: another one that says the same client id, name or share
             group has another subscription.
+        session: key of the :class:`Session` that consumes from the queue or shared subscription
+            *filter* whenever it is connected; "": it has its own messages. It is removed before the
+            session is.
+        ended: why it is none any more, or why the queue *filter* is none whose list it was: what is
+            pending has yet to leave with rows of the acknowledged log. "": it is one.
     """
 
     pending_list: PendingListId
@@ -140,10 +206,13 @@ class Subscription(msgspec.Struct, frozen=True, gc=False, array_like=True):
     options: dict[str, str] = {}
     selector: str = ""
     owner: str = ""
+    session: str = ""
+    ended: str = ""
 
 
 class PutSubscription(msgspec.Struct, frozen=True, gc=False):
-    """Add the subscription, or replace the one with the same pending list (its list stays)."""
+    """Add the subscription, or replace the one with the same pending list. The list stays with all
+    that is pending in it, also one that was a destination's."""
 
     subscription: Subscription
 
@@ -169,8 +238,7 @@ class ClearRetained(msgspec.Struct, frozen=True, gc=False):
 class Session(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """An MQTT session that outlives its connection.
 
-    Its topic subscriptions of its own are :class:`Subscription` records; what it shares with others
-    (queues, shared subscriptions) is in ``attached``, because their lists are not its own.
+    Its subscriptions are :class:`Subscription` records, each put and removed alone.
 
     Attributes:
         key: what tells it from every other one; made by the broker of protocol, owner and client
@@ -182,8 +250,6 @@ class Session(msgspec.Struct, frozen=True, gc=False, array_like=True):
         will: to be published when the session ends or *will_delay* after its connection did; None
             when there is none or it was published already.
         will_delay: seconds (MQTT 5.0 section 3.1.3.2.2).
-        attached: queues and shared subscriptions that it consumes from whenever it is connected:
-            ``name`` is the front-end's key, ``filter`` the destination, ``pending_list`` 0.
         protocol: front-end of its client.
         owner: the principal whose it is.
         client_id: of its client.
@@ -195,7 +261,6 @@ class Session(msgspec.Struct, frozen=True, gc=False, array_like=True):
     options: dict[str, str] = {}
     will: Message | None = None
     will_delay: int = 0
-    attached: tuple[Subscription, ...] = ()
     protocol: str = ""
     owner: str = ""
     client_id: str = ""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -26,11 +26,15 @@ from tidegate.spi.storage.large import LargeBodies
 from tidegate.spi.storage.operations import (
     DuplicateId,
     InflightRecord,
+    Outcome,
     PendingListId,
     Session,
     Subscription,
     WriteBatch,
 )
+
+#: What a store leaves free of its disks unless it is told otherwise, bytes.
+DISK_FREE_LIMIT: Final = 50 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,10 @@ class StoreCapabilities:
             its message.
         branches: keeps prepared branches; without it nobody can prepare.
         duplicate_ids: keeps duplicate ids; without it they are remembered until the gateway stops.
+        directories: where it writes on file systems of this machine; the broker refuses publishes
+            before one of those is full.
+        measures_room: its statistics say how much room it takes, so that ``broker.store_limit`` can
+            bound it; with False the gateway refuses to start with that option.
     """
 
     durable: bool
@@ -53,6 +61,8 @@ class StoreCapabilities:
     large_bodies: LargeBodies | None = None
     branches: Branches | None = None
     duplicate_ids: DuplicateIds | None = None
+    directories: tuple[Path, ...] = ()
+    measures_room: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +70,7 @@ class StoreContext:
     """What the host gives a store factory.
 
     Attributes:
-        data_directory: the store may create files anywhere below; it exists and is writable.
+        data_directory: absolute; the store may create files anywhere below; it exists and is writable.
         gateway_name: for messages and lock owners.
         persistent: False asks for the same behaviour without touching the disk
             (Artemis "Zero Persistence"); the store then declares ``durable=False``.
@@ -68,6 +78,11 @@ class StoreContext:
             acknowledged message until it is released. False: forget it at once.
         may_stand_by: False: when another gateway owns the contents, do not wait for them, whatever
             the options say; a command of an operator's opens the store.
+        disk_free_limit: bytes that the store leaves free on its disks whenever it takes room
+            ahead of what is written; 0: as it likes. The broker sees to the rest.
+        store_limit: bytes that it may take; 0: unlimited. The broker refuses publishes at it; a store
+            for which it makes no sense, or that finds when it is opened that it cannot measure itself,
+            raises ConfigError.
         progress: called during :meth:`MessageStore.open` with (what, done, total) so that a long
             recovery is not silent; units are the store's choice, total 0 means unknown.
     """
@@ -77,6 +92,8 @@ class StoreContext:
     persistent: bool = True
     keep_acknowledged: bool = False
     may_stand_by: bool = True
+    disk_free_limit: int = 0
+    store_limit: int = 0
     progress: Callable[[str, int, int], None] = field(default=lambda _what, _done, _total: None)
 
 
@@ -87,11 +104,15 @@ class PendingCount(msgspec.Struct, frozen=True, gc=False):
     body_bytes: int
 
 
-class RecoveredDestination(msgspec.Struct, frozen=True, gc=False):
-    """A destination the store knows, with its list (0 for a topic)."""
+class RecoveredDestination(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A destination the store knows: the fields of its last :class:`~tidegate.spi.AddDestination`, in
+    their order."""
 
     destination: str
     pending_list: PendingListId
+    owner: str = ""
+    producers_paused: bool = False
+    consumers_paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +160,10 @@ class AcknowledgedMessage(msgspec.Struct, frozen=True, gc=False):
         ack_sequence: dense, from 1, within one ``store_id``.
         sequence, message: what was acknowledged.
         pending_list: the list it was acknowledged in.
-        delivered_at, acked_at: microseconds since the epoch.
-        client_id, subscription, protocol: of the consumer.
+        delivered_at, acked_at: microseconds since the epoch; 0: never, unknown.
+        client_id, subscription, protocol, principal: of the consumer.
+        delivery_count: how often it was handed to a consumer, the last time included.
+        outcome, reason: how it ended, see :class:`~tidegate.spi.Acknowledge`.
     """
 
     ack_sequence: int
@@ -152,6 +175,10 @@ class AcknowledgedMessage(msgspec.Struct, frozen=True, gc=False):
     client_id: str
     subscription: str
     protocol: str
+    principal: str = ""
+    delivery_count: int = 1
+    outcome: Outcome = Outcome.ACKNOWLEDGED
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +201,41 @@ class StoreStatistics:
 
     Attributes:
         pending_messages: messages that at least one list still holds.
-        disk_bytes: bytes of the store's files, 0 when it has none.
+        disk_bytes: bytes of the store's files, or of its tables in a database; 0 when it has none.
         writable: False after an error that made the store read-only.
+        reusable_bytes: of *disk_bytes*, what new messages can take without more of the disk.
+        claimed_bytes: what it will still take of the disk for what it has confirmed already.
     """
 
     pending_messages: int
     disk_bytes: int
     writable: bool
+    reusable_bytes: int = 0
+    claimed_bytes: int = 0
+
+    @property
+    def used_bytes(self) -> int:
+        """What ``broker.store_limit`` bounds."""
+        return self.disk_bytes - self.reusable_bytes
+
+
+def room_for(free: int, reusable: int, limit: int) -> int:
+    """Bytes of room that is compared with *limit* (``StoreContext.disk_free_limit``).
+
+    Half of the limit may be *reusable*. All of it may not: with an empty disk a store cannot even
+    use its own files again, which needs a little.
+    """
+    return free + min(reusable, limit // 2)
+
+
+def is_room_again(room: int, limit: int) -> bool:
+    """What has become short at *limit* (``disk_free_limit``) is short no longer with this *room*."""
+    return room >= limit + limit // 4
+
+
+def is_store_low_again(used: int, limit: int) -> bool:
+    """A store that was full at *limit* (``store_limit``) is not any more."""
+    return used <= limit - limit // 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +312,7 @@ class MessageStore(Protocol):
     async def open(self) -> RecoveredState:
         """Take exclusive ownership, recover, and tell what is there. Called once.
 
-        Subscriptions that are not durable are removed during recovery and not returned.
+        Subscriptions that are not durable are told like all others, with what is pending for them.
 
         Raises: StoreLockedError when another gateway owns the contents; CorruptRecordError;
             StoreFullError, StoreUnavailableError (a later start may go well); StoreIOError (also:

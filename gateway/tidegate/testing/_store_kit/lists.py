@@ -12,12 +12,9 @@ from tidegate.spi import (
     Durability,
     Message,
     Move,
-    PendingCount,
-    RecordDelivery,
     StoreClosedError,
-    StoreLockedError,
 )
-from tidegate.testing._portable_contents import FULL, by_key
+from tidegate.testing._portable_contents import FULL
 from tidegate.testing._store_kit.box import OTHER, QUEUE, StoreBox, StoreFixtures, add
 
 
@@ -32,12 +29,6 @@ class StoreLists(StoreFixtures):
         assert not any([state.destinations, state.subscriptions, state.sessions])
         assert not any([state.inflight, state.retained, state.pending])
         assert await box.sequences() == []
-
-    async def test_the_identity_stays_over_restarts(self, box: StoreBox, durable: None) -> None:
-        await box.open()
-        first = box.state.store_id
-        await box.restart()
-        assert box.state.store_id == first
 
     async def test_a_new_directory_gives_another_identity(self, box: StoreBox) -> None:
         first, second = box.other("a"), box.other("b")
@@ -65,16 +56,6 @@ class StoreLists(StoreFixtures):
         await box.end()
         await box.end(box.make())
 
-    async def test_only_one_store_at_a_time_owns_the_contents(
-        self, box: StoreBox, durable: None
-    ) -> None:
-        await box.open(QUEUE, add(1))
-        with pytest.raises(StoreLockedError):
-            await box.make().open()
-        await box.write(add(2))
-        await box.restart()
-        assert await box.sequences() == [1, 2]
-
     async def test_a_store_that_is_not_persistent_touches_no_disk(self, box: StoreBox) -> None:
         await box.open(QUEUE, add(1), add(2), persistent=False)
         assert not box.store.capabilities.durable
@@ -88,16 +69,6 @@ class StoreLists(StoreFixtures):
         first, second = await box.page(1)
         assert (first.sequence, first.message, first.delivery_count) == (7, FULL, 0)
         assert (second.sequence, second.message.body) == (9, b"")
-
-    async def test_a_message_survives_a_restart_unchanged(
-        self, box: StoreBox, durable: None
-    ) -> None:
-        message = Message("queue://orders", bytes(1_000_000), (("k", "v"),), 5, 6, 7)
-        await box.open(QUEUE, AddMessage(3, message, (1,)))
-        await box.restart()
-        (stored,) = await box.page(1)
-        assert (stored.sequence, stored.message) == (3, message)
-        assert by_key(box.state)["pending"] == {1: PendingCount(1, 1_000_000)}
 
     async def test_a_page_begins_behind_after_and_ends_at_the_limit(self, box: StoreBox) -> None:
         await box.open(QUEUE, *[add(sequence) for sequence in range(10, 60, 10)])
@@ -147,17 +118,6 @@ class StoreLists(StoreFixtures):
             (3, ()),
             (4, (("reason", "rejected"),)),
         ]
-
-    async def test_delivery_counts_belong_to_message_and_list(
-        self, box: StoreBox, durable: None
-    ) -> None:
-        await box.open(QUEUE, OTHER, add(1, 1, 2), add(2, 1, 2))
-        await box.write(RecordDelivery(1, (1, 2), (1, 1)), RecordDelivery(1, (2,), (3,)))
-        for _ in range(2):
-            for number, expected in ((1, [1, 3]), (2, [0, 0])):
-                page = await box.page(number)
-                assert [stored.delivery_count for stored in page] == expected
-            await box.restart()
 
     async def test_an_empty_batch_changes_nothing(self, box: StoreBox) -> None:
         await box.open(QUEUE, add(1))

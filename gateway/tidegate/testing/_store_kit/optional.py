@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tidegate.spi import (
     Acknowledge,
+    AcknowledgedMessage,
     AddDuplicateId,
     AddMessage,
     Branch,
@@ -18,6 +20,8 @@ from tidegate.spi import (
     LargeBody,
     LockedMessages,
     Message,
+    Move,
+    Outcome,
     PendingCount,
     PutBranch,
     RemoveBranch,
@@ -42,24 +46,76 @@ class StoreLog(StoreFixtures):
 
     async def test_a_row_says_who_consumed_what_and_when(self, box: StoreBox, logged: None) -> None:
         await box.open(QUEUE, add(1), add(2))
-        await box.write(Acknowledge(1, (2, 1), (100, 200), 300, "client", "subscription", "stomp"))
+        who = ("client", "subscription", "stomp", "principal")
+        await box.write(Acknowledge(1, (2, 1), (100, 200), 300, *who, (1, 3), reason="why"))
         page = await box.acknowledged()
+        how = Outcome.ACKNOWLEDGED, "why"
         assert page.last == 2
-        assert [
-            (
-                row.message,
-                row.pending_list,
-                row.delivered_at,
-                row.acked_at,
-                row.client_id,
-                row.subscription,
-                row.protocol,
-            )
-            for row in page.rows
-        ] == [
-            (text(2), 1, 100, 300, "client", "subscription", "stomp"),
-            (text(1), 1, 200, 300, "client", "subscription", "stomp"),
+        assert list(page.rows) == [
+            AcknowledgedMessage(1, 2, text(2), 1, 100, 300, *who, 1, *how),
+            AcknowledgedMessage(2, 1, text(1), 1, 200, 300, *who, 3, *how),
         ]
+
+    async def test_a_row_of_what_nobody_was_told_of_says_so(
+        self, box: StoreBox, logged: None
+    ) -> None:
+        await box.open(QUEUE, add(1), add(2))
+        await box.write(Acknowledge(1, (2, 1)))
+        assert list((await box.acknowledged()).rows) == [
+            AcknowledgedMessage(1, 2, text(2), 1, 0, 0, "", "", ""),
+            AcknowledgedMessage(2, 1, text(1), 1, 0, 0, "", "", ""),
+        ]
+
+    async def test_a_row_says_how_it_ended(
+        self, box: StoreBox, logged: None, durable: None
+    ) -> None:
+        """Whatever the outcome: what was confirmed has a row, and its body stays until then."""
+        await box.open(QUEUE, OTHER, *[add(1 + outcome, 1, 2) for outcome in Outcome])
+        for outcome in Outcome:
+            row = Acknowledge(1, (1 + outcome,), (0,), 300, outcome=outcome, reason="why")
+            await box.write(row, durability=Durability.WRITTEN)
+        await box.write(Discard(2, tuple(1 + outcome for outcome in Outcome), DiscardReason.PURGED))
+        for _ in range(2):
+            assert [
+                (row.sequence, row.message, row.outcome, row.reason)
+                for row in (await box.acknowledged()).rows
+            ] == [(1 + one, text(1 + one), one, "why") for one in Outcome]
+            await box.restart()
+
+    async def test_a_message_that_moves_has_a_row_where_the_move_says_so(
+        self, box: StoreBox, logged: None, durable: None
+    ) -> None:
+        await box.open(QUEUE, OTHER, add(1), add(2), add(3))
+        who = ("client", "s", "stomp", "principal")
+        how = ((4,), Outcome.DEAD_LETTERED, "rejected")
+        row = Acknowledge(1, (2,), (100,), 300, *who, *how)
+        await box.write(
+            Move(1, 1, 2, 4, text(4)), Move(1, 2, 2, 5, text(5), row), Acknowledge(1, (3,))
+        )
+        for _ in range(2):
+            assert list((await box.acknowledged()).rows) == [
+                AcknowledgedMessage(1, 2, text(2), 1, 100, 300, *who, 4, *how[1:]),
+                AcknowledgedMessage(2, 3, text(3), 1, 0, 0, "", "", ""),
+            ]
+            assert (await box.sequences(), await box.sequences(2)) == ([], [4, 5])
+            await box.restart()
+
+    async def test_a_row_is_the_same_after_a_restart(
+        self, box: StoreBox, logged: None, durable: None
+    ) -> None:
+        message = msgspec.structs.replace(
+            text(1), owner="alice", protocol_version="5.0", stored_at=50
+        )
+        await box.open(QUEUE, AddMessage(1, message, (1,)), add(2))
+        who = ("client", "subscription", "mqtt", "principal")
+        await box.write(Acknowledge(1, (1,), (100,), 300, *who, (7,)))
+        await box.write(Acknowledge(1, (2,), (101,), 301, *who, reason="why"))
+        for _ in range(2):
+            assert list((await box.acknowledged()).rows) == [
+                AcknowledgedMessage(1, 1, message, 1, 100, 300, *who, 7),
+                AcknowledgedMessage(2, 2, text(2), 1, 101, 301, *who, reason="why"),
+            ]
+            await box.restart()
 
     async def test_the_acknowledged_log_is_read_in_pages(self, box: StoreBox, logged: None) -> None:
         await box.open(QUEUE, *[add(number, body=bytes(100)) for number in range(1, 11)])
@@ -204,7 +260,7 @@ class StoreBranches(StoreFixtures):
             0,
             "client",
             "stomp",
-            (LockedMessages(1, (2, 1), (10, 20), "client", "s", "stomp", True),),
+            (LockedMessages(1, (2, 1), (10, 20), "client", "s", "stomp", True, "who", (2, 3)),),
             ((4, "queue://orders", "id"),),
         )
         await box.write(PutBranch(branch), add(4, 9), add(5, 9))

@@ -50,22 +50,6 @@ class StoreOrder(StoreFixtures):
         assert await box.sequences(1) == [4]
         assert await box.sequences(2) == []
 
-    async def test_thousands_of_messages_keep_their_order_over_a_restart(
-        self, box: StoreBox, durable: None
-    ) -> None:
-        await box.open(QUEUE, OTHER)
-        left: list[int] = []
-        for first in range(1, 3001, 100):
-            numbers = range(first, first + 100)
-            await box.write(*[add(number, 1, 2, body=bytes(number)) for number in numbers])
-            await box.write(Acknowledge(1, tuple(number for number in numbers if number % 7)))
-            left += [number for number in numbers if number % 7 == 0]
-        await box.restart()
-        assert await box.sequences(1) == left
-        assert await box.sequences(2) == list(range(1, 3001))
-        page = await box.page(2, 2000, 500)
-        assert [len(stored.message.body) for stored in page] == list(range(2001, 2501))
-
     async def test_pages_read_beside_writes_have_no_gaps(self, box: StoreBox) -> None:
         await box.open(QUEUE)
         is_written = False
@@ -109,26 +93,6 @@ class StoreOrder(StoreFixtures):
                 await asyncio.sleep(0)
 
         await asyncio.gather(write(), read())
-
-    async def test_a_cancelled_write_leaves_all_of_its_batch_or_nothing(
-        self, box: StoreBox, durable: None
-    ) -> None:
-        await box.open(QUEUE)
-        expected: list[int] = []
-        for first in range(1, 201, 10):
-            numbers = list(range(first, first + 5))
-            task = asyncio.create_task(box.write(*[add(number) for number in numbers]))
-            for _ in range(first % 3):
-                await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            await box.write(add(first + 5))
-            page = await box.page(1, first - 1, 10)
-            found = [stored.sequence for stored in page]
-            assert found in ([first + 5], [*numbers, first + 5])
-            expected += found
-        await box.restart()
-        assert await box.sequences() == expected
 
     @pytest.mark.hypothesis
     def test_any_sequence_of_operations_gives_what_the_reference_gives(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from tidegate.spi import (
@@ -10,6 +12,8 @@ from tidegate.spi import (
     AddMessage,
     ClearRetained,
     ConfigError,
+    Discard,
+    DiscardReason,
     Durability,
     InflightDirection,
     InflightRecord,
@@ -19,6 +23,7 @@ from tidegate.spi import (
     PutInflight,
     PutSession,
     PutSubscription,
+    RecordDelivery,
     RecoveredDestination,
     RemoveDestination,
     RemoveInflight,
@@ -50,6 +55,106 @@ class StoreRecovery(StoreFixtures):
         assert by_key(box.state)["pending"] == {1: PendingCount(2, 18)}
         assert await box.sequences(2) == []
 
+    async def test_whose_destinations_and_retained_messages_are_comes_back(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        """Quotas of a principal count what was there before the start, too."""
+
+        def retained(name: str, owner: str) -> Message:
+            return Message(f"topic://{name}", b"x", retain=True, owner=owner)
+
+        long = "\u00e4" * 300
+        await box.open(
+            AddDestination("queue://hers", 1, "ann"),
+            AddDestination("queue://his", 2, long),
+            AddDestination("queue://gateway", 3),
+            AddDestination("topic://news", 0, "ann"),
+            AddDestination("queue://anew", 4, "ann"),
+            SetRetained(retained("hers", "ann")),
+            SetRetained(retained("his", long)),
+        )
+        await box.write(RemoveDestination("queue://anew", 4), SetRetained(retained("hers", "bob")))
+        await box.write(AddDestination("queue://anew", 5, "bob"))
+        for number in range(1, 3):  # after the second one nothing is left to be carried over
+            await box.restart()
+            found = by_key(box.state)
+            assert found["destinations"] == {
+                "queue://hers": RecoveredDestination("queue://hers", 1, "ann"),
+                "queue://his": RecoveredDestination("queue://his", 2, long),
+                "queue://gateway": RecoveredDestination("queue://gateway", 3, ""),
+                "topic://news": RecoveredDestination("topic://news", 0, "ann"),
+                "queue://anew": RecoveredDestination("queue://anew", 5, "bob"),
+            }
+            assert found["retained"] == {
+                "topic://hers": retained("hers", "bob"),
+                "topic://his": retained("his", long),
+            }
+            await box.write(add(number), Acknowledge(1, (number,)))
+
+    async def test_what_is_paused_comes_back_and_what_is_pending_stays(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        """A destination that is added again has other attributes, and the messages that it had."""
+        await box.open(
+            QUEUE,
+            OTHER,
+            AddDestination("topic://news", 0, "", True),
+            add(1),
+            add(2, 2),
+            add(3, 1, 2),
+        )
+        await box.write(
+            AddDestination("queue://orders", 1, "ann", producers_paused=True),
+            AddDestination("queue://returns", 2, "", consumers_paused=True),
+        )
+        for number in range(1, 3):  # after the second one nothing is left to be carried over
+            await box.restart()
+            assert by_key(box.state)["destinations"] == {
+                "queue://orders": RecoveredDestination("queue://orders", 1, "ann", True, False),
+                "queue://returns": RecoveredDestination("queue://returns", 2, "", False, True),
+                "topic://news": RecoveredDestination("topic://news", 0, "", True, False),
+            }
+            assert (await box.sequences(1), await box.sequences(2)) == ([1, 3], [2, 3])
+            await box.write(add(number + 10), Acknowledge(1, (number + 10,)))
+        await box.write(
+            AddDestination("queue://orders", 1, "ann"),
+            AddDestination("queue://returns", 2, "", True, False),
+            RemoveDestination("topic://news", 0),
+            add(20),
+        )
+        await box.restart()
+        assert by_key(box.state)["destinations"] == {
+            "queue://orders": RecoveredDestination("queue://orders", 1, "ann"),
+            "queue://returns": RecoveredDestination("queue://returns", 2, "", True, False),
+        }
+        assert (await box.sequences(1), await box.sequences(2)) == ([1, 3, 20], [2, 3])
+
+    async def test_a_store_says_where_on_this_machine_it_writes(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        """Or nobody sees in time that a disk of its is full."""
+        await box.open(QUEUE, *[add(number, body=bytes(1000)) for number in range(1, 20)])
+        told = box.store.capabilities.directories
+        assert [directory for directory in told if not directory.is_dir()] == []
+        written = {path for path in box.directory.rglob("*") if path.is_file()}
+        assert [path for path in written if not {*told} & {*path.parents}] == []
+        found = box.store.statistics()
+        assert 0 <= found.reusable_bytes <= found.disk_bytes
+
+    async def test_a_store_that_measures_its_room_counts_what_it_keeps(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        """Or ``broker.store_limit`` bounds nothing. It may look now and then: at its start it does."""
+        await box.open(QUEUE)
+        if not box.store.capabilities.measures_room:
+            return
+        count, size = 8, 32 << 10
+        await box.write(*[add(number + 1, body=random.randbytes(size)) for number in range(count)])
+        await box.restart()
+        found = box.store.statistics()
+        assert count * size <= found.used_bytes <= found.disk_bytes
+        assert found.claimed_bytes >= 0
+
     async def test_the_highest_numbers_are_never_forgotten(
         self, box: StoreBox, durable: None
     ) -> None:
@@ -76,14 +181,19 @@ class StoreRecovery(StoreFixtures):
         assert by_key(box.state)["subscriptions"] == {1: kept, 2: newer}
         assert [await box.sequences(number) for number in (1, 2, 3)] == [[1], [1], []]
 
-    async def test_subscriptions_that_are_not_durable_end_with_the_gateway(
+    async def test_subscriptions_that_are_not_durable_are_the_broker_s_to_end(
         self, box: StoreBox, durable: None
     ) -> None:
-        await box.open(
-            QUEUE, PutSubscription(Subscription(5, "client", "s", "topic://a", durable=False))
-        )
+        """What they hold has yet to get rows of the acknowledged log."""
+        ending = Subscription(5, "client", "s", "topic://a", durable=False)
+        await box.open(QUEUE, PutSubscription(ending))
         await box.write(add(1, 1, 5), add(2, 5))
         assert await box.sequences(5) == [1, 2]
+        await box.restart()
+        assert list(box.state.subscriptions) == [ending]
+        assert by_key(box.state)["pending"] == {1: PendingCount(1, 9), 5: PendingCount(2, 18)}
+        assert await box.sequences(5) == [1, 2]
+        await box.write(RemoveSubscription(5))
         await box.restart()
         assert list(box.state.subscriptions) == []
         assert by_key(box.state)["pending"] == {1: PendingCount(1, 9)}
@@ -91,6 +201,36 @@ class StoreRecovery(StoreFixtures):
         assert box.store.statistics().pending_messages == 1
         await box.restart()
         assert box.state.last_pending_list == 5
+
+    async def test_the_list_of_a_queue_that_ended_is_a_subscription_s(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        """What is pending stays in it, and leaves it bit by bit, whatever is made in its place."""
+        await box.open(QUEUE, OTHER, *[add(number, 1, 2) for number in range(1, 8)])
+        await box.write(RecordDelivery(1, (2, 6), (4, 1)), Acknowledge(1, (1,)))
+        ended = Subscription(1, "", "", "queue://orders", durable=False, ended="it was deleted")
+        await box.write(PutSubscription(ended), RemoveDestination("queue://orders", 0))
+        await box.write(AddDestination("queue://orders", 3), add(8, 3), Acknowledge(1, (2, 3)))
+        for left in ([4, 5, 6, 7], [6, 7], [6, 7]):
+            assert await box.sequences() == left
+            await box.restart()
+            found = by_key(box.state)
+            assert found["destinations"] == {
+                "queue://orders": RecoveredDestination("queue://orders", 3),
+                "queue://returns": RecoveredDestination("queue://returns", 2),
+            }
+            assert found["subscriptions"] == {1: ended}
+            counts = [stored.delivery_count for stored in await box.page()]
+            assert counts == [int(number == 6) for number in left]
+            if left[0] == 4:
+                await box.write(Acknowledge(1, (4, 5)))
+        await box.write(RemoveSubscription(1))
+        await box.restart()
+        assert list(box.state.subscriptions) == []
+        lists = [await box.sequences(number) for number in (1, 2, 3)]
+        assert lists == [[], list(range(1, 8)), [8]]
+        await box.write(Discard(2, tuple(range(1, 8)), DiscardReason.PURGED))
+        assert box.store.statistics().pending_messages == 1
 
     async def test_the_last_retained_message_of_a_destination_comes_back(
         self, box: StoreBox, durable: None
@@ -106,6 +246,37 @@ class StoreRecovery(StoreFixtures):
             "topic://a": message("a", b"3"),
             "topic://c": message("c", bytes(100_000)),
         }
+
+    async def test_what_a_session_shares_is_kept_and_removed_piece_by_piece(
+        self, box: StoreBox, durable: None
+    ) -> None:
+        """Each has a number of its own and no messages; those of others in the same queue stay."""
+
+        def shared(number: int, session: str, qos: int = 1) -> Subscription:
+            name = f"queue://{number}"
+            return Subscription(number, "c", name, name, True, qos, session=session)
+
+        await box.open(QUEUE, PutSession(Session("a", 60)), PutSession(Session("b", 60)), add(1))
+        for number in range(2, 12):
+            await box.write(PutSubscription(shared(number, "a" if number < 7 else "b")))
+        await box.write(PutSubscription(shared(3, "a", qos=2)), RemoveSubscription(4))
+        await box.write(PutSession(Session("a", 90)))
+        await box.restart()
+        found = by_key(box.state)
+        assert found["sessions"] == {"a": Session("a", 90), "b": Session("b", 60)}
+        assert found["subscriptions"] == {
+            2: shared(2, "a"),
+            3: shared(3, "a", qos=2),
+            **{number: shared(number, "a") for number in (5, 6)},
+            **{number: shared(number, "b") for number in range(7, 12)},
+        }
+        assert box.state.last_pending_list == 11
+        await box.write(*(RemoveSubscription(number) for number in (2, 3, 5, 6)))
+        await box.write(RemoveSession("a"))
+        await box.restart()
+        left = sorted(item.pending_list for item in box.state.subscriptions)
+        assert left == list(range(7, 12))
+        assert await box.sequences(1) == [1]
 
     async def test_sessions_and_packet_ids_come_back(self, box: StoreBox, durable: None) -> None:
         def packet(

@@ -6,7 +6,8 @@ Java machine. The rules (docs/sink-spark.md, "Exactly once"):
 1. the mark is read from the table, never remembered anywhere else;
 2. files are taken in name order while they continue the mark; a missing range stops the job there;
 3. rows and new mark are one table commit, and the mark is the highest ack sequence in it;
-4. the mark is read back before it is reported, and only what is reported is ever deleted.
+4. dead letters go to their own table before that, and a row that is there is nowhere else (``job.dead``);
+5. the mark is read back before it is reported, and only what is reported is ever deleted.
 """
 
 from __future__ import annotations
@@ -15,18 +16,26 @@ import json
 import queue
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
-from tidegate_sink_spark._protocol import Command, Failed, Gap, Mark, Report, Stopped, Unreadable
-from tidegate_sink_spark.staging.arrow import check_file
+from tidegate_sink_spark._protocol import (
+    COMMIT_BYTES,
+    COMMIT_ROWS,
+    Command,
+    Failed,
+    Gap,
+    Mark,
+    Ready,
+    Report,
+    Stopped,
+    Unreadable,
+)
+from tidegate_sink_spark.staging.arrow import check_staged, count_behind
 from tidegate_sink_spark.staging.files import StagedFile, choose, list_staged
 
-#: Upper bounds of one commit, so that a long backlog is worked off in steps of some seconds and
-#: each step's progress is kept. Rows: 143 thousand rows/s were measured.
-COMMIT_ROWS_MAX: Final = 500_000
-COMMIT_BYTES_MAX: Final = 512 << 20
+#: Most files of one commit, beside the options ``commit_rows`` and ``commit_size``.
 COMMIT_FILES_MAX: Final = 200
 #: Commits that fail in a row (a race with another driver, a full disk) before the job ends, so
 #: that its next start gets a fresh Java machine.
@@ -38,16 +47,65 @@ class CommitError(Exception):
     """The commit was not made, or made and found wrong. The text says what and why."""
 
 
+def first_line(exc: BaseException) -> str:
+    """What *exc* says first; its name when it says nothing. Java's stack traces come behind that."""
+    text = next((line for line in str(exc).splitlines() if line.strip()), type(exc).__name__)
+    return text[:500]
+
+
 class MarkMovedError(CommitError):
     """Another driver of the same log committed meanwhile. Nothing was written; nothing is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """Attributes: mark (highest ack sequence in the table, 0 for none), version (of the table)."""
+    """A table as it is.
+
+    Attributes:
+        mark: highest ack sequence in it, 0 for none.
+        version: its own.
+        files: that it consists of; None: it would cost too much to know.
+    """
 
     mark: int
     version: int
+    files: int | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """What one commit brings.
+
+    Attributes:
+        paths: files that hold the rows, in their order.
+        after: the mark that it continues; only rows behind it are meant.
+        through: the mark afterwards.
+        count: how many rows there are behind *after*.
+        overlaps: the first path also holds rows up to *after*, which must be left out.
+        metadata: what the table's history says of the commit, a JSON object.
+    """
+
+    paths: Sequence[Path]
+    after: int
+    through: int
+    count: int
+    overlaps: bool = False
+    metadata: str = "{}"
+
+    def check_mark(self, mark: int) -> None:
+        """Raises: MarkMovedError when the table's *mark* is above the one that this continues."""
+        if mark > self.after:
+            raise MarkMovedError(
+                f"another driver moved the table's mark from {self.after} to {mark}"
+            )
+
+    def check_count(self, found: int) -> None:
+        """Raises: CommitError when the paths hold *found* rows and not as many as they must."""
+        if found != self.count:
+            raise CommitError(
+                f"{found} rows instead of {self.count} are behind {self.after} in "
+                f"{', '.join(path.name for path in self.paths)}"
+            )
 
 
 class Table(Protocol):
@@ -57,13 +115,31 @@ class Table(Protocol):
         """Read the mark from the table; what it covers is on stable storage when this returns."""
         ...
 
-    def append(
-        self, paths: Sequence[Path], *, after: int, through: int, overlaps: bool, metadata: str
-    ) -> None:
-        """Append the rows of *paths* behind *after* and set the mark to *through*, in one commit.
+    def append(self, addition: Addition) -> None:
+        """Append the rows of *addition* and set the mark, in one commit.
 
-        Args: overlaps: the first path also holds rows up to *after*, which must be left out.
-        Raises: MarkMovedError when the table's mark is above *after*; CommitError.
+        Raises: MarkMovedError when the table's mark is above the one that it continues; CommitError.
+        """
+        ...
+
+
+class DeadLetters(Protocol):
+    """Where rows go that cannot be read or written; :class:`tidegate_sink_spark.job.dead.DeadLetterTable`."""
+
+    @property
+    def count(self) -> int:
+        """Dead letters of the log that are there."""
+        ...
+
+    def recover(self, mark: int) -> None:
+        """Find out which dead letters are there behind *mark*, the table's. Raises: CommitError."""
+        ...
+
+    def bury(self, files: Sequence[StagedFile], mark: int) -> Sequence[StagedFile]:
+        """Append the dead letters of *files* behind *mark*, once.
+
+        Returns: the files, without rows that are dead letters already.
+        Raises: MarkMovedError; CommitError, FileNotFoundError.
         """
         ...
 
@@ -74,22 +150,33 @@ class Driver:
     def __init__(
         self,
         table: Table,
+        dead_letters: DeadLetters,
         directory: Path,
         *,
         gateway_name: str,
         floor: int,
-        commit_interval: float,
+        rows_max: int = COMMIT_ROWS,
+        bytes_max: int = COMMIT_BYTES,
+        commit_interval: float = 0.0,
         report: Callable[[Report], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Args:
+        rows_max, bytes_max: most of one commit, but for its first file.
+        commit_interval: seconds between two looks at the directory; 0: it looks when it is told.
+        """
         self._table = table
+        self._dead_letters = dead_letters
         self._directory = directory
         self._gateway_name = gateway_name
         self._floor = floor
+        self._rows_max = rows_max
+        self._bytes_max = bytes_max
         self._commit_interval = commit_interval
         self._report = report
         self._clock = clock
         self._mark = 0
+        self._told = True  # the round is not of its own making
 
     def run(self, commands: queue.SimpleQueue[Command]) -> bool:
         """Work until told to stop. True: stopped as told; False: too many failures in a row."""
@@ -117,19 +204,42 @@ class Driver:
             if stopping:
                 self._report(Stopped(self._mark))
                 return True
+            if self._told:
+                self._report(Ready(self._mark))
             stopping = self._wait(commands, due) is Command.STOP
 
     def _wait(self, commands: queue.SimpleQueue[Command], due: float) -> Command:
         """The next command; an interval that ends is a :attr:`Command.COMMIT`."""
+        self._told = True
+        if not self._commit_interval:
+            return commands.get()
         try:
             return commands.get(timeout=max(0.0, due - self._clock()))
         except queue.Empty:
+            self._told = False
             return Command.COMMIT
 
     def _read_mark(self) -> None:
         state = self._table.state()
         self._mark = state.mark
-        self._report(Mark(state.mark, state.version))
+        self._dead_letters.recover(state.mark)
+        self._report(
+            Mark(
+                state.mark,
+                state.version,
+                table_files=state.files,
+                dead_rows=self._dead_letters.count,
+            )
+        )
+
+    def _staged(self) -> list[StagedFile]:
+        try:
+            return list_staged(self._directory)
+        except OSError as exc:
+            raise CommitError(
+                f"staged files cannot be listed: {exc.strerror} {self._directory}; the job must see"
+                " the gateway's directory under the same path"
+            ) from exc
 
     def commit_staged(self) -> None:
         """Commit all staged files that continue the mark, in as many commits as the bounds ask.
@@ -141,10 +251,10 @@ class Driver:
             # floor are in neither log nor staging, so waiting for them would be for ever.
             mark = max(self._mark, self._floor)
             choice = choose(
-                list_staged(self._directory),
+                self._staged(),
                 mark,
-                rows_max=COMMIT_ROWS_MAX,
-                bytes_max=COMMIT_BYTES_MAX,
+                rows_max=self._rows_max,
+                bytes_max=self._bytes_max,
                 files_max=COMMIT_FILES_MAX,
             )
             files = self._readable(choice.files)
@@ -161,7 +271,7 @@ class Driver:
         """The first of *files* that hold what their names say."""
         good: list[StagedFile] = []
         for file in files:
-            problem = check_file(file.path, file.lo, file.hi)
+            problem = check_staged(file)
             if problem:
                 self._report(Unreadable(file.path.name, problem))
                 break
@@ -171,19 +281,24 @@ class Driver:
     def _commit(self, files: Sequence[StagedFile], mark: int) -> None:
         through = files[-1].hi
         started = self._clock()
+        files = self._dead_letters.bury(files, mark)
+        count = sum(file.rows for file in files) - _left_out(files[0], mark)
         metadata = {
             "gateway": self._gateway_name,
             "lo": mark + 1,
             "hi": through,
-            "n": through - mark,
+            "n": count,
             "files": len(files),
         }
         self._table.append(
-            [file.path for file in files],
-            after=mark,
-            through=through,
-            overlaps=files[0].lo <= mark,
-            metadata=json.dumps(metadata),
+            Addition(
+                [file.path for file in files],
+                after=mark,
+                through=through,
+                count=count,
+                overlaps=files[0].lo <= mark,
+                metadata=json.dumps(metadata),
+            )
         )
         state = self._table.state()
         if state.mark < through:
@@ -192,4 +307,30 @@ class Driver:
             )
         self._mark = state.mark
         seconds = round(self._clock() - started, 3)
-        self._report(Mark(state.mark, state.version, through - mark, len(files), seconds))
+        dead = sum(file.dead for file in files)
+        self._report(
+            Mark(
+                state.mark,
+                state.version,
+                count,
+                len(files),
+                seconds,
+                dead,
+                table_files=state.files,
+                dead_rows=self._dead_letters.count,
+            )
+        )
+
+
+def _left_out(first: StagedFile, mark: int) -> int:
+    """Rows of the *first* file that the table has already. Raises: CommitError, FileNotFoundError."""
+    if first.lo > mark or not first.rows:
+        return 0
+    if first.is_dense:
+        return mark - first.lo + 1
+    try:
+        return first.rows - count_behind(first.path, mark)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as exc:  # what PyArrow raises is one of the two
+        raise CommitError(f"the staged file {first.path.name} cannot be read: {exc}") from exc

@@ -15,9 +15,10 @@ import queue
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from tidegate_sink_spark._protocol import (
     Command,
@@ -28,9 +29,17 @@ from tidegate_sink_spark._protocol import (
     decode_config,
     encode_line,
 )
-from tidegate_sink_spark.job.driver import CommitError, Driver
-from tidegate_sink_spark.job.session import start_session
-from tidegate_sink_spark.job.table import DeltaTable, application_id
+from tidegate_sink_spark.job.dead import DeadLetterTable
+from tidegate_sink_spark.job.driver import CommitError, Driver, first_line
+from tidegate_sink_spark.job.files import local_path
+from tidegate_sink_spark.job.rows import check_workers
+from tidegate_sink_spark.job.session import connect_session, start_session
+from tidegate_sink_spark.job.target import (
+    open_dead_letters,
+    open_table,
+    own_directory,
+    start_upkeep,
+)
 
 
 def main() -> int:
@@ -51,33 +60,90 @@ def main() -> int:
         except BrokenPipeError:
             _die()
 
-    return _run(config, commands, report)
+    sessions: list[Any] = []
+
+    def start_spark() -> Any:
+        if not sessions:
+            sessions.append(_start(config))
+        return sessions[0]
+
+    try:
+        return work(config, commands, report, start_spark)
+    finally:
+        for session in sessions:
+            try:
+                session.stop()
+            except Exception as exc:  # its Java machine is gone: nothing is left to stop
+                sys.stderr.write(f"stopping Spark: {_one_line(exc)}\n")
 
 
-def _run(
-    config: JobConfig, commands: queue.SimpleQueue[Command], report: Callable[[Report], None]
+def _start(config: JobConfig) -> Any:
+    if config.connect:
+        return connect_session(config.connect, config.spark_conf)
+    return start_session(config.spark_conf, Path.cwd())  # the sink's directory
+
+
+def work(
+    config: JobConfig,
+    commands: queue.SimpleQueue[Command],
+    report: Callable[[Report], None],
+    start_spark: Callable[[], Any],
 ) -> int:
+    """Do the job until it is told to stop.
+
+    Args: start_spark: returns the session; not called for a format that needs none.
+    Returns: 0 told to stop; 1 it failed, and the last report says why.
+    """
+    sessions: list[Any] = []
+
+    def session() -> Any:
+        if sessions:
+            return sessions[0]
+        try:
+            spark = start_spark()
+        except Exception as exc:  # PySpark raises RuntimeError, OSError, Py4J's and its own
+            raise CommitError(f"Spark does not start: {_one_line(exc)}") from exc
+        if config.shared_directory:
+            table = None if config.is_name else local_path(config.table)
+            check_workers(
+                spark, Path(config.shared_directory), table, is_connect=bool(config.connect)
+            )
+        sessions.append(spark)
+        return spark
+
     try:
-        spark = start_session(config.spark_conf, Path.cwd())  # the sink's own directory
-    except Exception as exc:  # PySpark raises RuntimeError, OSError, Py4J's and its own
-        report(Failed(f"Spark does not start: {_one_line(exc)}"))
-        return 1
-    try:
-        app_id = application_id(config.gateway_name, config.store_id)
+        table = open_table(config, session)
+        start_upkeep(config, lambda problem: report(Failed(problem)))
+        dead_letters = DeadLetterTable(
+            lambda creates: open_dead_letters(config, session, creates=creates),
+            own_directory(config),
+            gateway_name=config.gateway_name,
+            store_id=config.store_id,
+        )
         driver = Driver(
-            DeltaTable(spark, config.table, config.layout, app_id),
+            table,
+            dead_letters,
             Path(config.staging_directory),
             gateway_name=config.gateway_name,
             floor=config.floor,
+            rows_max=config.commit_rows,
+            bytes_max=config.commit_bytes,
             commit_interval=config.commit_interval,
             report=report,
         )
         return 0 if driver.run(commands) else 1
+    except ConnectionError:  # Py4J cannot reach Java any more
+        report(
+            Failed("its Java machine ended: killed, or out of memory (kernel's log; driver_memory)")
+        )
+        return 1
     except (CommitError, OSError) as exc:
         report(Failed(str(exc)))
         return 1
-    finally:
-        spark.stop()
+    except Exception as exc:  # the log says one line, and all of it at debug
+        traceback.print_exc()
+        report(Failed(f"the job failed: {_one_line(exc)}"))
+        return 1
 
 
 def _take_stdout() -> BinaryIO:
@@ -105,8 +171,7 @@ def _die() -> None:
 
 
 def _one_line(exc: BaseException) -> str:
-    text = next((line for line in str(exc).splitlines() if line.strip()), "")
-    return f"{type(exc).__name__}: {text[:500]}"
+    return f"{type(exc).__name__}: {first_line(exc)}"
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,23 +25,60 @@ _MAKES_SECRETS: Final = ("local", "yarn", "k8s")
 _DEFAULTS: Final = {
     "spark.master": "local[2]",
     "spark.app.name": "tidegate-sink",
-    # The job is no server: its driver listens on loopback only, and there is no web page.
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # Delta computes a table's state in 50 partitions by default: fifty tasks for a few kilobytes.
-    "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
     "spark.sql.parquet.compression.codec": "zstd",
+    # Not INT96, which has no statistics, and which others read as nanoseconds: the years 1677 to 2262.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",
     # One collector thread beside a gateway that wants the other core.
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
     "spark.log.level": "WARN",
 }
+
+#: The job is no server: its driver listens on loopback only.
+_ALONE: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+#: A standalone master would give all its cores to the first that comes, and the sink stays.
+_ON_CLUSTER: Final = {"spark.cores.max": "2"}
+
+#: What a table format needs besides; can be overridden, too.
+_FORMATS: Final[Mapping[str, Mapping[str, str]]] = {
+    "delta": {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # Delta computes a table's state in 50 partitions by default: fifty tasks for a few kilobytes.
+        "spark.databricks.delta.snapshotPartitions": "1",
+    },
+    "iceberg": {
+        "spark.sql.extensions": (
+            "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+        ),
+    },
+    "parquet": {},
+}
+
+
+#: Settings that a session of a Connect server may have, and those among them that are the server's.
+_OF_SESSION: Final = ("spark.sql.", "spark.databricks.")
+_OF_SERVER: Final = ("spark.sql.extensions", "spark.sql.catalog.")
+
+
+def is_cluster(master: str) -> bool:
+    """Tell whether a Spark with that master has workers in other processes; "" is the default."""
+    return bool(master) and re.fullmatch(r"local(\[.*\])?", master) is None
+
+
+def masters_of(master: str) -> list[tuple[str, int]]:
+    """Host and port of each standalone master, of which one leads; none for another kind of cluster."""
+    if not master.startswith("spark://"):
+        return []
+    found = (address.rpartition(":") for address in master.removeprefix("spark://").split(","))
+    return [(host, int(port)) for host, _, port in found]
 
 
 def spark_conf(
@@ -49,24 +87,29 @@ def spark_conf(
     driver_memory_bytes: int,
     work_directory: Path,
     overrides: Mapping[str, str],
+    table_format: str = "delta",
 ) -> dict[str, str]:
     """The complete configuration of the session.
 
     Args:
-        jars: Delta's jars.
+        jars: of the table format.
         driver_memory_bytes: heap of the Java machine.
         work_directory: for Spark's temporary files and its (unused) warehouse.
         overrides: the option ``spark_conf``; its ``spark.jars`` come after ours.
     """
+    on_cluster = is_cluster(overrides.get("spark.master", ""))
     conf = {
         **_DEFAULTS,
+        **(_ON_CLUSTER if on_cluster else _ALONE),
+        **_FORMATS[table_format],
         "spark.driver.memory": f"{driver_memory_bytes >> 20}m",
         "spark.local.dir": str(work_directory),
         "spark.sql.warehouse.dir": str(work_directory / "warehouse"),
-        # Where connectors buffer what they upload: rows, by default in /tmp.
-        "spark.hadoop.hadoop.tmp.dir": str(work_directory / "hadoop"),
         **overrides,
     }
+    if not on_cluster:
+        # Where connectors buffer what they upload: rows, by default in /tmp.
+        conf.setdefault("spark.hadoop.hadoop.tmp.dir", str(work_directory / "hadoop"))
     further = [item for item in overrides.get("spark.jars", "").split(",") if item]
     conf["spark.jars"] = ",".join([*map(str, jars), *further])
     if conf["spark.master"].startswith(_MAKES_SECRETS):
@@ -103,6 +146,18 @@ def start_session(conf: Mapping[str, str], directory: Path) -> Any:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def connect_session(url: str, conf: Mapping[str, str]) -> Any:
+    """A session of the Connect server at *url*. Raises: what PySpark raises."""
+    sql: Any = importlib.import_module("pyspark.sql")
+    session = sql.SparkSession.builder.remote(url).getOrCreate()
+    settings = {**_DEFAULTS, **_FORMATS["delta"], **conf}
+    for key, value in settings.items():
+        # Catalog and extensions are the server's; those of the session are not.
+        if key in conf or (key.startswith(_OF_SESSION) and not key.startswith(_OF_SERVER)):
+            session.conf.set(key, value)
+    return session
 
 
 def temporary_files_in(directory: Path, environ: Mapping[str, str]) -> dict[str, str]:

@@ -1,32 +1,18 @@
-"""The Delta table, through Spark. Runs in the job's process only.
+"""What every table has, whatever its format: its columns, and the name of a log's mark in it.
 
-The mark is Delta's own transaction identifier (``SetTransaction``): ``txnAppId`` names the log and
-``txnVersion`` is the highest ack sequence in the commit, so rows and mark are one atomic commit and
-the mark survives OPTIMIZE and VACUUM.
-
-Delta skips a write whose ``txnVersion`` is not above the mark, *silently*, and it does not compare
-the mark that we read with the one the commit starts from. Two drivers of one log (one of them a
-leftover of a killed gateway) could so append the same rows twice. For local tables a file lock,
-held by the Java process from reading the mark to the end of the commit, makes that impossible; it
-also closes the gap between "does this commit file exist" and "rename to it" that local file
-systems have. Killing the Java process releases the lock, and with it every chance to commit.
+Knows neither Spark nor a format: each format says which columns a table has and how one is added
+(:class:`Columns`), and :func:`bring_up_to_date` does the rest, the same for all of them.
 """
 
 from __future__ import annotations
 
-import importlib
-import re
-import time
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol, TypeAlias
 
-from tidegate_sink_spark.job.driver import CommitError, MarkMovedError, TableState
-from tidegate_sink_spark.job.durable import sync_commits
+from tidegate_sink_spark.job.driver import CommitError
+from tidegate_sink_spark.staging.arrow import SCHEMA_VERSION, VERSION_PROPERTY
 
-#: Column definitions; the same as ``_arrow.SCHEMA``.
+#: Column definitions; the same as ``arrow.SCHEMA``.
 COLUMNS: Final = (
     ("ack_seq", "BIGINT"),
     ("gateway_id", "STRING"),
@@ -43,21 +29,54 @@ COLUMNS: Final = (
     ("delivered_at", "TIMESTAMP"),
     ("acked_at", "TIMESTAMP"),
     ("ack_date", "DATE"),
+    ("sequence", "BIGINT"),
+    ("destination_kind", "STRING"),
+    ("producer_protocol", "STRING"),
+    ("producer_version", "STRING"),
+    ("producer_client_id", "STRING"),
+    ("producer_principal", "STRING"),
+    ("consumer_principal", "STRING"),
+    ("repeated_headers", "ARRAY<STRUCT<name:STRING,value:STRING>>"),
+    ("correlation_id", "STRING"),
+    ("reply_to", "STRING"),
+    ("message_type", "STRING"),
+    ("group_id", "STRING"),
+    ("priority", "INT"),
+    ("persistent", "BOOLEAN"),
+    ("qos", "INT"),
+    ("retain", "BOOLEAN"),
+    ("expires_at", "TIMESTAMP"),
+    ("stored_at", "TIMESTAMP"),
+    ("delivery_count", "INT"),
+    ("outcome", "STRING"),
+    ("reason", "STRING"),
+    ("payload_format", "INT"),
+    ("destination_as_sent", "STRING"),
 )
 
-#: 50 commits between two Delta checkpoints: at 5 s each that is one in four minutes. Deletion
-#: vectors off: older readers do not know them, and the sink never deletes rows.
-_PROPERTIES: Final = {
-    "delta.checkpointInterval": "50",
-    "delta.enableDeletionVectors": "false",
-}
-_LAYOUTS: Final = {
-    "clustered": "CLUSTER BY (destination, acked_at)",
-    "partitioned": "PARTITIONED BY (ack_date)",
-}
-LOCK_TIMEOUT: Final = 60.0
-_LOCK_POLL: Final = 0.05
-_PATTERN_CHARACTERS: Final = re.compile(r"([\[\]{}*?\\,^])")
+
+#: Without it a table is none of ours.
+_OWN: Final = COLUMNS[0][0]
+
+
+class Columns(Protocol):
+    """A table's columns, as one format knows them."""
+
+    def columns(self) -> Mapping[str, str]:
+        """Type by name, in Spark's words. Raises: CommitError."""
+        ...
+
+    def add_columns(self, columns: Sequence[tuple[str, str]]) -> None:
+        """Add (name, type) to the table in place; older rows have NULL. Raises: CommitError."""
+        ...
+
+    def schema_version(self) -> str | None:
+        """What the table's property VERSION_PROPERTY says; None when it has none. Raises: CommitError."""
+        ...
+
+    def set_schema_version(self, version: int) -> None:
+        """Set that property. Raises: CommitError."""
+        ...
 
 
 def application_id(gateway_name: str, store_id: str) -> str:
@@ -65,159 +84,81 @@ def application_id(gateway_name: str, store_id: str) -> str:
     return f"tidegate/{gateway_name}/{store_id}"
 
 
-def local_path(table: str) -> Path | None:
-    """The directory of a table on a local file system; None for an object store's URI."""
-    parts = urlsplit(table)
-    if "://" not in table and not table.startswith("file:"):
-        return Path(table)
-    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+#: What layout ``partitioned`` goes by, unless it is told.
+PARTITIONED_BY: Final = ("ack_date",)
+
+#: Name and type in SQL of columns behind COLUMNS: those that the configuration names.
+FurtherColumns: TypeAlias = Sequence[tuple[str, str]]
 
 
-def lock_path(directory: Path) -> Path:
-    """The lock file: beside the table, since CREATE TABLE wants its directory empty."""
-    return directory.parent / f".{directory.name}.tidegate-lock"
+def columns_of(further: FurtherColumns) -> tuple[tuple[str, str], ...]:
+    """All columns of a table."""
+    return (*COLUMNS, *further)
 
 
-def create_statement(table: str, layout: str) -> str:
-    """SQL that creates *table* (a path or URI) unless it exists."""
-    columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS)
-    properties = ", ".join(f"'{key}' = '{value}'" for key, value in _PROPERTIES.items())
-    quoted = table.replace("`", "``")
-    return (
-        f"CREATE TABLE IF NOT EXISTS delta.`{quoted}` ({columns}) USING delta "
-        f"{_LAYOUTS[layout]} TBLPROPERTIES ({properties})"
+def schema_text(further: FurtherColumns = ()) -> str:
+    """The columns as Spark's schema of rows. (Only the user's own can be words of SQL.)"""
+    return ", ".join(
+        [*(f"{name} {kind}" for name, kind in COLUMNS), *(f"`{n}` {kind}" for n, kind in further)]
     )
 
 
-class DeltaTable:
-    """A :class:`tidegate_sink_spark.job.driver.Table` that is a Delta table."""
+def bring_up_to_date(table: Columns, name: str, further: FurtherColumns = ()) -> None:
+    """Make the table *name* hold our rows: what an older gateway's has not gets added to it.
 
-    def __init__(self, spark: Any, table: str, layout: str, app_id: str) -> None:
-        """Opens the table and creates it when it is missing. Raises: CommitError."""
-        self._spark = spark
-        self._table = table
-        self._app_id = app_id
-        self._directory = local_path(table)
-        self._synced = -1
-        if self._directory is not None:
-            self._table = str(self._directory)
-            self._directory.parent.mkdir(parents=True, exist_ok=True)
-        with self._locked(), _spark_errors("the table cannot be opened"):
-            spark.sql(create_statement(self._table, layout))
-            self._check_columns()
-
-    def _check_columns(self) -> None:
-        fields = self._spark.read.format("delta").load(self._table).schema.fields
-        found = {field.name: field.dataType.simpleString().upper() for field in fields}
-        wrong = [f"{name} {kind}" for name, kind in COLUMNS if found.get(name) != kind]
-        if wrong:
-            raise CommitError(
-                f"the table {self._table} exists without the columns {', '.join(wrong)}; "
-                "name another table"
-            )
-
-    def state(self) -> TableState:
-        """See :meth:`tidegate_sink_spark.job.driver.Table.state`. Raises: CommitError."""
-        with _spark_errors("the table's mark cannot be read"):
-            state = self._state()
-        if self._directory is not None and state.version > self._synced:
-            # At first: the one commit that a driver killed before this line may have left, and
-            # a few more for maintenance jobs; afterwards: everything since the last time.
-            first = self._synced + 1 if self._synced >= 0 else max(0, state.version - 3)
-            try:
-                sync_commits(self._directory, first, state.version)
-            except (OSError, ValueError) as exc:
-                raise CommitError(f"the table's files cannot be synced: {exc}") from exc
-            self._synced = state.version
-        return state
-
-    def _state(self) -> TableState:
-        jvm = self._spark._jvm
-        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
-            self._spark._jsparkSession, self._table
+    Raises: CommitError for one that cannot hold them, with the columns and what to do; for one that a newer
+    gateway has changed.
+    """
+    version = _version(table.schema_version(), name)
+    there = table.columns()
+    if _OWN not in there:
+        raise CommitError(
+            f"the table {name} was not made by this sink: it has no column {_OWN}; name another table"
         )
-        nothing = jvm.scala.Option.empty()
-        snapshot = log.update(False, nothing, nothing)
-        found = snapshot.transactions().get(self._app_id)
-        mark = int(found.get()) if found.isDefined() else 0
-        return TableState(mark, int(snapshot.version()))
-
-    def append(
-        self, paths: Sequence[Path], *, after: int, through: int, overlaps: bool, metadata: str
-    ) -> None:
-        """See :meth:`tidegate_sink_spark.job.driver.Table.append`."""
-        with self._locked(), _spark_errors("the commit failed"):
-            mark = self._state().mark
-            if mark > after:
-                raise MarkMovedError(
-                    f"another driver moved the table's mark from {after} to {mark}"
-                )
-            rows = self._rows(paths)
-            if overlaps:
-                rows = rows.where(f"ack_seq > {after}")
-            # Reads the footers only, unless files overlap. What Spark is about to write is counted
-            # by Spark itself, because afterwards it is too late: the commit cannot be taken back.
-            count = rows.count()
-            if count != through - after:
-                raise CommitError(
-                    f"Spark sees {count} rows instead of {through - after} behind {after} in "
-                    f"{', '.join(path.name for path in paths)}"
-                )
-            (
-                rows.coalesce(1)
-                .write.format("delta")
-                .mode("append")
-                .option("txnAppId", self._app_id)
-                .option("txnVersion", str(through))
-                .option("userMetadata", metadata)
-                .save(self._table)
-            )
-
-    def _rows(self, paths: Sequence[Path]) -> Any:
-        schema = ", ".join(f"{name} {kind}" for name, kind in COLUMNS)
-        # Spark takes paths as patterns: without the escapes a data directory "a[1]" is not found.
-        # (Its own switch for that, __globPaths__=false, reads each file once per file: 3 files of
-        # 10 rows became 90 rows.)
-        escaped = [_PATTERN_CHARACTERS.sub(r"\\\1", str(path)) for path in paths]
-        return self._spark.read.schema(schema).parquet(*escaped)
-
-    @contextmanager
-    def _locked(self) -> Generator[None]:
-        """Hold the table's lock in the Java process. Raises: CommitError after LOCK_TIMEOUT."""
-        if self._directory is None:
-            yield
-            return
-        with _spark_errors("the table's lock cannot be taken"):
-            path = str(lock_path(self._directory))
-            file = self._spark._jvm.java.io.RandomAccessFile(path, "rw")
-        try:
-            with _spark_errors("the table's lock cannot be taken"):
-                self._take(file.getChannel(), path)
-            yield
-        finally:
-            file.close()  # releases the lock
-
-    def _take(self, channel: Any, path: str) -> None:
-        give_up_at = time.monotonic() + LOCK_TIMEOUT
-        while channel.tryLock() is None:
-            if time.monotonic() > give_up_at:
-                raise CommitError(
-                    f"another Spark job has held {path} for {LOCK_TIMEOUT:.0f} s; "
-                    "end it, or name another table"
-                )
-            time.sleep(_LOCK_POLL)
+    missing: list[tuple[str, str]] = []
+    # Spark does not tell large letters from small ones.
+    names = {column.lower(): column for column in there}
+    for column, kind in columns_of(further):
+        found = names.get(column.lower())
+        if found is None:
+            missing.append((column, kind))
+        elif found != column or _plain(there[found]) != _plain(kind):
+            raise _conflict(name, (column, kind), (found, there[found]))
+    if missing:
+        table.add_columns(missing)
+    if version < SCHEMA_VERSION:
+        table.set_schema_version(SCHEMA_VERSION)
 
 
-@contextmanager
-def _spark_errors(what: str) -> Generator[None]:
-    """Turn whatever Spark, Delta or py4j raise into a :class:`CommitError` with one line."""
-    py4j: Any = importlib.import_module("py4j.protocol")
-    pyspark: Any = importlib.import_module("pyspark.errors")
-    try:
-        yield
-    except (py4j.Py4JError, pyspark.PySparkException) as exc:
-        text = next((line for line in str(exc).splitlines() if line.strip()), type(exc).__name__)
-        cause = getattr(exc, "java_exception", None)
-        if cause is not None:
-            text = str(cause.toString()).splitlines()[0]
-        raise CommitError(f"{what}: {text[:500]}") from exc
+def _conflict(table: str, wanted: tuple[str, str], found: tuple[str, str]) -> CommitError:
+    (name, kind), (found_name, found_kind) = wanted, found
+    there = found_kind if found_name == name else f"{found_name} {found_kind}"
+    rename = f"rename it there (ALTER TABLE … RENAME COLUMN {found_name} TO …)"
+    remedy = f"{rename}, or name another table"
+    if wanted not in COLUMNS:
+        remedy = f"give it another name in [sinks.columns], or that name and type; or {rename}"
+    return CommitError(
+        f"the column {name} of the table {table} is {there}, and the sink writes {kind}; {remedy}"
+    )
+
+
+def _version(found: str | None, name: str) -> int:
+    """The version that a table says it has; 0 when it says nothing. Raises: CommitError."""
+    if found is None:
+        return 0
+    if not found.isascii() or not found.isdigit():
+        raise CommitError(
+            f"the property {VERSION_PROPERTY} of the table {name} is {found!r}, and should be a number; set it to "
+            f"{SCHEMA_VERSION}, or name another table"
+        )
+    if int(found) > SCHEMA_VERSION:
+        raise CommitError(
+            f"the table {name} has schema version {found}, and this gateway knows them up to {SCHEMA_VERSION}: a "
+            "newer one has written it; install that here, too, or name another table"
+        )
+    return int(found)
+
+
+def _plain(kind: str) -> str:
+    """Formats differ in letters and spaces: ``map<string,string>``, ``MAP<STRING, STRING>``."""
+    return kind.replace(" ", "").upper()

@@ -7,6 +7,7 @@ stubs, hence the ``Any`` at its border.
 
 from __future__ import annotations
 
+import base64
 import importlib
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -14,17 +15,39 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Final
 
-from tidegate.spi import AcknowledgedMessage
+from tidegate.spi import AcknowledgedMessage, Outcome
+from tidegate_sink_spark.staging.files import StagedFile
 
 pa: Final[Any] = importlib.import_module("pyarrow")
 pq: Final[Any] = importlib.import_module("pyarrow.parquet")
 
 _MICROSECONDS_PER_DAY: Final = 86_400_000_000
+#: The last microsecond of the year 9999: readers of tables know no later one.
+_TIME_MAX: Final = 253_402_300_799_999_999
+_NO_HEADERS: Final[dict[str, str]] = {}
 
 _timestamp: Final[Any] = pa.timestamp("us", tz="UTC")  # Spark: TIMESTAMP, adjusted to UTC
 _headers: Final[Any] = pa.map_(pa.string(), pa.string())
+_pair: Final[Any] = pa.struct([("name", pa.string()), ("value", pa.string())])
+_repeated: Final[Any] = pa.list_(pa.field("element", _pair))
 
-#: Column names and types of a staged file and, the same in SQL, of the table.
+_BASE64: Final = "base64:"
+
+#: What :func:`build_batch` raises for a row that does not fit: a number out of range, a wrong type.
+UNWRITABLE: Final = (ValueError, TypeError, OverflowError, AttributeError, pa.ArrowException)
+
+#: Headers that have columns of their own, as JMS names them.
+_TYPE_HEADER: Final = "type"
+_GROUP_HEADER: Final = "JMSXGroupID"
+_REPLY_HEADER: Final = "reply-to"
+
+#: Of the columns that every table has: goes up when they change. Tables and files say it under this name.
+SCHEMA_VERSION: Final = 1
+VERSION_PROPERTY: Final = "tidegate.schema_version"
+FILE_METADATA: Final = {VERSION_PROPERTY: str(SCHEMA_VERSION)}
+
+#: Column names and types of a staged file and, the same in SQL, of the table. New ones come last: that
+#: is where a table that is there already gets them. Columns of the sink's own (``staging.further``) are behind.
 SCHEMA: Final[Any] = pa.schema(
     [
         ("ack_seq", pa.int64()),
@@ -42,6 +65,29 @@ SCHEMA: Final[Any] = pa.schema(
         ("delivered_at", _timestamp),
         ("acked_at", _timestamp),
         ("ack_date", pa.date32()),
+        ("sequence", pa.int64()),
+        ("destination_kind", pa.string()),
+        ("producer_protocol", pa.string()),
+        ("producer_version", pa.string()),
+        ("producer_client_id", pa.string()),
+        ("producer_principal", pa.string()),
+        ("consumer_principal", pa.string()),
+        ("repeated_headers", _repeated),
+        ("correlation_id", pa.string()),
+        ("reply_to", pa.string()),
+        ("message_type", pa.string()),
+        ("group_id", pa.string()),
+        ("priority", pa.int32()),
+        ("persistent", pa.bool_()),
+        ("qos", pa.int32()),
+        ("retain", pa.bool_()),
+        ("expires_at", _timestamp),
+        ("stored_at", _timestamp),
+        ("delivery_count", pa.int32()),
+        ("outcome", pa.string()),
+        ("reason", pa.string()),
+        ("payload_format", pa.int32()),
+        ("destination_as_sent", pa.string()),
     ]
 )
 
@@ -57,7 +103,27 @@ _DICTIONARY_COLUMNS: Final = (
     "ack_date",
     "headers.key_value.key",
     "headers.key_value.value",
+    "destination_kind",
+    "producer_protocol",
+    "producer_version",
+    "producer_client_id",
+    "producer_principal",
+    "consumer_principal",
+    "repeated_headers.list.element.name",
+    "repeated_headers.list.element.value",
+    "reply_to",
+    "message_type",
+    "group_id",
+    "priority",
+    "qos",
+    "delivery_count",
+    "outcome",
+    "reason",
+    "payload_format",
+    "destination_as_sent",
 )
+
+_OUTCOMES: Final = {outcome: outcome.word for outcome in Outcome}
 
 
 def build_batch(rows: Sequence[AcknowledgedMessage], gateway_id: str, epoch: str) -> Any:
@@ -69,25 +135,55 @@ def build_batch(rows: Sequence[AcknowledgedMessage], gateway_id: str, epoch: str
     messages = [row.message for row in rows]
     acked_at = [row.acked_at for row in rows]
     count = len(rows)
+    sequences = [row.sequence for row in rows]
+    headers = _Headers([message.headers for message in messages])
+    destinations = [message.destination for message in messages]
+    kinds = {name: name.partition(":")[0] for name in set(destinations)}
     return pa.RecordBatch.from_arrays(
         [
             pa.array([row.ack_sequence for row in rows], pa.int64()),
             pa.repeat(pa.scalar(gateway_id, pa.string()), count),
             pa.repeat(pa.scalar(epoch, pa.string()), count),
-            _strings([f"{epoch}-{row.sequence}" for row in rows]),
-            _strings([message.destination for message in messages]),
-            _strings([row.protocol for row in rows]),
-            _strings([row.client_id for row in rows]),
-            _strings([row.subscription for row in rows]),
-            _header_maps([message.headers for message in messages]),
+            strings([f"{epoch}-{sequence}" for sequence in sequences]),
+            strings(destinations),
+            _texts([row.protocol for row in rows]),
+            _texts([row.client_id for row in rows]),
+            _texts([row.subscription for row in rows]),
+            headers.maps(),
             pa.array([message.body for message in messages], pa.binary()),
-            _strings([message.content_type or None for message in messages]),
-            pa.array([message.received_at for message in messages], _timestamp),
-            pa.array([row.delivered_at for row in rows], _timestamp),
+            _texts([message.content_type for message in messages]),
+            _times([message.received_at for message in messages]),
+            _times([row.delivered_at for row in rows]),
             pa.array(acked_at, _timestamp),
-            pa.array([at // _MICROSECONDS_PER_DAY for at in acked_at], pa.int32()).cast(
-                pa.date32()
+            _dates(acked_at),
+            pa.array(sequences, pa.int64()),
+            _texts([kinds[name] for name in destinations]),
+            _texts([message.protocol for message in messages]),
+            _texts([message.protocol_version for message in messages]),
+            _texts([message.client_id for message in messages]),
+            _texts([message.owner for message in messages]),
+            _texts([row.principal for row in rows]),
+            headers.repeated(),
+            _texts(
+                [
+                    _correlation_id(data) if data else None
+                    for data in [message.correlation_data for message in messages]
+                ]
             ),
+            headers.column(_REPLY_HEADER, [message.reply_to for message in messages]),
+            headers.column(_TYPE_HEADER),
+            headers.column(_GROUP_HEADER),
+            _values([message.priority for message in messages], pa.int32()),
+            _values([message.persistent for message in messages], pa.bool_()),
+            _values([message.qos for message in messages], pa.int32()),
+            _values([message.retain for message in messages], pa.bool_()),
+            _times([message.expires_at for message in messages]),
+            _times([message.stored_at for message in messages]),
+            _values([row.delivery_count for row in rows], pa.int32()),
+            _texts([_OUTCOMES[row.outcome] for row in rows]),
+            _texts([row.reason for row in rows]),
+            _values([message.payload_format for message in messages], pa.int32()),
+            _texts([message.original_name for message in messages]),
         ],
         schema=SCHEMA,
     )
@@ -102,7 +198,8 @@ def row_bytes(row: AcknowledgedMessage) -> int:
     return size_bytes
 
 
-def _strings(values: Sequence[str | None]) -> Any:
+def strings(values: Sequence[str | None]) -> Any:
+    """A column of texts."""
     try:
         return pa.array(values, pa.string())
     except UnicodeEncodeError:
@@ -114,35 +211,120 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _header_maps(all_headers: Sequence[tuple[tuple[str, str], ...]]) -> Any:
-    """One map a row. A repeated name keeps its first value (STOMP 1.2, "Repeated Header Entries")."""
-    unique = [headers if len(headers) < 2 else _first_values(headers) for headers in all_headers]
-    offsets = [0, *accumulate(map(len, unique))]
-    flat = list(chain.from_iterable(unique))
-    keys = _strings([key for key, _ in flat])
-    values = _strings([value for _, value in flat])
-    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, values)
+def _texts(values: Sequence[str | None]) -> Any:
+    """A column of names: NULL for none. Mostly all rows have the same, which costs a third."""
+    first = values[0]
+    if values.count(first) != len(values):
+        return strings([value or None for value in values])
+    if not first:
+        return pa.nulls(len(values), pa.string())
+    return pa.repeat(strings([first])[0], len(values))
 
 
-def _first_values(headers: tuple[tuple[str, str], ...]) -> Sequence[tuple[str, str]]:
-    if len(dict(headers)) == len(headers):
-        return headers
-    first: dict[str, str] = {}
-    for key, value in headers:
-        first.setdefault(key, value)
-    return list(first.items())
+def _times(values: Sequence[int]) -> Any:
+    """A column of times; NULL for 0, which is never or unknown."""
+    if not any(values):
+        return pa.nulls(len(values), _timestamp)
+    if min(values) > 0 and max(values) <= _TIME_MAX:
+        return pa.array(values, _timestamp)
+    return pa.array([value if 0 < value <= _TIME_MAX else None for value in values], _timestamp)
+
+
+def _dates(times: Sequence[int]) -> Any:
+    """The days of *times*, which mostly is one."""
+    first, last = min(times) // _MICROSECONDS_PER_DAY, max(times) // _MICROSECONDS_PER_DAY
+    if first == last:
+        days = pa.repeat(pa.scalar(first, pa.int32()), len(times))
+    else:
+        days = pa.array([at // _MICROSECONDS_PER_DAY for at in times], pa.int32())
+    return days.cast(pa.date32())
+
+
+def _values(values: Sequence[int | None], kind: Any) -> Any:
+    """A column of numbers that are mostly all the same."""
+    first = values[0]
+    if values.count(first) == len(values):
+        return pa.repeat(pa.scalar(first, kind), len(values))
+    return pa.array(values, kind)
+
+
+def _correlation_id(data: bytes) -> str:
+    """As text; bytes that are none, or could be taken for such, as ``base64:`` and the base64 of them."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = _BASE64
+    return _BASE64 + base64.b64encode(data).decode() if text.startswith(_BASE64) else text
+
+
+class _Headers:
+    """The headers of all rows.
+
+    Attributes: named: of each row, values by name. A repeated name has its first value (STOMP 1.2,
+    "Repeated Header Entries").
+    """
+
+    def __init__(self, all_headers: Sequence[tuple[tuple[str, str], ...]]) -> None:
+        self.named = [dict(headers) if headers else _NO_HEADERS for headers in all_headers]
+        self._repeated: dict[int, tuple[tuple[str, str], ...]] = {}
+        for number, headers in enumerate(all_headers):
+            if len(headers) != len(self.named[number]):
+                self._repeated[number] = headers
+                self.named[number] = dict(reversed(headers))
+        # In their order: reversed() above turned that round.
+        for number, headers in self._repeated.items():
+            first = self.named[number]
+            self.named[number] = {name: first[name] for name, _ in headers}
+        self._names = list(chain.from_iterable(self.named))
+        self._known = set(self._names)
+
+    def column(self, name: str, instead: Sequence[str] = ()) -> Any:
+        """The values of one header; *instead* has values that count more than the header's."""
+        if name not in self._known:
+            return _texts(instead) if instead else pa.nulls(len(self.named), pa.string())
+        values = [named.get(name) for named in self.named]
+        if instead:
+            values = [mine or its for mine, its in zip(instead, values, strict=True)]
+        return _texts(values)
+
+    def maps(self) -> Any:
+        """One map a row."""
+        offsets = [0, *accumulate(map(len, self.named))]
+        keys = strings(self._names)
+        values = strings(list(chain.from_iterable(named.values() for named in self.named)))
+        return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), keys, values)
+
+    def repeated(self) -> Any:
+        """Of a row where a name comes more than once all pairs, in their order; else NULL."""
+        count = len(self.named)
+        if not self._repeated:
+            return pa.nulls(count, _repeated)
+        rows = [self._repeated.get(number) for number in range(count)]
+        clean = [
+            None
+            if row is None
+            else [{"name": _clean(name), "value": _clean(value)} for name, value in row]
+            for row in rows
+        ]
+        return pa.array(clean, _repeated)
 
 
 def write_parquet(path: Path, batches: Iterable[Any]) -> None:
-    """Write *batches* to *path* and sync it. Raises: OSError."""
-    table = pa.Table.from_batches(list(batches), schema=SCHEMA)
-    pq.write_table(
-        table,
+    """Write *batches* (all of one schema) to *path* and sync it. Raises: OSError."""
+    batches = list(batches)
+    table = pa.Table.from_batches(batches, schema=batches[0].schema if batches else SCHEMA)
+    further = list(table.schema)[len(SCHEMA) :]
+    # Key columns repeat, as a rule; the body's text does as little as the body.
+    keys = [field.name for field in further if not field.name.startswith("body_")]
+    with pq.ParquetWriter(
         str(path),
+        table.schema,
         compression="zstd",
-        use_dictionary=list(_DICTIONARY_COLUMNS),
+        use_dictionary=[*_DICTIONARY_COLUMNS, *keys],
         store_schema=False,
-    )
+    ) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata(FILE_METADATA)
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -154,15 +336,20 @@ def write_parquet(path: Path, batches: Iterable[Any]) -> None:
 ParquetWriter = Callable[[Path, Iterable[Any]], None]
 
 
-def check_file(path: Path, lo: int, hi: int) -> str:
+def check_file(path: Path, lo: int, hi: int, rows: int | None = None) -> str:
     """Say what is wrong with a staged file that should hold exactly *lo* to *hi*, or "".
 
     Reads the footer only: row count and the statistics of ``ack_seq``.
+    Args: rows: how many of *lo* to *hi* it should hold; None: all.
     """
+    if rows is None:
+        rows = hi - lo + 1
     try:
         metadata = pq.read_metadata(str(path))
-        if metadata.num_rows != hi - lo + 1:
-            return f"{metadata.num_rows} rows instead of {hi - lo + 1}"
+        if metadata.num_rows != rows:
+            return f"{metadata.num_rows} rows instead of {rows}"
+        if not rows:
+            return ""
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         ranges = [group.column(0).statistics for group in groups]
         first = min(int(statistics.min) for statistics in ranges)
@@ -171,6 +358,35 @@ def check_file(path: Path, lo: int, hi: int) -> str:
         raise
     except (OSError, TypeError, ValueError, AttributeError, pa.ArrowException) as exc:
         return f"not a readable Parquet file: {exc}"
-    if (first, last) != (lo, hi):
+    is_dense = rows == hi - lo + 1
+    if first < lo or last > hi or (is_dense and (first, last) != (lo, hi)):
         return f"holds ack sequences {first} to {last}"
     return ""
+
+
+def check_staged(file: StagedFile) -> str:
+    """:func:`check_file` of a staged file and of its dead letters."""
+    problem = check_file(file.path, file.lo, file.hi, file.rows)
+    if problem or not file.dead:
+        return problem
+    try:
+        problem = check_file(file.dead_path, file.lo, file.hi, file.dead)
+    except FileNotFoundError:
+        problem = "missing"
+    return f"its dead letters: {problem}" if problem else ""
+
+
+def has_columns(path: Path, further: Sequence[Any]) -> bool:
+    """Tell whether a staged file has these columns behind :data:`SCHEMA`'s, and no others. Reads the footer.
+
+    Raises: OSError, ArrowException.
+    """
+    there = {field.name: field.type for field in pq.read_schema(str(path))}
+    found = {name: kind for name, kind in there.items() if name not in SCHEMA.names}
+    return found == {field.name: field.type for field in further}
+
+
+def count_behind(path: Path, after: int) -> int:
+    """How many rows of a staged file are behind ack sequence *after*. Raises: OSError, ArrowException."""
+    column = pq.read_table(str(path), columns=["ack_seq"])["ack_seq"]
+    return sum(int(number) > after for number in column.to_pylist())

@@ -2,7 +2,7 @@
 
 The loop only reads pages and hands chunks to one thread; that thread builds the Arrow batches
 and writes the files, so its work is in order and never two things at a time. A segment is sealed when it has
-enough rows or bytes, or when its first row has waited for ``segment_interval``.
+enough rows or bytes, when its first row has waited for ``segment_interval``, or when the table wants it.
 """
 
 from __future__ import annotations
@@ -10,28 +10,34 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import time
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from tidegate.spi import AcknowledgedMessage, AcknowledgedReader, StoreClosedError, StoreError
+from tidegate.spi import AcknowledgedMessage, AcknowledgedReader, StoreError
 from tidegate_sink_spark.staging import arrow
-from tidegate_sink_spark.staging.storage import StagingDirectory
+from tidegate_sink_spark.staging.dead import DeadLetter, build_dead
+from tidegate_sink_spark.staging.files import StagedFile, list_staged
+from tidegate_sink_spark.staging.further import Further
+from tidegate_sink_spark.staging.reading import (
+    CHUNK_ROWS,
+    RETRY_DELAY_MAX,
+    RETRY_DELAY_MIN,
+    PatientReader,
+)
+from tidegate_sink_spark.staging.selection import Selection
+from tidegate_sink_spark.staging.storage import Amount, StagingDirectory, Waiting
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-#: Rows of one Arrow batch: what one piece of thread work may be before the loop notices.
-CHUNK_ROWS: Final = 1_000
-#: Bytes asked from the store at once.
-PAGE_BYTES: Final = 4 << 20
 #: A short page means that the log's end was reached. Waiting this long (seconds) lets the next
 #: page fill, so that a busy log costs at most 20 reads a second and not one per turn of the loop.
 GATHER_INTERVAL: Final = 0.05
-RETRY_DELAY_MIN: Final = 0.5
-RETRY_DELAY_MAX: Final = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +48,45 @@ class StagingLimits:
     segment_bytes: int
     segment_interval: float
     staging_bytes: int
+    stops_at_bad_row: bool = False
 
 
 class _Segment:
-    """The open segment: rows not built yet, and built batches."""
+    """The open segment: rows not built yet, built batches, and dead letters among them."""
 
-    __slots__ = ("batches", "built", "deadline", "lo", "rows", "size_bytes")
+    __slots__ = (
+        "batches",
+        "born",
+        "built",
+        "dead",
+        "deadline",
+        "left_out",
+        "lo",
+        "opened",
+        "rows",
+        "size_bytes",
+    )
 
-    def __init__(self, lo: int, deadline: float) -> None:
+    def __init__(self, lo: int, opened: float, deadline: float) -> None:
         self.lo = lo
+        self.opened = opened
         self.deadline = deadline
+        self.born: float | None = None  # when its oldest row that the sink takes was acknowledged
         self.rows: list[AcknowledgedMessage] = []
         self.batches: list[Any] = []
+        self.dead: list[DeadLetter] = []
         self.built = 0
+        self.left_out = 0  # rows that the sink does not take
         self.size_bytes = 0
 
     @property
     def count(self) -> int:
-        return self.built + len(self.rows)
+        return self.built + len(self.rows) + len(self.dead) + self.left_out
+
+    @property
+    def is_empty(self) -> bool:
+        """The sink takes none of its rows."""
+        return self.left_out == self.count
 
     @property
     def hi(self) -> int:
@@ -76,20 +103,56 @@ class Staging:
         limits: StagingLimits,
         *,
         gateway_name: str,
+        selection: Selection | None = None,
+        further: Further | None = None,
+        is_shared: bool = False,
         write_parquet: arrow.ParquetWriter = arrow.write_parquet,
+        on_change: Callable[[], None] = lambda: None,
+        on_problem: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """Args:
+        selection: which rows the sink takes; None: all.
+        further: columns beside those that every table has; None: none.
+        is_shared: others read the files, too, as far as the operator's umask lets them.
+        on_change: told of a first row and of each sealed file.
+        on_problem: told of each.
+        """
+        self._on_problem = on_problem
+        self._selection = selection or Selection()
+        self._further = further or Further()
         self._reader = reader
         self._limits = limits
         self._gateway_name = gateway_name
-        self._directory = StagingDirectory(directory, write_parquet=write_parquet)
+        self._directory = StagingDirectory(
+            directory,
+            is_shared=is_shared,
+            write_parquet=write_parquet,
+            further=self._further.fields,
+        )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tidegate-staging")
         self._wake = asyncio.Event()
+        self._log = PatientReader(
+            reader, self._report, self._wait_to_read, stops=limits.stops_at_bad_row
+        )
+        self._on_change = on_change
+        self._segment: _Segment | None = None
+        self._births: deque[tuple[int, float]] = (
+            deque()
+        )  # staged files: last row, see Waiting.oldest
+        self._wanted_at: float | None = None
+        self._sealed_at = float("-inf")
         self._draining = False
         self._floor = 0
         #: Highest ack sequence that is in a sealed file, or was passed by the table.
         self.position = 0
-        #: Bytes of the staged files.
-        self.size_bytes = 0
+        #: Last ack sequence of the last sealed file, 0 when there was none.
+        self.sealed = 0
+        self._next_lo = 1  # of the next file, of a sink that does not take all
+        self._passed = 0  # nothing behind the last file is the sink's, up to here
+        #: What is staged and not in the table.
+        self.amount = Amount()
+        #: Dead letters that were staged since the start.
+        self.dead_letters = 0
         #: What keeps staging from its work, "" when nothing does.
         self.problem = ""
 
@@ -102,12 +165,17 @@ class Staging:
         found = await self._in_thread(lambda: self._directory.recover(floor))
         self._floor = floor
         self.position = found.position
-        self.size_bytes = found.size_bytes
+        self.sealed = found.position if found.amount.files else 0
+        # Too low is right, too high would be a gap: the job leaves out what its table has.
+        self._next_lo = (self.sealed or mark) + 1
+        self._passed = 0
+        await self._recover_backlog()
+        self.amount = found.amount
         log.info(
             "staging recovered position=%d files=%d bytes=%d floor=%d",
             found.position,
-            found.files,
-            found.size_bytes,
+            found.amount.files,
+            found.amount.size_bytes,
             floor,
         )
 
@@ -116,30 +184,38 @@ class Staging:
 
         Cancellation: safe; a file may or may not be sealed.
         """
-        segment: _Segment | None = None
+        self._segment = None
         while True:
             await self._wait_for_room()
-            if segment is None and self._floor > self.position:
+            if self._segment is None and self._floor > self.position:
                 self.position = self._floor
-            after = segment.hi if segment else self.position
-            if segment is not None and self._floor > after:
-                segment, self.position = None, self._floor  # the table has all of it already
+            after = self._segment.hi if self._segment else self._reached
+            if self._segment is not None and self._floor > after:
+                self._segment, self.position = None, self._floor  # the table has all of it already
                 continue
-            rows = await self._read(after, segment)
+            room = self._limits.segment_rows - (self._segment.count if self._segment else 0)
+            rows = await self._log.read(after, min(room, CHUNK_ROWS))
             if rows is None:
                 return
-            if rows:
-                segment = await self._add(segment, rows)
+            if isinstance(rows, int):
+                self._floor = max(self._floor, rows)  # discarded meanwhile, by the log's limit
+                continue
+            if isinstance(rows, DeadLetter):
+                self._add_dead(rows)
+            elif rows:
+                await self._add(rows)
+            segment = self._segment
             if segment is not None and self._is_due(segment, at_end=not rows):
                 await self._seal(segment)
-                segment = None
+            elif isinstance(rows, DeadLetter):
+                continue
             elif rows:
                 if len(rows) < CHUNK_ROWS and not self._draining:
                     await self._pause(self._until(segment, GATHER_INTERVAL))
             elif self._draining:
                 return
             else:
-                after = segment.hi if segment else self.position
+                after = segment.hi if segment else self._reached
                 await self._wait_beyond(after, self._until(segment, None))
 
     def drain(self) -> None:
@@ -149,9 +225,34 @@ class Staging:
 
     async def discard_through(self, mark: int) -> None:
         """The table has the rows up to *mark*: delete their files. Raises: OSError."""
-        self.size_bytes = await self._in_thread(lambda: self._directory.discard_through(mark))
+        while self._births and self._births[0][0] <= mark:
+            self._births.popleft()
+        self.amount = await self._in_thread(lambda: self._directory.discard_through(mark))
         self._floor = max(self._floor, mark)
+        self._next_lo = max(self._next_lo, mark + 1)
+        await self._release_passed()
         self._wake.set()
+
+    @property
+    def waiting(self) -> Waiting:
+        """What was read, and is not in the table."""
+        segment, rows = self._segment, self.amount.rows
+        births = [self._births[0][1]] if self._births else []
+        if segment is not None and segment.born is not None:
+            births.append(segment.born)
+            rows += segment.count - segment.left_out
+        return Waiting(min(births, default=None), len(self._births), rows, self.amount.size_bytes)
+
+    def want(self, at: float | None) -> None:
+        """The table could take a file from *at* on, by the loop's clock; None: it is busy."""
+        if at != self._wanted_at:
+            self._wanted_at = at
+            self._wake.set()
+
+    def is_sealed_since(self, at: float) -> bool:
+        """No row that came before *at* waits to be sealed."""
+        segment = self._segment
+        return segment is None or segment.born is None or self._sealed_at >= at
 
     async def close(self) -> None:
         """Wait for the thread's present piece of work and end it. Idempotent."""
@@ -159,93 +260,174 @@ class Staging:
 
     # -------------------------------------------------------------------------------- one turn
 
-    async def _read(self, after: int, segment: _Segment | None) -> list[AcknowledgedMessage] | None:
-        """Rows behind *after*; None when the store is closed."""
-        limit = self._limits.segment_rows - (segment.count if segment else 0)
-        delay = RETRY_DELAY_MIN
-        while True:
-            try:
-                page = await self._reader.read(after, min(limit, CHUNK_ROWS), PAGE_BYTES)
-            except StoreClosedError:
-                return None
-            except StoreError as exc:
-                self._report(f"the acknowledged log cannot be read behind {after}: {exc}")
-                await self._pause(delay)
-                delay = min(delay * 2, RETRY_DELAY_MAX)
-                continue
-            rows = list(page.rows)
-            if rows and (rows[0].ack_sequence, rows[-1].ack_sequence) != (
-                after + 1,
-                after + len(rows),
-            ):
-                # Never stage what is not dense: the table's mark would pass rows it has not got.
-                self._report(
-                    f"the store answered ack sequences {rows[0].ack_sequence} to "
-                    f"{rows[-1].ack_sequence} ({len(rows)} rows) when asked for those behind {after}"
-                )
-                await self._pause(delay)
-                delay = min(delay * 2, RETRY_DELAY_MAX)
-                continue
-            return rows
-
-    async def _add(self, segment: _Segment | None, rows: list[AcknowledgedMessage]) -> _Segment:
-        if segment is None:
+    def _opened(self, lo: int) -> _Segment:
+        """The open segment; a new one from *lo* when there is none."""
+        if self._segment is None:
             now = asyncio.get_running_loop().time()
-            segment = _Segment(rows[0].ack_sequence, now + self._limits.segment_interval)
-        segment.rows += rows
-        segment.size_bytes += sum(map(arrow.row_bytes, rows))
+            self._segment = _Segment(lo, now, now + self._limits.segment_interval)
+        return self._segment
+
+    def _take(self, segment: _Segment, acked_at: int) -> None:
+        """The sink takes a row. Args: acked_at: microseconds since the epoch."""
+        if segment.born is None:
+            segment.born = _since(acked_at / 1e6)
+            self._on_change()
+
+    async def _add(self, rows: list[AcknowledgedMessage]) -> None:
+        segment = self._opened(rows[0].ack_sequence)
+        taken = self._selection.of(rows)
+        segment.rows += taken
+        segment.left_out += len(rows) - len(taken)
+        segment.size_bytes += sum(map(arrow.row_bytes, taken))
+        if taken:
+            self._take(segment, taken[0].acked_at)
         if len(segment.rows) >= CHUNK_ROWS:
             await self._build(segment)
-        return segment
+
+    def _add_dead(self, letter: DeadLetter) -> None:
+        segment = self._opened(letter.ack_sequence)
+        known = letter.known
+        if known is not None and known.message.destination and not self._selection.of([known]):
+            segment.left_out += 1
+            return
+        segment.dead.append(letter)
+        self._take(segment, known.acked_at if known is not None and known.acked_at else letter.at)
+        segment.size_bytes += len(letter.raw) + 200
+
+    async def _wait_to_read(self, seconds: float) -> None:
+        """The row behind those that were read does not come: those must not wait for it."""
+        if self._segment is not None:
+            problem = self.problem
+            await self._seal(self._segment)
+            self.problem = problem
+        await self._pause(seconds)
 
     async def _build(self, segment: _Segment) -> None:
         rows, segment.rows = segment.rows, []
-        gateway_id, epoch = self._gateway_name, self._reader.store_id
         for start in range(0, len(rows), CHUNK_ROWS):
             chunk = rows[start : start + CHUNK_ROWS]
-            batch = await self._in_thread(
-                lambda chunk=chunk: arrow.build_batch(chunk, gateway_id, epoch)
-            )
-            segment.batches.append(batch)
-            segment.built += len(chunk)
+            batches, dead = await self._in_thread(lambda chunk=chunk: self._batches(chunk))
+            delay = RETRY_DELAY_MIN
+            while dead and self._limits.stops_at_bad_row:
+                self._report(
+                    f"row {dead[0].ack_sequence} cannot be written ({dead[0].reason}), and on_bad_row ="
+                    ' "stop": set on_bad_row = "dead_letter"'
+                )
+                await self._pause(delay)
+                delay = min(delay * 2, RETRY_DELAY_MAX)
+            segment.batches += batches
+            segment.dead += dead
+            segment.built += len(chunk) - len(dead)
+
+    def _batches(self, rows: list[AcknowledgedMessage]) -> tuple[list[Any], list[DeadLetter]]:
+        """*rows* as batches, and those that do not fit; in the thread."""
+        gateway_id, epoch = self._gateway_name, self._reader.store_id
+        dead: list[DeadLetter] = []
+        try:
+            found = self._further.read(rows)
+            if found.bad:
+                dead = [_unfit(rows[number], reason) for number, reason in found.bad.items()]
+                rows = [row for number, row in enumerate(rows) if number not in found.bad]
+                found = found.without_bad()
+            if not rows:
+                return [], dead
+            return [found.behind(arrow.build_batch(rows, gateway_id, epoch))], dead
+        except MemoryError:
+            raise
+        except arrow.UNWRITABLE as exc:
+            if len(rows) > 1:
+                middle = len(rows) // 2
+                first, second = self._batches(rows[:middle]), self._batches(rows[middle:])
+                return first[0] + second[0], dead + first[1] + second[1]
+            return [], [*dead, _unfit(rows[0], exc)]
 
     def _is_due(self, segment: _Segment, *, at_end: bool) -> bool:
         return (
             segment.count >= self._limits.segment_rows
             or segment.size_bytes >= self._limits.segment_bytes
-            or asyncio.get_running_loop().time() >= segment.deadline
+            or asyncio.get_running_loop().time() >= self._due_at(segment)
             or (at_end and self._draining)
         )
 
+    def _due_at(self, segment: _Segment) -> float:
+        if self._wanted_at is None or segment.born is None:
+            return segment.deadline
+        # The first rows of many are not to be a file alone.
+        return min(segment.deadline, max(self._wanted_at, segment.opened + GATHER_INTERVAL))
+
+    async def _recover_backlog(self) -> None:
+        """What was staged before: nobody knows when its rows were acknowledged, but when it was sealed."""
+        found = await self._in_thread(lambda: _with_times(self._directory.directory))
+        kept = ((file.hi, _since(at)) for file, at in found if file.hi > self._floor)
+        self._births = deque(kept)
+        self._on_change()
+
     async def _seal(self, segment: _Segment) -> None:
         """Seal *segment*, however long the disk refuses: its rows stay here, and in the store."""
+        if segment.is_empty:
+            self._passed, self._segment = segment.hi, None
+            await self._release_passed()
+            return
         await self._build(segment)
-        lo, hi, batches = segment.lo, segment.hi, segment.batches
+        lo = segment.lo if self._selection.takes_all else self._next_lo
+        hi, batches = segment.hi, segment.batches
+        letters = sorted(segment.dead, key=lambda letter: letter.ack_sequence)
+        dead = await self._in_thread(
+            lambda: build_dead(letters, self._gateway_name, self._reader.store_id, self._further)
+        )
         delay = RETRY_DELAY_MIN
         while True:
             try:
-                file = await self._in_thread(lambda: self._directory.seal(lo, hi, batches))
+                file = await self._in_thread(lambda: self._directory.seal(lo, hi, batches, dead))
             except OSError as exc:
                 self._report(_disk_problem(exc))
                 await self._pause(delay)
                 delay = min(delay * 2, RETRY_DELAY_MAX)
                 continue
-            self.position = hi
-            self.size_bytes += file.size_bytes
+            if letters:
+                self.dead_letters += len(letters)
+                log.error(
+                    "dead letters rows=%d from=%d to=%d first reason=%r: they go to the dead-letter table",
+                    len(letters),
+                    letters[0].ack_sequence,
+                    letters[-1].ack_sequence,
+                    letters[0].reason,
+                )
+            self.position = self.sealed = hi
+            self._next_lo = hi + 1
+            self.amount = self.amount.plus(file)
             self.problem = ""
+            self._segment = None
+            now = self._sealed_at = asyncio.get_running_loop().time()
+            born = now if segment.born is None else segment.born
+            self._births.append((hi, born))
+            self._on_change()
             return
+
+    @property
+    def _reached(self) -> int:
+        """What was read and needs not be read again, while no segment is open."""
+        return max(self.position, self._passed)
+
+    async def _release_passed(self) -> None:
+        """Let go of rows that the sink does not take, once the table has those before them."""
+        if self._passed > self._floor >= self.sealed:
+            try:
+                await self._reader.release(self._passed)
+            except StoreError as exc:  # a late release loses nothing; the next one tries again
+                self._report(f"rows that the sink does not take cannot be released yet: {exc}")
 
     # --------------------------------------------------------------------------------- waiting
 
     async def _wait_for_room(self) -> None:
         limit = self._limits.staging_bytes
-        if self.size_bytes < limit:
+        if self.amount.size_bytes < limit:
             return
         self._report(
-            f"staged files have reached staging_max ({self.size_bytes} of {limit} bytes) because "
+            f"staged files have reached staging_max ({self.amount.size_bytes} of {limit} bytes) because "
             "the table does not follow; the store keeps the log meanwhile"
         )
-        while self.size_bytes >= limit:
+        while self.amount.size_bytes >= limit:
             await self._pause(None)
         self.problem = ""
 
@@ -253,7 +435,7 @@ class Staging:
         """Seconds until *segment* is due, at most *longest*."""
         if segment is None:
             return longest
-        left = max(0.0, segment.deadline - asyncio.get_running_loop().time())
+        left = max(0.0, self._due_at(segment) - asyncio.get_running_loop().time())
         return left if longest is None else min(left, longest)
 
     async def _pause(self, seconds: float | None) -> None:
@@ -289,6 +471,23 @@ class Staging:
         if problem != self.problem:
             log.warning("staging problem=%r", problem)
             self.problem = problem
+            self._on_problem(problem)
+
+
+def _since(seconds: float) -> float:
+    """A time since the epoch by the loop's clock, which is not set; one to come is now."""
+    return asyncio.get_running_loop().time() - max(0.0, time.time() - seconds)
+
+
+def _with_times(directory: Path) -> list[tuple[StagedFile, float]]:
+    """Staged files, and when each was written. Raises: OSError."""
+    return [(file, file.path.stat().st_mtime) for file in list_staged(directory)]
+
+
+def _unfit(row: AcknowledgedMessage, why: object) -> DeadLetter:
+    reason = f"the row does not fit the table: {why}"
+    at = time.time_ns() // 1_000
+    return DeadLetter(row.ack_sequence, reason, row, row.message.body, at)
 
 
 def _task(work: Coroutine[Any, Any, object]) -> asyncio.Task[object]:

@@ -204,6 +204,23 @@ class PostgresAdapter:
                 return await use.connection.fetch(text, *row, timeout=timeout)
             return _touched(await use.connection.execute(text, *row))
 
+    async def tells_free_room(self) -> bool:
+        """Whether :meth:`reusable_bytes` can be asked for. Raises: DatabaseError."""
+        found = await self._one("read", _FREE_ROOM_SCHEMA, (), fetch=True)
+        return bool(found)
+
+    async def reusable_bytes(self, tables: Sequence[str]) -> int:
+        """Of what *tables* take, with their indexes and large values, what new rows can have.
+
+        From a sample of their pages; what was deleted counts from the next VACUUM on. Raises: DatabaseError.
+        """
+        found = await self._one("read", _FREE_ROOM_SCHEMA, (), fetch=True)
+        if not found:
+            return 0
+        text = _FREE_ROOM.format(schema=found[0][0], pages=_FREE_ROOM_PAGES)
+        rows = await self._one("read", text, (list(tables),), fetch=True)
+        return int(rows[0][0])
+
     async def explain(self, statement: str, rows: Sequence[Row]) -> str:
         """See Adapter."""
         text = f"EXPLAIN {self._statements[statement]}"
@@ -230,6 +247,33 @@ class PostgresAdapter:
 _WHOLE_SECONDS: Final = 3600.0
 #: Longest time to say good-bye to the server on each connection.
 _CLOSE_SECONDS: Final = 1.0
+
+#: The schema of the extension that tells it, quoted, when this user may ask it.
+_FREE_ROOM_SCHEMA: Final = (
+    "SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace"
+    " JOIN pg_proc p ON p.pronamespace = n.oid AND p.proname = 'pg_freespace' AND p.pronargs = 2"
+    " WHERE e.extname = 'pg_freespacemap' AND has_function_privilege(p.oid, 'EXECUTE')"
+)
+#: Pages of each table and index that are looked at.
+_FREE_ROOM_PAGES: Final = 256
+_FREE_ROOM: Final = """
+WITH tables AS (
+    SELECT c.oid, c.reltoastrelid FROM unnest($1::text[]) AS name
+    JOIN pg_class c ON c.oid = to_regclass(name)
+), heaps AS (
+    SELECT oid FROM tables UNION ALL SELECT reltoastrelid FROM tables WHERE reltoastrelid <> 0
+), relations AS (
+    SELECT oid FROM heaps
+    UNION ALL SELECT indexrelid FROM pg_index JOIN heaps ON indrelid = heaps.oid
+), sized AS (
+    SELECT oid, pg_relation_size(oid) / current_setting('block_size')::bigint AS blocks
+    FROM relations
+)
+SELECT coalesce(sum(blocks * free), 0)::bigint FROM sized CROSS JOIN LATERAL (
+    SELECT avg({schema}.pg_freespace(oid::regclass, block)) AS free
+    FROM generate_series(0, blocks - 1, greatest(1, blocks / {pages})) AS block
+) AS looked WHERE blocks > 0
+"""
 
 _COMMIT: Final = "COMMIT"
 _BEGIN: Final = {

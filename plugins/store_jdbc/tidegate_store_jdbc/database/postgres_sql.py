@@ -33,6 +33,7 @@ _TYPES: Final = {
     "duplicate_id": "text",
     "branch_id": "text",
     "principal": "text",
+    "reason": "text",
 }
 #: Behind tables whose rows come and go: cleaned up early, a little at a time.
 _HOT: Final = (
@@ -96,7 +97,7 @@ _STATEMENTS: Final[dict[str, str]] = {
     # With their indexes, and bodies that are kept outside of them.
     "database_size_statement": "SELECT CAST("
     + " + ".join(f"pg_total_relation_size('{{{table}}}')" for table in TABLES.values())
-    + " AS bigint)",
+    + " AS bigint), 0",
 }
 
 DIALECT: Final = Dialect(

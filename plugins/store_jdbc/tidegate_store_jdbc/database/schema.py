@@ -36,11 +36,13 @@ _TABLES: Final[Mapping[str, str]] = {
     ),
     "acknowledged_table": (
         "ack_sequence {sequence}, sequence {sequence}, pending_list {long}, delivered_at {long},"
-        " acked_at {long}, client_id {text}, subscription {text}, protocol {text}; ack_sequence;"
+        " acked_at {long}, client_id {text}, subscription {text}, protocol {text},"
+        " principal {text}, delivery_count INTEGER, outcome {small}, reason {text}; ack_sequence;"
         " {hot}"
     ),
     "destination_table": (
-        "id {key}, destination {container_name}, pending_list {long}, value {binary}; id;"
+        "id {key}, destination {container_name}, pending_list {long}, owner {string_id},"
+        " value {binary}; id;"
     ),
     "subscription_table": (
         "pending_list {long}, owner {string_id}, client_id {string_id}, name {string_id},"

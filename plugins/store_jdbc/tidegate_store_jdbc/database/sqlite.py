@@ -16,7 +16,8 @@ import re
 import sqlite3
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from time import monotonic
+from typing import Any, Final, NamedTuple, TypeVar
 
 import aiosqlite
 
@@ -46,6 +47,16 @@ _VALUES: Final = re.compile(r"VALUES\s*(\(\s*\?(?:\s*,\s*\?)*\s*\))", re.IGNOREC
 #: Pages of the write-ahead log before it is carried into the database file: 32 MiB. Messages that
 #: live shortly are then written once to the log and never to the file.
 _WAL_PAGES: Final = 8192
+#: The transaction that fills it goes on beyond.
+_WAL_BEYOND_BYTES: Final = 4 << 20
+#: Sizes are looked at after each transaction, but not more often than this, unless it wrote so many rows.
+_LOOK_SECONDS: Final = 0.005
+_MANY_ROWS: Final = 64
+#: What a page has before it in that log, bytes.
+_WAL_FRAME_BYTES: Final = 24
+
+#: What the WAL keeps of the disk when all of it is in the database: a reader can make it grow far beyond.
+_WAL_BYTES_KEPT: Final = 4 << 20
 _CACHE_KIB: Final = 32 << 10
 
 
@@ -67,8 +78,19 @@ class _Connection(aiosqlite.Connection):
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
 
+class Sizes(NamedTuple):
+    """Bytes. Attributes: disk: pages; reusable: of these, without a row; claimed: see StoreStatistics."""
+
+    disk: int = 0
+    reusable: int = 0
+    claimed: int = 0
+
+
 class SqliteAdapter:
-    """See Adapter. Without a *file* the database is in memory and has one connection."""
+    """See Adapter. Without a *file* the database is in memory and has one connection.
+
+    Attributes: sizes: a moment ago.
+    """
 
     def __init__(self, context: AdapterContext, *, in_memory: bool = False) -> None:
         if not in_memory:
@@ -83,6 +105,9 @@ class SqliteAdapter:
         self._texts: dict[tuple[str, int], str] = {}
         self._groups: dict[str, re.Match[str] | None] = {}
         self._is_synced: bool | None = None
+        self._page_bytes = 0
+        self._look_at = 0.0
+        self.sizes = Sizes()
 
     @property
     def dialect(self) -> Dialect:
@@ -153,6 +178,35 @@ class SqliteAdapter:
 
         await self._call(self._writer, run)
 
+    async def measure(self, free_limit: int) -> None:
+        """Look at the sizes. Before, give back what the WAL took of the disk, when less than twice
+        *free_limit* bytes are free: SQLite itself does that with the next write, which may never come.
+        Raises: DatabaseError."""
+        file = self._file
+
+        def run(connection: sqlite3.Connection) -> None:
+            if file is not None:
+                status = os.statvfs(file.parent)
+                is_near = status.f_bavail * status.f_frsize < 2 * free_limit
+                if is_near and _size(_wal_of(file)) > _WAL_BYTES_KEPT:
+                    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            self.sizes = self._look(connection)
+
+        await self._call(self._writer, run)
+
+    def _look(self, connection: sqlite3.Connection) -> Sizes:
+        """In the thread of *connection*. What is claimed: pages that are in the WAL alone go into the
+        file, too, and the WAL grows to its full length again and again."""
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        (unused,) = connection.execute("PRAGMA freelist_count").fetchone()
+        if not self._page_bytes:
+            (self._page_bytes,) = connection.execute("PRAGMA page_size").fetchone()
+        disk, claimed, file = pages * self._page_bytes, 0, self._file
+        if file is not None:
+            wal_bytes = _WAL_PAGES * (self._page_bytes + _WAL_FRAME_BYTES) + _WAL_BEYOND_BYTES
+            claimed = max(0, disk - _size(file)) + max(0, wal_bytes - _size(_wal_of(file)))
+        return Sizes(disk, unused * self._page_bytes, claimed)
+
     async def prepare(self, statements: Mapping[str, str]) -> None:
         """See Adapter. EXPLAIN compiles a statement with all its names and runs nothing of it."""
 
@@ -191,6 +245,9 @@ class SqliteAdapter:
                     if not results[0]:
                         raise FenceError("touched no row", step.statement)
                 doing[0] = "COMMIT"
+            if monotonic() >= self._look_at or sum([len(step.rows) for step in steps]) > _MANY_ROWS:
+                self.sizes = self._look(connection)
+                self._look_at = monotonic() + _LOOK_SECONDS
             return results
 
         return await self._call(self._writer, run)
@@ -290,8 +347,21 @@ def _set_up(connection: sqlite3.Connection, *, is_first: bool) -> None:
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
     connection.execute(_SYNCHRONOUS[True])
     connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_PAGES}").fetchall()
+    connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES_KEPT}").fetchall()
     connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
     connection.execute("PRAGMA temp_store = MEMORY")
+
+
+def _wal_of(file: Path) -> str:
+    return f"{file}-wal"
+
+
+def _size(file: Path | str) -> int:
+    """Bytes; 0 when it is not there."""
+    try:
+        return os.stat(file).st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _make_directory(path: Path) -> None:

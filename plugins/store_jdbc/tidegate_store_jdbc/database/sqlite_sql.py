@@ -38,7 +38,8 @@ _STATEMENTS: Final[dict[str, str]] = {
         "DELETE FROM {duplicate_id_table} WHERE id = ? AND sequence <= ?"
     ),
     "database_size_statement": (
-        "SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()"
+        "SELECT page_count * page_size, freelist_count * page_size"
+        " FROM pragma_page_count(), pragma_freelist_count(), pragma_page_size()"
     ),
 }
 

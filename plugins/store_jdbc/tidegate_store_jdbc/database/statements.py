@@ -46,6 +46,7 @@ MESSAGE_COLUMNS: Final = (
 )
 _LOG_COLUMNS: Final = (
     "ack_sequence sequence pending_list delivered_at acked_at client_id subscription protocol"
+    " principal delivery_count outcome reason"
 )
 _SUBSCRIPTION_COLUMNS: Final = "pending_list owner client_id name filter durable qos selector value"
 
@@ -81,12 +82,12 @@ STATEMENTS: Final[Mapping[str, StatementInfo]] = {
     "find_next_message_statement": _info("pending_list after limit bytes_max", columns=4),
     # ---- the acknowledged log
     "add_acknowledged_statement": _info(_LOG_COLUMNS, many=True),
-    "find_acknowledged_statement": _info("after limit bytes_max", columns=10),
+    "find_acknowledged_statement": _info("after limit bytes_max", columns=14),
     "find_released_statement": _info("through limit", columns=2),
     "find_oldest_acknowledged_statement": _info("after", columns=1),
     "delete_acknowledged_statement": _info("through"),
     # ---- bindings
-    "add_destination_statement": _info("id destination pending_list value", many=True),
+    "add_destination_statement": _info("id destination pending_list owner value", many=True),
     "remove_destination_statement": _info("id", many=True),
     "create_durable_sub_statement": _info(_SUBSCRIPTION_COLUMNS, many=True),
     "delete_subscription_statement": _info("pending_list", many=True),
@@ -111,7 +112,7 @@ STATEMENTS: Final[Mapping[str, StatementInfo]] = {
     "delete_removed_statement": _info("pending_list"),
     "find_removed_messages_statement": _info("pending_list limit", columns=1),
     # ---- opening
-    "find_all_destinations_statement": _info(columns=2, whole=True),
+    "find_all_destinations_statement": _info(columns=1, whole=True),
     "find_all_durable_subs_statement": _info(columns=1, whole=True),
     "find_all_sessions_statement": _info(columns=1, whole=True),
     "find_all_inflight_statement": _info(columns=1, whole=True),
@@ -125,7 +126,7 @@ STATEMENTS: Final[Mapping[str, StatementInfo]] = {
     "shared_message_count_statement": _info(columns=1, whole=True),
     "find_shared_messages_statement": _info(columns=2, whole=True),
     "acknowledged_bytes_statement": _info(columns=1, whole=True),
-    "database_size_statement": _info(columns=1),
+    "database_size_statement": _info(columns=2),
 }
 
 #: Statements that add rows (with a key: or replace them), and those that delete rows by their key.
@@ -275,7 +276,8 @@ COMMON: Final[Mapping[str, str]] = {
     ),
     "find_acknowledged_statement": (
         "SELECT p.ack_sequence, p.sequence, p.pending_list, p.delivered_at, p.acked_at,"
-        " p.client_id, p.subscription, p.protocol, m.body, m.message FROM ("
+        " p.client_id, p.subscription, p.protocol, p.principal, p.delivery_count, p.outcome,"
+        " p.reason, m.body, m.message FROM ("
         "SELECT x.*, ROW_NUMBER() OVER (ORDER BY x.ack_sequence) AS place,"
         " SUM(x.body_bytes) OVER (ORDER BY x.ack_sequence ROWS UNBOUNDED PRECEDING) AS total"
         " FROM (SELECT l.*, n.body_bytes FROM {acknowledged_table} l"
@@ -297,7 +299,7 @@ COMMON: Final[Mapping[str, str]] = {
     "find_removed_messages_statement": (
         "SELECT sequence FROM {acks_table} WHERE pending_list = ? ORDER BY sequence LIMIT ?"
     ),
-    "find_all_destinations_statement": "SELECT pending_list, value FROM {destination_table}",
+    "find_all_destinations_statement": "SELECT value FROM {destination_table}",
     "find_all_durable_subs_statement": (
         "SELECT value FROM {subscription_table} ORDER BY pending_list"
     ),

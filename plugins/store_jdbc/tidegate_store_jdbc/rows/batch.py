@@ -48,6 +48,7 @@ from tidegate_store_jdbc.rows import codec
 from tidegate_store_jdbc.rows.codec import Columns
 
 _ZERO: Final = itertools.repeat(0)
+_ONCE: Final = itertools.repeat(1)
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
@@ -120,7 +121,7 @@ def plan(
             if keep_acknowledged:
                 _log(made, operation, columns)
         else:
-            _plan_rare(made, operation)
+            _plan_rare(made, operation, columns, keep_acknowledged=keep_acknowledged)
     return made
 
 
@@ -149,23 +150,34 @@ def _leave(made: Plan, pending_list: int, sequences: Sequence[int]) -> None:
 def _log(made: Plan, operation: Acknowledge, columns: Columns) -> None:
     number = made.ack_last
     text = columns.whole  # the gateway reads these columns
-    rest = (text(operation.client_id), text(operation.subscription), operation.protocol)
+    who = (
+        text(operation.client_id),
+        text(operation.subscription),
+        operation.protocol,
+        text(operation.principal),
+    )
+    how = (int(operation.outcome), text(operation.reason))
     pending_list, acked_at = operation.pending_list, operation.acked_at
     times: Iterable[int] = operation.delivered_at or _ZERO
-    for sequence, delivered_at in zip(operation.sequences, times, strict=False):
+    counts: Iterable[int] = operation.delivery_counts or _ONCE
+    for sequence, delivered_at, count in zip(operation.sequences, times, counts, strict=False):
         number += 1
-        made.log.append((number, sequence, pending_list, delivered_at, acked_at, *rest))
+        made.log.append((number, sequence, pending_list, delivered_at, acked_at, *who, count, *how))
     made.ack_last = number
 
 
-def _plan_rare(made: Plan, operation: Operation) -> None:
+def _plan_rare(
+    made: Plan, operation: Operation, columns: Columns, *, keep_acknowledged: bool
+) -> None:
     match operation:
         case Discard(pending_list, sequences):
             _leave(made, pending_list, sequences)
             made.discarded.update(made.left.intersection(sequences))
-        case Move(pending_list, sequence, target_list, target_sequence, message):
+        case Move(pending_list, sequence, target_list, target_sequence, message, row):
             _leave(made, pending_list, (sequence,))
-            if sequence in made.left:
+            if row is not None and keep_acknowledged:
+                _log(made, row, columns)
+            elif sequence in made.left:
                 made.discarded.add(sequence)
             _add(made, target_sequence, message, (target_list,))
         case RecordDelivery(pending_list, sequences, counts):

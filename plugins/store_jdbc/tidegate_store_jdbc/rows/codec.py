@@ -8,6 +8,7 @@ queries only.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Callable
@@ -25,6 +26,8 @@ from tidegate.spi import (
     InflightDirection,
     InflightRecord,
     Message,
+    Outcome,
+    RecoveredDestination,
     Session,
     StoredMessage,
     Subscription,
@@ -39,6 +42,7 @@ _LONG_MAX: Final = 2**63 - 1
 #: What stands in place of a body that the database does not hold, before the 8 bytes of where it is.
 _ELSEWHERE: Final = b"\0elsewhere"
 
+_BYTES: Final = (bytes, bytearray, memoryview)
 #: What decoding a value raises that somebody else wrote, or a column of another type holds.
 _BROKEN: Final = (msgspec.MsgspecError, TypeError, ValueError)
 
@@ -109,8 +113,9 @@ class Columns:
 
     def destination(self, value: AddDestination) -> Row:
         """Parameters of ``add_destination_statement``."""
-        name = value.destination
-        return (key(name), self.name(name), value.pending_list, name.encode())
+        name, number, owner = value.destination, value.pending_list, value.owner
+        whole = _encode(RecoveredDestination(*msgspec.structs.astuple(value)))
+        return (key(name), self.name(name), number, self.text(owner), whole)
 
     def subscription(self, value: Subscription) -> Row:
         """Parameters of ``create_durable_sub_statement``."""
@@ -195,28 +200,54 @@ def stored_message(row: Row) -> StoredMessage:
 
 def acknowledged_message(row: Row) -> AcknowledgedMessage:
     """One row of ``find_acknowledged_statement``. Raises: CorruptRecordError."""
-    ack, sequence, pending_list, delivered_at, acked_at, client_id, subscription, protocol = row[:8]
+    ack, sequence = row[:2]
     try:
-        return AcknowledgedMessage(
-            int(ack),
-            int(sequence),
-            message(row[8], row[9], sequence),
-            int(pending_list),
-            int(delivered_at),
-            int(acked_at),
-            client_id,
-            subscription,
-            protocol,
-        )
+        return logged_message(row, message(row[-2], row[-1], sequence))
     except _BROKEN as error:
         raise CorruptRecordError(str(error), location=f"acknowledged row {ack}") from error
+
+
+def logged_message(row: Row, found: Message) -> AcknowledgedMessage:
+    """A row of the acknowledged log, in the order of the columns, with its message."""
+    ack, sequence, pending_list, delivered_at, acked_at = map(int, row[:5])
+    client_id, subscription, protocol, principal, count, outcome, reason = row[5:12]
+    return AcknowledgedMessage(
+        ack,
+        sequence,
+        found,
+        pending_list,
+        delivered_at,
+        acked_at,
+        client_id,
+        subscription,
+        protocol,
+        principal,
+        int(count),
+        Outcome(int(outcome)),
+        reason,
+    )
+
+
+def _as_bytes(column: Any) -> bytes:
+    try:
+        return memoryview(column).tobytes()
+    except TypeError:
+        return b""
+
+
+def damaged_row(row: Row, error: CorruptRecordError) -> None:
+    """Add to *error* what is whole of the row that it is about."""
+    found = Message(destination="", body=_as_bytes(row[-2]), received_at=0)
+    error.raw = _as_bytes(row[-1])
+    with contextlib.suppress(*_BROKEN):
+        error.known = logged_message(row, found)
 
 
 def message(body: Any, rest: bytes, sequence: int = 0) -> Message:
     """Put a message together again. Raises: CorruptRecordError."""
     try:
         value = _decode_message(rest)
-        if not isinstance(body, bytes | bytearray | memoryview):
+        if not isinstance(body, _BYTES):
             raise TypeError(f"its body is {type(body).__name__}")
     except _BROKEN as error:
         raise CorruptRecordError(str(error), location=f"message {sequence}") from error
@@ -234,14 +265,6 @@ def place_of_body(rest: bytes) -> int | None:
     """
     body = message(b"", rest).body
     return body.place if isinstance(body, BodyElsewhere) else None
-
-
-def name(value: bytes, table: str) -> str:
-    """A name of any length with any character. Raises: CorruptRecordError."""
-    try:
-        return bytes(value).decode()
-    except _BROKEN as error:
-        raise CorruptRecordError(str(error), location=table) from error
 
 
 def decoded(kind: type[T], value: bytes, table: str) -> T:

@@ -11,6 +11,7 @@ import msgspec
 from tidegate.spi import (
     ConfigError,
     ConfiguredStore,
+    RecoveredDestination,
     StoreIOError,
     StoreLockedError,
 )
@@ -134,9 +135,10 @@ class Manager:
             int(row[0]): (int(row[1]), int(row[2]))
             for row in await self._adapter.fetch("destination_message_count_statement", ())
         }
+        rows = await self._adapter.fetch("find_all_destinations_statement", ())
+        known = [codec.decoded(RecoveredDestination, row[0], "destination table") for row in rows]
         destinations = [
-            (codec.name(value, "destination table"), *counts.get(int(number), (0, 0)))
-            for number, value in await self._adapter.fetch("find_all_destinations_statement", ())
+            (found.destination, *counts.get(found.pending_list, (0, 0))) for found in known
         ]
         return Report(
             database=self._database,

@@ -79,8 +79,8 @@ async def recover(adapter: Adapter, counters: Counters, store_id: str) -> Recove
         return [row[0] for row in await adapter.fetch(f"find_all_{table}_statement", ())]
 
     destinations = [
-        RecoveredDestination(codec.name(name, "destination table"), int(number))
-        for number, name in await adapter.fetch("find_all_destinations_statement", ())
+        decoded(RecoveredDestination, value, "destination table")
+        for value in await values("destinations")
     ]
     subscriptions = [
         decoded(Subscription, value, "subscription table") for value in await values("durable_subs")

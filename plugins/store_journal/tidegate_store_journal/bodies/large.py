@@ -46,8 +46,8 @@ _FREE_SUFFIX: Final = ".free"
 class LargeFiles(BodyFiles):
     """The :class:`~tidegate.spi.LargeBodies` of a journal; one directory of files."""
 
-    def __init__(self, storage: Storage, options: JournalOptions) -> None:
-        super().__init__(storage, RecentBodies(RECENT_BYTES_MAX), options)
+    def __init__(self, storage: Storage, options: JournalOptions, *, free_limit: int = 0) -> None:
+        super().__init__(storage, RecentBodies(RECENT_BYTES_MAX), options, free_limit)
         self._size_min = options.large_message_min_size or _NO_NEW_BODIES
         self._references = LargeReferences()
         self._sizes: dict[str, int] = {}

@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 from tidegate.spi import (
     CorruptRecordError,
     LargeBody,
+    LargeBodyError,
     StoreClosedError,
     StoreError,
     StoreFullError,
@@ -54,12 +55,14 @@ class BodyFiles:
         read: they are read whole, in a thread, before any of their bytes is given out.
     """
 
-    def __init__(self, storage: Storage, recent: RecentBodies, options: JournalOptions) -> None:
+    def __init__(
+        self, storage: Storage, recent: RecentBodies, options: JournalOptions, free_limit: int
+    ) -> None:
         self.storage = storage
         self.recent = recent
         self.free = FreeFiles()
         self.suspects: set[str] = set()
-        self._free_limit_bytes = options.disk_free_limit
+        self._free_limit_bytes = free_limit
         self._syncs = options.sync_strategy != NEVER
         self._executor: Executor | None = None
         self._reading: Executor | None = None
@@ -96,7 +99,7 @@ class BodyFiles:
             if self.lacks(size):
                 raise StoreFullError(
                     f"{what} has no room: "
-                    f"{format_size(self.storage.free_bytes())} are free, and disk_free_limit "
+                    f"{format_size(self.storage.free_bytes())} are free, and broker.disk_free_limit "
                     f"keeps {format_size(self._free_limit_bytes)} of them"
                 )
 
@@ -178,9 +181,14 @@ class Upload:
             raise StoreClosedError("the upload of this large body has ended")
         try:
             await self._files.run(lambda: self._write(pieces, is_last=is_last), self._name)
-        except BaseException:
-            self.abandon()
+        except BaseException as error:
+            self._give_up(error)
             raise
+
+    def _give_up(self, error: BaseException) -> None:
+        self.abandon()
+        if isinstance(error, LargeBodyError):  # its client is told no file
+            logger.error("a large message is refused, others are accepted: %s", error)
 
     # ------------------------------------------------------------------------- in a thread
 
@@ -343,4 +351,4 @@ def _translated(work: Callable[[], T], what: str) -> T:
     except StoreError:
         raise
     except OSError as error:
-        raise store_error(what, error) from error
+        raise store_error(what, error, LargeBodyError) from error

@@ -21,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from tidegate.spi import Outcome
 from tidegate_store_journal.log.format import (
     FILE_SHIFT,
     MASK_32,
@@ -38,12 +39,12 @@ ROW_BYTES: Final = 32
 RESIDENT_ROWS: Final = 32_768
 #: A page has about so many rows: 5 ms to fetch, a few MiB of memory.
 PAGE_ROWS: Final = 8192
-_BlockValue = tuple[int, int, int, str, str, str, bytes, bytes, bytes]
+_BlockValue = tuple[int, int, int, str, str, str, bytes, bytes, bytes, str, Outcome, str, bytes]
 _decode_block: Final = msgspec.msgpack.Decoder(_BlockValue).decode
 
 
 class AckBlock(msgspec.Struct, eq=False):
-    """Rows *first* … *last* of the log: messages of one list, acknowledged by one consumer."""
+    """Rows *first* … *last* of the log: messages of one list that left it alike, to one consumer."""
 
     first: int
     pending_list: int
@@ -54,6 +55,10 @@ class AckBlock(msgspec.Struct, eq=False):
     _sequences: Sequence[int] | bytes
     _locations: Sequence[int] | bytes
     _delivered_at: Sequence[int] | bytes
+    principal: str = ""
+    outcome: Outcome = Outcome.ACKNOWLEDGED
+    reason: str = ""
+    _delivery_counts: Sequence[int] | bytes = ()  # empty: once each
     count: int = 0
     _file_range: tuple[int, int] | None = None
 
@@ -85,6 +90,13 @@ class AckBlock(msgspec.Struct, eq=False):
         values = unpack_integers(data) if isinstance(data, bytes) else data
         return values if len(values) == self.count else (0,) * self.count
 
+    @property
+    def delivery_counts(self) -> Sequence[int]:
+        """How often each row's message was delivered."""
+        data = self._delivery_counts
+        values = unpack_integers(data) if isinstance(data, bytes) else data
+        return values or (1,) * self.count
+
     def rows(self) -> Iterator[tuple[int, int, int]]:
         """Each as (row, sequence, location)."""
         return zip(range(self.first, self.last + 1), self.sequences, self.locations, strict=True)
@@ -108,6 +120,7 @@ class AckBlock(msgspec.Struct, eq=False):
             _sequences=self.sequences[begin:end],
             _locations=self.locations[begin:end],
             _delivered_at=self.delivered_at[begin:end],
+            _delivery_counts=self.delivery_counts[begin:end] if self._delivery_counts else (),
             _file_range=None,
         )
 
@@ -119,13 +132,16 @@ class AckBlock(msgspec.Struct, eq=False):
         if not isinstance(self._sequences, bytes):
             self._delivered_at = pack_integers(self.delivered_at)
             self._sequences = pack_integers(self._sequences)
+        if not isinstance(self._delivery_counts, bytes):
+            self._delivery_counts = pack_integers(self._delivery_counts)
         if not isinstance(self._locations, bytes):
             if self._locations:
                 self.file_range()  # cheaper now than from the bytes
             self._locations = pack_locations(self._locations)
         common = (self.first, self.pending_list, self.acked_at, self.client_id)
         rows = (self._sequences, self._locations, self._delivered_at)
-        return encode((*common, self.subscription, self.protocol, *rows))
+        how = (self.principal, self.outcome, self.reason, self._delivery_counts)
+        return encode((*common, self.subscription, self.protocol, *rows, *how))
 
 
 def decode_block(data: bytes) -> AckBlock:
@@ -155,6 +171,7 @@ class AckRow(msgspec.Struct, frozen=True, gc=False):
     sequence: int
     location: int
     delivered_at: int
+    delivery_count: int
     block: AckBlock
 
 
@@ -232,12 +249,13 @@ class AckLog:
             if isinstance(block, AckPage):
                 break
             locations, sequences, times = block.locations, block.sequences, block.delivered_at
+            counts = block.delivery_counts
             for at in range(max(0, after + 1 - block.first), block.count):
                 total += locations[at] & MASK_32
                 if rows and (total > bytes_max or len(rows) >= limit):
                     return rows
-                row = AckRow(block.first + at, sequences[at], locations[at], times[at], block)
-                rows.append(row)
+                row = block.first + at, sequences[at], locations[at], times[at], counts[at]
+                rows.append(AckRow(*row, block))
         return rows
 
     def release(self, through: int) -> Iterator[tuple[Sequence[int], Sequence[int]]]:

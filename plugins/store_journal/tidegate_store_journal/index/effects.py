@@ -95,7 +95,8 @@ def moves_apart(
     for operation in operations:
         if type(operation) is Move:
             gone = (operation.sequence,)
-            result.append(Discard(operation.pending_list, gone, DiscardReason.DROPPED))
+            dropped = Discard(operation.pending_list, gone, DiscardReason.DROPPED)
+            result.append(operation.row or dropped)
             lists = (operation.target_list,)
             result.append(AddMessage(operation.target_sequence, operation.message, lists))
         else:

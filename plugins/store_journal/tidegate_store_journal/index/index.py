@@ -255,6 +255,10 @@ class Index(References, SmallState):
             operation.sequences,
             locations,
             operation.delivered_at,
+            operation.principal,
+            operation.outcome,
+            operation.reason,
+            operation.delivery_counts,
         )
         if self.loose_blocks is not None:
             self._keep_loose(block, sequences, locations, operation)

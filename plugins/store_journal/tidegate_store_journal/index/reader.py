@@ -151,5 +151,6 @@ class Reader:
                     raise CorruptRecordError(
                         f"{error}. Restore the file from a copy, or discard the message",
                         location=where,
+                        raw=data[at : at + size],
                     ) from error
         return [message for message in messages if message is not None]

@@ -55,25 +55,29 @@ class _Kind:
     def __init__(
         self, home: str, put: type[Any], name: str, value: str, remove: type[Any], removed: str
     ) -> None:
+        """*value*: "": the operation itself."""
         self.home = home
         self.put = put
         self.name = attrgetter(name)
-        self.value = attrgetter(value)
+        self.value: Callable[[Any], Any] = attrgetter(value) if value else _itself
         self.remove = remove
         self.removed_name = attrgetter(removed)
-        self._is_named = "." not in name
         self._no_list = (0,) * (len(remove.__struct_fields__) - 1)
 
     def latest(self, name: Any, found: Any) -> Operation:
         """What puts *found*, or says that there is nothing (None)."""
         if found is None:
             return self.remove(name, *self._no_list)
-        return self.put(name, found) if self._is_named else self.put(found)
+        return found if self.value is _itself else self.put(found)
+
+
+def _itself(operation: Any) -> Any:
+    return operation
 
 
 _LIST: Final = "pending_list"
 _KINDS: Final = (
-    _Kind("destinations", AddDestination, "destination", _LIST, RemoveDestination, "destination"),
+    _Kind("destinations", AddDestination, "destination", "", RemoveDestination, "destination"),
     _Kind(
         "subscriptions",
         PutSubscription,
@@ -100,7 +104,7 @@ class SmallState:
 
     def __init__(self, drop_list: Callable[[int], None]) -> None:
         """*drop_list* forgets a pending list whose destination or subscription was removed."""
-        self.destinations: dict[str, int] = {}
+        self.destinations: dict[str, AddDestination] = {}
         self.subscriptions: dict[int, Subscription] = {}
         self.sessions: dict[str, Session] = {}
         self.inflight: dict[str, dict[InflightKey, InflightRecord]] = {}

@@ -46,10 +46,18 @@ class DataFiles(Homes):
     """See the module."""
 
     def __init__(
-        self, storage: Storage, executor: Executor, options: JournalOptions, *, store_id: str
+        self,
+        storage: Storage,
+        executor: Executor,
+        options: JournalOptions,
+        *,
+        store_id: str,
+        free_limit: int = 0,
     ) -> None:
+        """*free_limit*: bytes that a new file leaves free on the disk."""
         super().__init__(storage, executor, options)
         self._store_id = store_id
+        self._free_limit = free_limit
         self._next_id = 1
         self._taken: DataFile | None = None  # its first batch is under way
         self._preparing: asyncio.Task[None] | None = None
@@ -88,6 +96,11 @@ class DataFiles(Homes):
     def spare_count(self) -> int:
         """Files that are ready and unused."""
         return len(self._spares)
+
+    @property
+    def pool_bytes(self) -> int:
+        """Bytes of the dead files that will be used again."""
+        return sum(length for _, length in self.own.pool)
 
     @property
     def pool_count(self) -> int:
@@ -257,9 +270,7 @@ class DataFiles(Homes):
         """Another file leaves at least the configured room free."""
         loop = asyncio.get_running_loop()
         free = await loop.run_in_executor(self._executor, self._storage.free_bytes)
-        # In memory there is nobody else to leave room for; its limit is hard enough.
-        limit = self._options.disk_free_limit if self._storage.durable else 0
-        return free - self.file_length >= limit
+        return free - self.file_length >= self._free_limit
 
     def new_id(self) -> int:
         """An id for a new data file, wherever. Raises: OSError."""

@@ -24,6 +24,7 @@ from tidegate.spi import (
     LargeBody,
     Message,
     Operation,
+    Outcome,
     PutBranch,
     PutInflight,
     PutSession,
@@ -64,6 +65,10 @@ class AcknowledgeValue(msgspec.Struct, frozen=True, gc=False, array_like=True):
     client_id: str = ""
     subscription: str = ""
     protocol: str = ""
+    principal: str = ""
+    delivery_counts: tuple[int, ...] = ()
+    outcome: Outcome = Outcome.ACKNOWLEDGED
+    reason: str = ""
 
 
 _decode_message: Final = msgspec.msgpack.Decoder(Message).decode
@@ -132,7 +137,16 @@ def _nil(_: object) -> None:
 KINDS: Final = (
     Kind(3, Discard, "sequences", "reason", of="pending_list"),
     Kind(_format.DELIVERY, RecordDelivery, "sequences", "delivery_count", of="pending_list"),
-    Kind(6, AddDestination, "destination", of="pending_list", puts=True),
+    Kind(
+        6,
+        AddDestination,
+        "destination",
+        "owner",
+        "producers_paused",
+        "consumers_paused",
+        of="pending_list",
+        puts=True,
+    ),
     Kind(7, RemoveDestination, "destination", of="pending_list"),
     Kind(8, PutSubscription, "subscription", of="subscription.pending_list", puts=True),
     Kind(9, RemoveSubscription, of="pending_list"),

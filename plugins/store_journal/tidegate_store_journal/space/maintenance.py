@@ -9,7 +9,14 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.spi import StoreError, StoreFullError, format_size
+from tidegate.spi import (
+    StoreError,
+    StoreFullError,
+    format_size,
+    is_room_again,
+    is_store_low_again,
+    room_for,
+)
 from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
 from tidegate_store_journal.log.storage import Storage
 from tidegate_store_journal.options import JournalOptions
@@ -24,13 +31,23 @@ _URGENT_PAUSE_SECONDS: Final = 0.1
 
 
 class RoomWatch:
-    """Whether the file system has less room than ``disk_free_limit``; see ``_append.Room``."""
+    """Whether the file system has less room than ``broker.disk_free_limit``; see ``_append.Room``.
 
-    def __init__(self, storage: Storage, executor: Executor, limit_bytes: int) -> None:
+    Attributes:
+        reusable, used: bytes of our own files that can be used again, and of those that cannot.
+        is_crowded: near that limit or ``broker.store_limit``: less would let the broker go on.
+    """
+
+    def __init__(
+        self, storage: Storage, executor: Executor, limit_bytes: int, store_limit: int = 0
+    ) -> None:
         self._storage = storage
         self._executor = executor
         self._limit_bytes = limit_bytes
-        self.is_short = False
+        self._store_limit = store_limit
+        self.reusable: Callable[[], int] = lambda: 0
+        self.used: Callable[[], int] = lambda: 0
+        self.is_short = self.is_crowded = False
         self.is_urgent = False  # somebody hit the end of the room
         self.event = asyncio.Event()  # wakes the maintenance task
 
@@ -49,7 +66,7 @@ class RoomWatch:
         await self.look()
         if self.is_short:
             raise StoreFullError(
-                f"the file system of {self._storage.describe('')} has less than disk_free_limit "
+                f"the file system of {self._storage.describe('')} has less than broker.disk_free_limit "
                 f"= {format_size(self._limit_bytes)} free; make room, or consume messages"
             )
 
@@ -61,7 +78,12 @@ class RoomWatch:
         except OSError as error:
             logger.warning("cannot tell how much room is left error=%s", error)
             return
-        is_short = free < self._limit_bytes
+        limit = self._limit_bytes
+        room = room_for(free, self.reusable(), limit)
+        self.is_crowded = (limit > 0 and not is_room_again(room, limit)) or (
+            self._store_limit > 0 and not is_store_low_again(self.used(), self._store_limit)
+        )
+        is_short = room < limit
         if is_short != self.is_short:
             logger.warning("room is %s free_bytes=%d", "short" if is_short else "back", free)
         self.is_short = is_short
@@ -127,6 +149,8 @@ class Maintenance:
             if is_urgent or now() >= room_at:
                 await self.room.look()
                 room_at = now() + ROOM_CHECK_SECONDS
+                if self.room.is_crowded:
+                    cleanup_at = now()
             if is_urgent or self.room.is_short or now() >= cleanup_at:
                 await self._checkpoint(cleanup=True)
                 reclaim.retry()

@@ -27,6 +27,10 @@ logger = logging.getLogger("tidegate.store.journal")
 _URGENT_SHARE: Final = 0.7
 #: While less than this is alive in all files together, less is in the emptiest one.
 _ALWAYS_GAINS_PERCENT: Final = 33
+#: While room is wanted: less than this is alive in all files together, of which there are so many. Above it six
+#: copies get one file back.
+_CROWDED_PERCENT: Final = 85
+_CROWDED_FILES_MIN: Final = 2
 
 
 def choose(
@@ -73,7 +77,9 @@ def emptiest_first(files: DataFiles, index: Index, tail: DataFile | None) -> lis
 class Reclaim(Reclaimer):
     """See the module, and ``files.Reclaimer``. All methods are for the event loop.
 
-    Attributes: wake: makes the maintenance task call :meth:`run` soon.
+    Attributes:
+        wake: makes the maintenance task call :meth:`run` soon.
+        is_crowded: publishes are refused, or soon will be: whatever can be got back is worth its copies.
     """
 
     index: Index
@@ -83,6 +89,7 @@ class Reclaim(Reclaimer):
     compactor: Compactor
     options: JournalOptions
     wake: Callable[[], None]
+    is_crowded: Callable[[], bool] = lambda: False
 
     def __post_init__(self) -> None:
         self._lock = asyncio.Lock()  # one file is emptied at a time
@@ -192,10 +199,16 @@ class Reclaim(Reclaimer):
             self.files,
             self.index,
             self.appender.tail.file,
-            min_files=self.options.journal_compact_min_files,
-            percentage=self.options.journal_compact_percentage,
+            min_files=min(self.options.journal_compact_min_files, _CROWDED_FILES_MIN)
+            if self.is_crowded()
+            else self.options.journal_compact_min_files,
+            percentage=self._percentage(),
             unfit=self._unfit | self._settled(),
         )
+
+    def _percentage(self) -> int:
+        percentage = self.options.journal_compact_percentage
+        return max(percentage, _CROWDED_PERCENT) if percentage and self.is_crowded() else percentage
 
     def _settled(self) -> set[int]:
         """Files with copies in which nothing has died since: copying once more gains nothing.
@@ -203,7 +216,7 @@ class Reclaim(Reclaimer):
         Two files that are alive to less than a third always fit into one. Above that, with large
         messages, they may not, and rounds of copies would never end while writers wait for them.
         """
-        if self.options.journal_compact_percentage <= _ALWAYS_GAINS_PERCENT:
+        if self._percentage() <= _ALWAYS_GAINS_PERCENT:
             return set()
         settled: set[int] = set()
         packed: dict[int, int] = {}

@@ -136,7 +136,7 @@ async def find_unreadable(
 
 def missing_files(index: Index, there: Container[int]) -> dict[int, str]:
     """Data files that hold something and are not *there*, with what they held."""
-    names = {list_id: f" of {name}" for name, list_id in index.destinations.items()}
+    names = {known.pending_list: f" of {name}" for name, known in index.destinations.items()}
     missing: dict[int, str] = {}
     for file_id, use in index.files.items():
         if use.references and file_id not in there:
@@ -248,7 +248,8 @@ class Losses:
         store. Raises: StoreError, OSError.
         """
         index = self.index
-        owned = {*index.destinations.values(), *index.subscriptions}
+        owned = {known.pending_list for known in index.destinations.values()}
+        owned.update(index.subscriptions)
         owned.update(branch.pending_list for branch in index.branches.values())
         for list_id in sorted(set(index.lists) - owned):
             count = len(index.lists[list_id])
@@ -279,7 +280,7 @@ class Losses:
     def _name_of(self, list_id: int) -> str:
         index = self.index
         for destination, known in index.destinations.items():
-            if known == list_id:
+            if known.pending_list == list_id:
                 return f"{destination} (list {list_id})"
         subscription = index.subscriptions.get(list_id)
         if subscription is not None:

@@ -13,6 +13,8 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Final
 
+import msgspec
+
 from tidegate.spi import CorruptRecordError, RecoveredDestination, RecoveredState, RecoveryReport
 from tidegate_store_journal.bodies.folders import Folders, find_files
 from tidegate_store_journal.checkpoint.marker import MARKER_NAME, take_marker
@@ -161,12 +163,16 @@ def _keep_usable(replay: Replay, names: Sequence[str]) -> None:
 def recovered_state(found: Replay) -> RecoveredState:
     """What the broker is told."""
     index = found.index
-    lists = [*index.lists, *index.destinations.values(), *index.subscriptions]
+    destinations = [
+        RecoveredDestination(*msgspec.structs.astuple(known))
+        for known in index.destinations.values()
+    ]
+    lists = [*index.lists, *(known.pending_list for known in destinations), *index.subscriptions]
     return RecoveredState(
         store_id=found.store_id,
         last_sequence=index.last_sequence,
         last_pending_list=max([index.last_list, *lists]),
-        destinations=[RecoveredDestination(*item) for item in index.destinations.items()],
+        destinations=destinations,
         subscriptions=list(index.subscriptions.values()),
         sessions=list(index.sessions.values()),
         inflight=list(index.inflight_records()),

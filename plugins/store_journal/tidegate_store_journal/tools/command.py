@@ -304,6 +304,7 @@ _LIST_COLUMNS: Final = {
     "destination": "destination",
     "client": "client_id",
     "name": "subscription",
+    "principal": "principal",
     "messages": "messages",
     "body bytes": "body_bytes",
     "oldest": "first_sequence",

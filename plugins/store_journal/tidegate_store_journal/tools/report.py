@@ -12,7 +12,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
-from tidegate.spi import Progress, StoreIOError
+from tidegate.spi import Branch, Progress, StoreIOError
 from tidegate_store_journal.checkpoint.metadata import MetadataCounters
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.format import MASK_32, file_id_of
@@ -35,6 +35,7 @@ class Owner:
             branch sends; one with a destination locks messages of that list, which are counted for
             the list as well.
         client_id, subscription: of a subscription; of a branch, who prepared it and its id.
+        principal: whose the queue, subscription or branch is; "": the gateway's own.
         pending_list: its id; 0 for the acknowledged log.
     """
 
@@ -42,6 +43,7 @@ class Owner:
     destination: str
     client_id: str
     subscription: str
+    principal: str
     pending_list: int
 
 
@@ -208,32 +210,39 @@ def _files(seen: Look) -> list[FileReport]:
     return reports
 
 
-_Who = tuple[str, str, str, str]  # the fields of an Owner but the last
+_Who = tuple[str, str, str, str, str]  # the fields of an Owner but the last
 
 
 def _owners(index: Index) -> Callable[[int], _Who]:
     """Says whose a list is."""
-    queues = {list_id: name for name, list_id in index.destinations.items()}
+    queues = {known.pending_list: known for known in index.destinations.values()}
 
     def owner_of(list_id: int) -> _Who:
         subscription = index.subscriptions.get(list_id)
         if subscription is not None:
             kind = "durable subscription" if subscription.durable else "subscription"
-            return kind, subscription.filter, subscription.client_id, subscription.name
-        if list_id in queues:
-            return "queue", queues[list_id], "", ""
+            names = (subscription.client_id, subscription.name, subscription.owner)
+            return kind, subscription.filter, *names
+        queue = queues.get(list_id)
+        if queue is not None:
+            return "queue", queue.destination, "", "", queue.owner
         branch = next((i for i in index.branches.values() if i.pending_list == list_id), None)
         if branch is not None:
             # Nobody but its transaction manager or an operator can free its messages.
-            return "prepared branch", "", branch.client_id, str(branch.branch_id)
-        return "unknown list", "", "", ""
+            return _branch("", branch)
+        return "unknown list", "", "", "", ""
 
     return owner_of
 
 
+def _branch(destination: str, branch: Branch) -> _Who:
+    branch_id = branch.branch_id
+    return "prepared branch", destination, branch.client_id, str(branch_id), branch_id.owner
+
+
 def _lists(index: Index) -> Iterator[ListReport]:
     owner_of = _owners(index)
-    queues = filter(None, index.destinations.values())
+    queues = filter(None, (known.pending_list for known in index.destinations.values()))
     for list_id in sorted({*queues, *index.subscriptions, *index.lists}):
         pending = index.lists.get(list_id)
         if pending is None:
@@ -260,12 +269,11 @@ def _holders(index: Index, file_id: int) -> Iterator[Holder]:
             }
             here = {sequence: place for sequence, place in found.items() if sequence in locked}
             if here:
-                who = ("prepared branch", owner[1], branch.client_id, str(branch.branch_id))
-                yield _holder(who, list_id, here)
+                yield _holder(_branch(owner[1], branch), list_id, here)
     parts = chain.from_iterable(index.log.parts_in(file_id))
     rows = {row: place for part in parts for row, _, place in part.rows()}
     if rows:
-        yield _holder(("acknowledged", "", "", ""), 0, rows)
+        yield _holder(("acknowledged", "", "", "", ""), 0, rows)
 
 
 def _holder(owner: _Who, pending_list: int, found: Mapping[int, int]) -> Holder:

@@ -240,11 +240,12 @@ class _Others:
                     kept.append(number)
         if len(kept) == len(sequences):
             return operation
-        times = operation.delivered_at
+        times, counts = operation.delivered_at, operation.delivery_counts
         return msgspec.structs.replace(
             operation,
             sequences=tuple(sequences[number] for number in kept),
             delivered_at=tuple(times[number] for number in kept) if times else (),
+            delivery_counts=tuple(counts[number] for number in kept) if counts else (),
         )
 
 

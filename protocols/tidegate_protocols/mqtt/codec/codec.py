@@ -184,6 +184,8 @@ class Codec:
         self._buffer = b""
         self._position = 0
         self._partial = bytearray()
+        if self._error is not None:
+            self._error = self._error.with_traceback(None)  # which holds all that was under way
 
     def next_event(self) -> Event | NeedData:
         """Return the next packet, or NEED_DATA. Raises: as :meth:`events`."""

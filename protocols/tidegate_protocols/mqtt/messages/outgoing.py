@@ -401,7 +401,7 @@ class Outgoing:
         if not qos:
             return
         if isinstance(error, _LeftOutError) and error.is_consumed:
-            self._connection.acknowledge(subscription.key, (stored.sequence,))
+            self._connection.refuse(subscription.key, (stored.sequence,), str(error))
         else:
             self._connection.reject(subscription.key, (stored.sequence,))
 

@@ -38,6 +38,7 @@ from tidegate.spi import (
 from tidegate_protocols.mqtt._answers import Answers
 from tidegate_protocols.mqtt.codec.codes import PacketViolationError
 from tidegate_protocols.mqtt.codec.encode import PUBREL, acknowledgement
+from tidegate_protocols.mqtt.codec.packets import Puback, Pubrec
 
 logger = logging.getLogger("tidegate.mqtt")
 
@@ -57,7 +58,20 @@ RELEASED: Final = 3  # PUBREL sent or about to be, PUBCOMP awaited
 
 _OUT: Final = InflightDirection.OUT
 _PUBLISHED: Final = InflightState.PUBLISHED
-_REFUSED: Final = 0x80  # reason codes from here on
+REFUSED: Final = 0x80  # reason codes from here on
+
+#: Of what a client says about a refusal so many characters are kept.
+_REFUSAL_LENGTH_MAX: Final = 512
+
+
+def refusal_of(packet: Puback | Pubrec) -> str:
+    """Why the client refuses the message for good, in words; "": it does not."""
+    code = packet.reason_code
+    if code < REFUSED:
+        return ""
+    words = f"0x{code:02X} {code.name.lower().replace('_', ' ')}"
+    said = packet.properties.reason_string
+    return f"{words}: {said[:_REFUSAL_LENGTH_MAX]}" if said else words
 
 
 @final
@@ -238,9 +252,9 @@ class Window:
 
     # ------------------------------------------------------------------------- answers
 
-    def puback(self, packet_id: int) -> None:
+    def puback(self, packet_id: int, refusal: str = "") -> None:
         """The client has a QoS 1 message [MQTT-4.3.2-1], or refused it, which ends it as well
-        [MQTT-4.4.0-2]. Raises: PacketViolationError."""
+        [MQTT-4.4.0-2]. Args: refusal: see :func:`refusal_of`. Raises: PacketViolationError."""
         entry = self.inflight.pop(packet_id, None)
         if entry is None:
             return  # a second answer to a PUBLISH that was sent twice
@@ -252,29 +266,38 @@ class Window:
         if self._recorded and packet_id in self._recorded:
             del self._recorded[packet_id]
             self._removals.append((_OUT, packet_id))
+        if refusal:
+            self._refuse(subscription, sequence, refusal)
+            return
         acknowledged = subscription.acknowledged
         if not acknowledged:
             self._touched.append(subscription)
         acknowledged.append(sequence)
 
-    def pubrec(self, packet_id: int, reason: int = 0) -> None:
-        """The client has a QoS 2 message [MQTT-4.3.3-1]. Raises: PacketViolationError."""
+    def pubrec(self, packet_id: int, refusal: str = "") -> None:
+        """The client has a QoS 2 message [MQTT-4.3.3-1], or refused it.
+
+        Args: refusal: see :func:`refusal_of`. Raises: PacketViolationError.
+        """
         entry = self.inflight.get(packet_id)
         if entry is None:
-            if reason < _REFUSED:
+            if not refusal:
                 # Left over from a session that is gone: the client waits for a PUBREL all the same.
                 self._send(self._answers.pubrel(packet_id, is_known=False))
             return
         subscription, sequence, stage = entry
         release = acknowledgement(PUBREL, packet_id)
-        if stage == RELEASED and reason < _REFUSED:
+        if stage == RELEASED and not refusal:
             self._connection.synchronize(release)  # the first one is perhaps not durable yet
             return
         if stage != QOS_2:
             _check(stage == RESERVED, "PUBREC", packet_id)
             return
-        if reason >= _REFUSED:
-            self._refused(packet_id, entry)
+        if refusal:  # no PUBREL follows, the message is done with [MQTT-4.3.3-4]
+            del self.inflight[packet_id]
+            if self.is_persistent:
+                self._removals.append((_OUT, packet_id))
+            self._refuse(subscription, sequence, refusal)
             return
         self.inflight[packet_id] = (_NOBODY, 0, RELEASED)
         record = None
@@ -293,13 +316,12 @@ class Window:
         else:
             self._send(release)
 
-    def _refused(self, packet_id: int, entry: Entry) -> None:
-        """A PUBREC with an error: no PUBREL follows, the message is done with [MQTT-4.3.3-4]."""
-        subscription, sequence, _ = entry
-        del self.inflight[packet_id]
-        if self.is_persistent:
-            self._removals.append((_OUT, packet_id))
-        self.consume(subscription, sequence)
+    def _refuse(self, subscription: OutgoingSubscription, sequence: int, refusal: str) -> None:
+        if subscription.is_active:
+            try:
+                self._connection.refuse(subscription.key, (sequence,), refusal)
+            except RequestError as error:
+                self._log_not_in_flight(subscription, error)
 
     def pubcomp(self, packet_id: int) -> None:
         """The packet id is free again. Raises: PacketViolationError."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Final, Protocol, final
+from typing import Final, Protocol, cast, final
 
 import msgspec
 
@@ -21,12 +21,14 @@ from tidegate.spi import (
     GatewayError,
     PeerProtocolError,
 )
+from tidegate_protocols._pace import Timer
 from tidegate_protocols.mqtt._answers import Answers
 from tidegate_protocols.mqtt._reasons import RefusedError, connect_reason, end_reason, told
 from tidegate_protocols.mqtt.codec.codec import Codec, NeedData
 from tidegate_protocols.mqtt.codec.codes import (
     LEVEL_3_1_1,
     LEVEL_5_0,
+    PacketType,
     PacketViolationError,
     ReasonCode,
     UnsupportedVersionError,
@@ -37,10 +39,11 @@ from tidegate_protocols.mqtt.session.connect import (
     Origin,
     Terms,
     answers_to,
+    bounded_expiry,
     read_connect,
     response_information,
 )
-from tidegate_protocols.mqtt.session.context import SessionContext, Timer
+from tidegate_protocols.mqtt.session.context import SessionContext
 from tidegate_protocols.mqtt.session.reading import Pause, Reading
 from tidegate_protocols.mqtt.session.states import PACKET_INPUTS, Input, SessionState, next_state
 from tidegate_protocols.transport import Link
@@ -67,6 +70,9 @@ class Session(ClientPeer, Protocol):
     def end(self, event: Input, reason: str, level: int, *, code: ReasonCode = ...) -> None:
         """Close, whatever the cause."""
         ...
+
+
+def _nobody(_: object) -> None: ...
 
 
 @final
@@ -126,9 +132,34 @@ class Admission:
         if self._task is not None:
             self._task.cancel()
 
+    def forget(self) -> None:
+        """The link is gone, too: nobody is called any more, but by what is under way."""
+        self.cancel()
+        self._session = cast("Session", None)
+        self._send = self._renew = _nobody
+
     # --------------------------------------------------------------------------------- CONNECT
 
-    def read_connect(self) -> None:
+    def received(self, data: bytes) -> None:
+        """Bytes of a client that is not accepted yet."""
+        session, codec = self._session, self._codec
+        is_first = session.state is SessionState.CONNECTING and not codec.incomplete_bytes
+        if is_first and data and data[0] >> 4 != PacketType.CONNECT:
+            # Another protocol is recognized by its first byte, not after a packet's worth of it.
+            problem = "the first packet is not a CONNECT [MQTT-3.1.0-1]"
+            session.end(Input.BAD_INPUT, problem, logging.INFO)
+            return
+        codec.receive_data(data)
+        if session.state is SessionState.CONNECTING:
+            self._read_connect()
+        elif session.state is SessionState.CHALLENGED:
+            self._read_answer()
+        elif session.state is SessionState.AUTHENTICATING:
+            self._reading.pause(Pause.AUTHENTICATING)  # they stay undecoded [MQTT-3.1.4-5]
+        if session.state is not SessionState.CLOSED:
+            self._context.broker.unauthenticated_holds(session, codec.waiting_bytes)
+
+    def _read_connect(self) -> None:
         """Read the first packet, once it is complete."""
         session = self._session
         try:
@@ -144,7 +175,7 @@ class Admission:
         try:
             self._settle(packet)
         except RefusedError as error:
-            self._refuse(error)
+            self._refuse(error, session)
             return
         self._wait_for_answer()
         self._spawn(self._authenticate())
@@ -193,18 +224,18 @@ class Admission:
         self._task = self._context.runtime.spawn(self._guarded(coroutine))
 
     async def _guarded(self, coroutine: Coroutine[None, None, None]) -> None:
+        session = self._session
         try:
             await coroutine
         except RefusedError as error:
             self._task = None  # it must not be cancelled from within
-            self._refuse(error)
+            self._refuse(error, session)
         except Exception:  # nobody awaits this task, and a half-open session would stay for ever
             logger.exception("connection failed client=%s peer=%s", self.client_id, self._link.peer)
             self._link.abort()
 
-    def _refuse(self, error: RefusedError) -> None:
+    def _refuse(self, error: RefusedError, session: Session) -> None:
         """Answer a CONNECT with a refusal, or end a connection that failed to authenticate again."""
-        session = self._session
         if session.state is _CONNECTED:
             session.end(Input.FAILED, error.problem, logging.INFO, code=error.reason)
         elif session.state is SessionState.AUTHENTICATING:
@@ -224,22 +255,22 @@ class Admission:
 
     async def _step(self, data: bytes) -> None:
         """One step of enhanced authentication before CONNACK. Raises: RefusedError."""
-        authentication, request = self._authentication, self._request
+        authentication, request, session = self._authentication, self._request, self._session
         assert authentication is not None
         assert request is not None
         answer = await authentication.step(data)
-        if self._session.state is not SessionState.AUTHENTICATING:
+        if session.state is not SessionState.AUTHENTICATING:
             return  # the client left meanwhile
         if authentication.principal:
             self._request = msgspec.structs.replace(request, exchange=authentication.exchange)
             await self._ask_broker(answer)
             return
         challenge = self._auth(ReasonCode.CONTINUE_AUTHENTICATION, answer)
-        self._session.advance(Input.CHALLENGE)
+        session.advance(Input.CHALLENGE)
         self._task = None
         self._send(challenge)
         self._reading.resume(Pause.AUTHENTICATING)
-        self.read_answer()
+        self._read_answer()
 
     def _auth(self, reason: ReasonCode, data: bytes) -> bytes:
         """Raises: RefusedError."""
@@ -251,7 +282,7 @@ class Admission:
         except PeerProtocolError as error:
             raise RefusedError(ReasonCode.PACKET_TOO_LARGE, error.problem) from error
 
-    def read_answer(self) -> None:
+    def _read_answer(self) -> None:
         """Read the client's next AUTH before CONNACK, once it is complete."""
         authentication, session = self._authentication, self._session
         assert authentication is not None
@@ -285,14 +316,15 @@ class Admission:
             if packet.reason_code is ReasonCode.REAUTHENTICATE:
                 authentication.begin()
         except RefusedError as error:
-            self._refuse(error)
+            self._refuse(error, self._session)
             return
         self._spawn(self._step_again(authentication, packet.properties.authentication_data or b""))
 
     async def _step_again(self, authentication: EnhancedAuthentication, data: bytes) -> None:
         """One step of authenticating again; the connection goes on meanwhile. Raises: RefusedError."""
+        session = self._session
         answer = await authentication.step(data)
-        if self._session.state is not _CONNECTED:
+        if session.state is not _CONNECTED:
             return
         reason = ReasonCode.CONTINUE_AUTHENTICATION
         if authentication.principal:
@@ -301,23 +333,38 @@ class Admission:
                 self._renew(authentication.exchange)
             except AccessError as error:
                 raise RefusedError(ReasonCode.NOT_AUTHORIZED, str(error)) from error
-            if self._session.state is not _CONNECTED:
+            if session.state is not _CONNECTED:
                 return  # in its groups of now it may not be here
             reason = ReasonCode.SUCCESS
         self._send(self._auth(reason, answer))
+
+    def changed_expiry(self, packet: Disconnect) -> int | None:
+        """When the client's session is to end after its DISCONNECT, if it says so there.
+
+        Raises: PacketViolationError.
+        """
+        expiry = packet.properties.session_expiry_interval
+        if expiry is None:
+            return None
+        if expiry and not self.session_expiry:
+            raise PacketViolationError(
+                "a session that was to end with its connection cannot be kept",
+                "MQTT 5.0 3.14.2.2.2",
+            )
+        return bounded_expiry(expiry, self._context.options)
 
     # ------------------------------------------------------------------------------ the broker
 
     async def _ask_broker(self, authentication_data: bytes) -> None:
         """Raises: RefusedError."""
-        request = self._request
+        request, session = self._request, self._session
         assert request is not None
         try:
-            result = await self._context.broker.connect(request, self._session)
+            result = await self._context.broker.connect(request, session)
         except GatewayError as error:
             reason = connect_reason(error, has_username=bool(request.username))
             raise RefusedError(reason, told(error, self.client_id)) from error
-        if self._session.state is SessionState.AUTHENTICATING:
+        if session.state is SessionState.AUTHENTICATING:
             terms = self._terms
             assert terms is not None
             connack = self._connack(terms, result, authentication_data)
@@ -325,7 +372,7 @@ class Admission:
             self._terms = self._request = (
                 None  # an idle client is not to keep what it does not need
             )
-            self._session.accept(terms, result, connack)
+            session.accept(terms, result, connack)
         else:
             # The client left before CONNACK: it was never accepted, so there is no will.
             result.connection.disconnect(graceful=True)

@@ -7,14 +7,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tidegate.spi import Broker
+from tidegate_protocols._pace import Timer
 from tidegate_protocols.mqtt._options import MqttOptions
 from tidegate_protocols.mqtt.messages.fan_out import FanOut
-
-
-class Timer(Protocol):
-    """Something that can be called off: a timer or a task."""
-
-    def cancel(self) -> object: ...
 
 
 class Runtime(Protocol):

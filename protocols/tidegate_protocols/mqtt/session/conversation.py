@@ -34,7 +34,7 @@ from tidegate_protocols.mqtt.messages.incoming import Incoming
 from tidegate_protocols.mqtt.messages.names import DESTINATIONS
 from tidegate_protocols.mqtt.messages.outgoing import Outgoing
 from tidegate_protocols.mqtt.messages.subscriptions import Subscriptions
-from tidegate_protocols.mqtt.messages.window import Window
+from tidegate_protocols.mqtt.messages.window import REFUSED, Window, refusal_of
 from tidegate_protocols.mqtt.session.connect import Terms
 from tidegate_protocols.mqtt.session.context import SessionContext
 
@@ -162,7 +162,10 @@ class Conversation:
                 # PUBACK when the message is durable [MQTT-4.3.2-2].
                 publish(message, acknowledgement(PUBACK, packet.packet_id) if qos else None)
             elif isinstance(packet, Puback):
-                puback(packet.packet_id)
+                if is_v5 and packet.reason_code >= REFUSED:
+                    puback(packet.packet_id, refusal_of(packet))
+                else:
+                    puback(packet.packet_id)
             elif not control(packet):
                 return False
         return True
@@ -179,7 +182,7 @@ class Conversation:
             case Pubrel():
                 self.incoming.pubrel(packet.packet_id)
             case Pubrec():
-                self._window.pubrec(packet.packet_id, packet.reason_code)
+                self._window.pubrec(packet.packet_id, refusal_of(packet))
             case Pubcomp():
                 self._window.pubcomp(packet.packet_id)
             case _:

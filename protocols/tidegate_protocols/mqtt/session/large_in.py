@@ -7,14 +7,13 @@ from typing import Protocol, final
 
 from tidegate.spi import GatewayError, LargeBodies, LargeBody
 from tidegate_protocols._large_in import LargeIn
-from tidegate_protocols._unfinished import Pace
+from tidegate_protocols._pace import Pace, Timer
 from tidegate_protocols.mqtt._reasons import RefusedError
 from tidegate_protocols.mqtt.codec.codec import Codec
 from tidegate_protocols.mqtt.codec.codes import ReasonCode
 from tidegate_protocols.mqtt.codec.large_head import TextCheck
 from tidegate_protocols.mqtt.codec.packets import Event, LargePublish, Publish
 from tidegate_protocols.mqtt.messages.incoming import Coming
-from tidegate_protocols.mqtt.session.context import Timer
 
 
 class Publisher(Protocol):

@@ -9,8 +9,9 @@ import enum
 from collections.abc import Callable
 from typing import final
 
+from tidegate_protocols._pace import Timer
 from tidegate_protocols._unread import UnreadOutput
-from tidegate_protocols.mqtt.session.context import Runtime, Timer
+from tidegate_protocols.mqtt.session.context import Runtime
 from tidegate_protocols.transport import Link
 
 

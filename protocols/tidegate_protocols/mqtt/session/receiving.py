@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from operator import length_hint
 from typing import Final, Protocol, final
 
 from tidegate.spi import Broker, GatewayError
-from tidegate_protocols._unfinished import Pace
+from tidegate_protocols._pace import Pace
 from tidegate_protocols.mqtt.codec.codec import Codec
 from tidegate_protocols.mqtt.codec.packets import Event, LargePublish
 from tidegate_protocols.mqtt.session.context import Runtime
@@ -126,12 +127,16 @@ class Receiving:
         return True
 
     def stop(self) -> None:
-        """The session ended: nothing more is handled."""
+        """The session ended, or was refused: nothing more is handled."""
         self._share.stop()
+        lost, self._lost = self._lost, None
+        if lost is not None:  # not now: the session is in the middle of it
+            self._runtime.call_later(0.0, partial(self._session.lose, lost))
         self._held = []
         self._steps = None
-        if self._large_in is not None:
-            self._large_in.abandon()
+        large, self._large_in = self._large_in, None
+        if large is not None:
+            large.abandon()
 
     # ----------------------------------------------------------------------------------- in steps
 
@@ -233,6 +238,7 @@ class Receiving:
         if lost is None or share.is_waiting or share.is_held or not self._session.is_connected:
             return
         if large is None or not large.cut():
+            self._lost = None
             self._session.lose(lost)
 
     def _large_crashed(self, error: Exception) -> None:

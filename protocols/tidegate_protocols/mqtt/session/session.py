@@ -18,8 +18,8 @@ from functools import partial
 from typing import Final, cast, final
 
 from tidegate.spi import (
-    AccessError,
     AuthenticationExchange,
+    ConnectionEndedError,
     ConnectResult,
     GatewayError,
     Held,
@@ -27,15 +27,13 @@ from tidegate.spi import (
     StoredMessage,
     Token,
 )
-from tidegate_protocols._unfinished import STEP_BYTES, Pace, UnfinishedInput
+from tidegate_protocols._farewell import Farewells, answers_in
+from tidegate_protocols._intake import Intake
+from tidegate_protocols._large_out import LargeWire
+from tidegate_protocols._pace import Pace, Timer
 from tidegate_protocols.mqtt._reasons import end_reason, told
 from tidegate_protocols.mqtt.codec.codec import Codec
-from tidegate_protocols.mqtt.codec.codes import (
-    PACKET_REASONS,
-    PacketType,
-    PacketViolationError,
-    ReasonCode,
-)
+from tidegate_protocols.mqtt.codec.codes import ReasonCode
 from tidegate_protocols.mqtt.codec.encode import PINGRESP
 from tidegate_protocols.mqtt.codec.packets import (
     Auth,
@@ -47,11 +45,8 @@ from tidegate_protocols.mqtt.codec.packets import (
     Unsubscribe,
 )
 from tidegate_protocols.mqtt.session.admission import Admission
-from tidegate_protocols.mqtt.session.connect import (
-    Terms,
-    bounded_expiry,
-)
-from tidegate_protocols.mqtt.session.context import SessionContext, Timer
+from tidegate_protocols.mqtt.session.connect import Terms
+from tidegate_protocols.mqtt.session.context import SessionContext
 from tidegate_protocols.mqtt.session.conversation import Conversation
 from tidegate_protocols.mqtt.session.reading import Pause, Reading
 from tidegate_protocols.mqtt.session.receiving import Receiving
@@ -69,6 +64,8 @@ CONNECT_BYTES_MAX: Final = 10 + 5 * (2 + 65_535)
 KEEP_ALIVE_FACTOR: Final = 1.5
 
 _CONNECTED: Final = SessionState.CONNECTED
+_REFUSED: Final = SessionState.REFUSED
+_HAS_ANSWERS: Final = frozenset({_CONNECTED, _REFUSED})
 _BEFORE_CONNACK: Final = frozenset({SessionState.AUTHENTICATING, SessionState.CHALLENGED})
 
 # After these there is nobody to tell, or what there was to say has been said.
@@ -87,15 +84,15 @@ class Session:
         "_codec",
         "_context",
         "_conversation",
+        "_farewells",
+        "_intake",
         "_link",
-        "_meter",
         "_options",
         "_reading",
         "_receiving",
         "_runtime",
         "_silence_s",
         "_timer",
-        "_unfinished",
         "_writing",
         "state",
     )
@@ -124,8 +121,8 @@ class Session:
         self._admission = Admission(
             self, context, link, self._codec, self._reading, self._writing.send, self._renew
         )
-        self._unfinished: UnfinishedInput | None = None  # since CONNACK
-        self._meter: Callable[[int], None] | None = None  # told how much was read
+        self._farewells = Farewells()
+        self._intake: Intake | None = None  # since CONNACK
         self._silence_s = 0.0
         self._timer: Timer | None = runtime.call_later(
             options.connect_timeout, self._connect_timed_out
@@ -144,55 +141,57 @@ class Session:
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client."""
-        codec = self._codec
-        is_first = self.state is SessionState.CONNECTING and not codec.incomplete_bytes
-        if is_first and data and data[0] >> 4 != PacketType.CONNECT:
-            # Another protocol is recognized by its first byte, not after a packet's worth of it.
-            problem = "the first packet is not a CONNECT [MQTT-3.1.0-1]"
-            self.end(Input.BAD_INPUT, problem, logging.INFO)
+        if self.state is _REFUSED:
+            # Read only so that a client that leaves or falls silent is noticed.
+            self._reading.last_heard = self._runtime.time()
+            if self._intake is not None:
+                self._intake.dropped(len(data))
+            return
+        receiving, codec = self._receiving, self._codec
+        if receiving is None:
+            if self.state is not SessionState.CLOSED:
+                self._admission.received(data)
             return
         codec.receive_data(data)
-        if self._receiving is None:
-            self._received_before_login()
-        else:
-            self._receiving.run()
-            if self._meter is not None:
-                self._meter(len(data))
-            unfinished = self._unfinished
-            if unfinished is not None:
-                waiting = codec.partial_bytes
-                if waiting >= STEP_BYTES or unfinished.size:
-                    self._hold_unfinished(unfinished, waiting)
+        receiving.run()
+        if self._intake is not None:
+            self._intake.handled(len(data), codec.partial_bytes)
 
-    def _received_before_login(self) -> None:
-        if self.state is SessionState.CONNECTING:
-            self._admission.read_connect()
-        elif self.state is SessionState.CHALLENGED:
-            self._admission.read_answer()
-        elif self.state is SessionState.AUTHENTICATING:
-            self._reading.pause(Pause.AUTHENTICATING)  # they stay undecoded [MQTT-3.1.4-5]
-        if self.state is not SessionState.CLOSED:
-            self._context.broker.unauthenticated_holds(self, self._codec.waiting_bytes)
+    def input_ended(self) -> bool:
+        """The client sends no more. What came whole counts, and it hears what became of that.
 
-    def _hold_unfinished(self, unfinished: UnfinishedInput, waiting: int) -> None:
-        try:
-            unfinished.waits(waiting)
-        except GatewayError as error:
-            self.fail(error)
+        Returns: False when there is nothing to say.
+        """
+        if self._receiving is None or self._writing.is_streaming:
+            return False
+        self._farewells.has_ended = True
+        reason = "the client closed the connection"
+        if self.state is _CONNECTED and not self._receiving.lost(reason):
+            self.lose(reason)
+        return self.state is not SessionState.CLOSED
 
     def link_closed(self, error: Exception | None) -> None:
         """The link is gone. Called once."""
         reason = str(error) if error is not None else "the client closed the connection"
+        self._farewells.has_ended = False
         self._writing.cancel_large()
         if self._receiving is not None and self._receiving.lost(reason):
             return  # what came whole counts: the end of the link waits its turn
         self.lose(reason)
 
     def lose(self, reason: str) -> None:
-        """The link is gone, and all that came whole is handled."""
+        """The client sends no more, and all that came whole is handled."""
+        say = partial(self.end, Input.LOST, reason, logging.DEBUG)
+        if self._farewells.has_ended and (self.state is _REFUSED or self._waits_behind(say)):
+            return
         self.end(Input.LOST, reason, logging.DEBUG)
-        self._writing.cancel_large()
         self._disconnect()
+        # Its parts know it: without them reference counts free it (decision 12).
+        self._writing.forget()
+        self._reading.unread.forget()
+        self._admission.forget()
+        self._farewells.forget()
+        self._receiving = self._intake = None
 
     def pause_writing(self) -> None:
         """The client does not read fast enough."""
@@ -222,22 +221,38 @@ class Session:
                 return
             for token in cast("Sequence[bytes]", tokens):
                 writing.send(token)
+        elif self.state is _REFUSED and self._conversation is not None:
+            self._confirmed_last(self._conversation, tokens)
+
+    def _confirmed_last(self, conversation: Conversation, tokens: Sequence[Token]) -> None:
+        """As :meth:`confirmed`; then all is said. No large body begins any more."""
+        answers = cast("Sequence[bytes]", answers_in(tokens))
+        answers = [answer for answer in answers if type(answer) is not LargeWire]
+        conversation.confirmed(answers)
+        self._writing.send(b"".join(answers))
+        if self._farewells.say(tokens[-1]):
+            self._disconnect_soon()
+
+    def _disconnect_soon(self) -> None:
+        """Not at once: the broker is in the middle of telling us."""
+        self._runtime.call_later(0.0, self._disconnect)
 
     def failed(self, token: Token, error: GatewayError) -> None:
         """Something asked for did not happen. MQTT 5.0 has an answer for a PUBLISH; else the
         connection is closed without the confirmation, and the client sends again."""
-        if self.state is not _CONNECTED or self._conversation is None:
+        if self.state not in _HAS_ANSWERS or self._conversation is None:
             return
-        if self._conversation.failed(token, error):
-            return
-        # Not disconnected from here: the broker is in the middle of telling us.
-        self.fail(error, disconnect=False)
-        self._runtime.call_later(0.0, self._disconnect)
+        # Of what a farewell waited for everything was answered.
+        if not self._farewells.say(token):
+            if self._conversation.failed(token, error):
+                return
+            self.fail(error, disconnect=False)
+        self._disconnect_soon()
 
     @property
     def has_unsent(self) -> bool:
         """The client has not taken all."""
-        return self._writing.is_streaming or self._link.unsent_bytes > 0
+        return self._writing.has_unsent
 
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
         """Send messages of one subscription."""
@@ -255,9 +270,7 @@ class Session:
 
     def closed(self, error: GatewayError) -> None:
         """The broker ended the connection: take-over [MQTT-3.1.4-2], shutdown, a right is gone."""
-        if isinstance(error, AccessError) and self.has_unsent:
-            self._writing.cancel_large()
-            self._link.abort()
+        self._writing.withhold(error)
         self.end(Input.ENDED, error.for_client, logging.INFO, code=end_reason(error))
 
     # ------------------------------------------------------------------------------ connecting
@@ -286,7 +299,7 @@ class Session:
             self._link,
             self._runtime,
             self._context.broker,
-            Pace(options.body_timeout, self._runtime.call_later, lambda: self._reading.is_paused),
+            self._pace(options.body_timeout),
         )
         self._context.broker.unauthenticated_holds(self, 0)
         self._codec.packet_bytes_max = options.packet_bytes_max
@@ -296,12 +309,9 @@ class Session:
         self._silence_s = terms.keep_alive * KEEP_ALIVE_FACTOR
         self._reading.watch(self._silence_s, self._was_silent)
         logger.debug("connected client=%s peer=%s", self._admission.client_id, self._link.peer)
-        self._meter = connection.meter
-        self._unfinished = UnfinishedInput(
-            partial(connection.holds, Held.INPUT),
-            options.frame_timeout,
-            self._runtime.call_later,
-            lambda: self._reading.is_paused,
+        self._intake = Intake(
+            connection,
+            self._pace(options.frame_timeout),
             self.fail,
             lambda: self._codec.partial_bytes,
         )
@@ -313,6 +323,9 @@ class Session:
         if self.is_connected:
             self._receiving.run()  # what came behind the CONNECT
 
+    def _pace(self, timeout_s: float) -> Pace:
+        return Pace(timeout_s, self._runtime.call_later, lambda: self._reading.is_paused)
+
     # ------------------------------------------------------------------------------- receiving
 
     def fail(self, error: GatewayError, *, disconnect: bool = True) -> None:
@@ -322,7 +335,23 @@ class Session:
         event, reason = Input.FAILED, told(error, self._admission.client_id)
         if isinstance(error, PeerProtocolError):
             event, reason = Input.BAD_INPUT, error.problem
-        self.end(event, reason, logging.INFO, code=end_reason(error), disconnect=disconnect)
+        say = partial(self.end, event, reason, logging.INFO, code=end_reason(error))
+        if not disconnect or isinstance(error, ConnectionEndedError) or not self._waits_behind(say):
+            say(disconnect=disconnect)
+
+    def _waits_behind(self, say: Callable[..., None]) -> bool:
+        """First the client hears what became of all that it sent. Returns: False: it has, or cannot."""
+        conversation = self._conversation
+        if (
+            conversation is None
+            or self.state is not _CONNECTED
+            or self._writing.is_streaming  # nothing can follow before that is over
+            or not self._farewells.wait(conversation.connection, partial(say, disconnect=False))
+        ):
+            return False
+        self.advance(Input.WAITS)
+        self._stop_receiving()
+        return True
 
     def control(self, packet: Event) -> bool:
         """Any packet but PUBLISH and PUBACK, which the table allows in this state only.
@@ -353,14 +382,7 @@ class Session:
 
     def _client_disconnects(self, packet: Disconnect) -> None:
         """Raises: PacketViolationError."""
-        expiry = packet.properties.session_expiry_interval
-        if expiry is not None:
-            if expiry and not self._admission.session_expiry:
-                raise PacketViolationError(
-                    "a session that was to end with its connection cannot be kept",
-                    "MQTT 5.0 3.14.2.2.2",
-                )
-            expiry = bounded_expiry(expiry, self._options)
+        expiry = self._admission.changed_expiry(packet)
         self.end(
             Input.DISCONNECT,
             f"the client disconnected, reason {packet.reason_code:#04x}",
@@ -409,7 +431,7 @@ class Session:
         """Close, whatever the cause; the first cause counts. code: what MQTT 5.0 is told."""
         if self.state is SessionState.CLOSED:
             return
-        before = self.state
+        before, answers = self.state, self._admission.answers
         self.state = next_state(before, event)
         logger.log(
             level,
@@ -420,36 +442,26 @@ class Session:
             reason,
         )
         self._cancel_timers()
-        if self._unfinished is not None:
-            self._unfinished.stop()
-            self._unfinished = None
         self._admission.cancel()
-        if self._receiving is not None:
-            self._receiving.stop()
-        else:
+        if self._receiving is None:
             self._context.broker.unauthenticated_holds(self, 0)
-        self._codec.forget()  # the socket may linger
+        self._stop_receiving()
         if self._writing.is_streaming:
             self._writing.cancel_large()  # a PUBLISH ends in the middle: nothing can follow it
-        elif event not in _UNTOLD:
-            self._tell_why(before, code, reason)
+        elif event not in _UNTOLD and answers is not None and answers.is_v5:
+            is_accepted = before not in _BEFORE_CONNACK
+            self._link.send(answers.ending(code, reason, is_accepted=is_accepted))
         if disconnect:
             self._disconnect()
         self._link.close()
 
-    def _tell_why(self, state: SessionState, code: ReasonCode, reason: str) -> None:
-        """A client of MQTT 5.0 hears why its connection ends [MQTT-4.13.0-1]."""
-        answers = self._admission.answers
-        if answers is None or not answers.is_v5:
-            return
-        if state in _BEFORE_CONNACK:  # no DISCONNECT there [MQTT-3.14.0-1]
-            if code == ReasonCode.SERVER_SHUTTING_DOWN:
-                code = ReasonCode.SERVER_UNAVAILABLE
-            elif code not in PACKET_REASONS[PacketType.CONNACK]:  # taken over, by an operator
-                code = ReasonCode.UNSPECIFIED_ERROR
-            self._link.send(answers.refusal(code, reason))
-        else:
-            self._link.send(answers.disconnect(code, reason))
+    def _stop_receiving(self) -> None:
+        """Nothing more that was read counts. Idempotent."""
+        if self._intake is not None:
+            self._intake.stop()
+        if self._receiving is not None:
+            self._receiving.stop()
+        self._codec.forget()  # the socket may linger
 
     def _disconnect(
         self,

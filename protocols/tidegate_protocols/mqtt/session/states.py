@@ -40,6 +40,7 @@ class SessionState(enum.Enum):
     AUTHENTICATING = "authenticating"  # the broker is looking at the CONNECT; nothing is decoded
     CHALLENGED = "challenged"  # AUTH was sent; only AUTH or DISCONNECT may come
     CONNECTED = "connected"  # CONNACK 0 was sent
+    REFUSED = "refused"  # it has to go; what it sent before is confirmed first
     CLOSED = "closed"
 
 
@@ -66,6 +67,7 @@ class Input(enum.Enum):
     REFUSED = "the client was refused"
     BAD_INPUT = "the client broke the protocol"
     FAILED = "a request could not be carried out"
+    WAITS = "what came before either of these is not confirmed yet"
     TIMED_OUT = "the client was silent too long"
     ENDED = "the broker ended the connection"
     LOST = "the link is gone"
@@ -96,6 +98,7 @@ _CONNECTING: Final = SessionState.CONNECTING
 _AUTHENTICATING: Final = SessionState.AUTHENTICATING
 _CHALLENGED: Final = SessionState.CHALLENGED
 _CONNECTED: Final = SessionState.CONNECTED
+_REFUSED: Final = SessionState.REFUSED
 _CLOSED: Final = SessionState.CLOSED
 
 TRANSITIONS: Final[Mapping[tuple[SessionState, Input], SessionState]] = {
@@ -135,9 +138,19 @@ TRANSITIONS: Final[Mapping[tuple[SessionState, Input], SessionState]] = {
     (_CONNECTED, Input.DISCONNECT): _CLOSED,  # without the will [MQTT-3.14.4-3]
     (_CONNECTED, Input.BAD_INPUT): _CLOSED,  # [MQTT-4.8.0-1]
     (_CONNECTED, Input.FAILED): _CLOSED,
+    (
+        _CONNECTED,
+        Input.WAITS,
+    ): _REFUSED,  # [MQTT-4.3.2-2] [MQTT-4.3.3-8]: what is ours now is answered
     (_CONNECTED, Input.TIMED_OUT): _CLOSED,  # [MQTT-3.1.2-24]
     (_CONNECTED, Input.ENDED): _CLOSED,  # take-over [MQTT-3.1.4-2], shutdown
     (_CONNECTED, Input.LOST): _CLOSED,
+    # All is confirmed that came before, or cannot be. What comes behind is not even decoded.
+    (_REFUSED, Input.BAD_INPUT): _CLOSED,
+    (_REFUSED, Input.FAILED): _CLOSED,
+    (_REFUSED, Input.TIMED_OUT): _CLOSED,
+    (_REFUSED, Input.ENDED): _CLOSED,
+    (_REFUSED, Input.LOST): _CLOSED,
     # Nothing happens to a closed session.
 }
 

@@ -9,14 +9,18 @@ from typing import final
 
 from tidegate.spi import Broker, GatewayError
 from tidegate_protocols._large_out import LargeOut, LargeWire
+from tidegate_protocols._output import Output
 from tidegate_protocols.mqtt.session.reading import Reading
 from tidegate_protocols.transport import Link
 
 logger = logging.getLogger("tidegate.mqtt")
 
 
+def _nobody(_: object) -> None: ...
+
+
 @final
-class Writing:
+class Writing(Output):
     """Owned by one session.
 
     Args:
@@ -24,7 +28,7 @@ class Writing:
         broken: see :class:`LargeOut`.
     """
 
-    __slots__ = ("_broken", "_broker", "_large", "_link", "_reading", "_streaming")
+    __slots__ = ("_broken", "_broker", "_reading", "_streaming")
 
     def __init__(
         self,
@@ -35,42 +39,36 @@ class Writing:
         streaming: Callable[[bool], None],
         broken: Callable[[GatewayError], None],
     ) -> None:
-        self._link = link
+        super().__init__(link)
         self._reading = reading
         self._broker = broker
         self._streaming = streaming
         self._broken = broken
-        self._large: LargeOut | None = None  # since the first large body
 
     @property
     def may_stream(self) -> bool:
         """Large bodies may have to be written: then packets are handed over one by one."""
         return self._large is not None
 
-    @property
-    def is_streaming(self) -> bool:
-        """A large body is on its way: what is written waits behind it."""
-        return self._large is not None and self._large.is_busy
-
     def send(self, data: bytes) -> None:
         """Write packets, or the head of a large one with the body that it names."""
         if self._large is not None or type(data) is LargeWire:
             self._send_large(data)
         else:
-            self._link.send(data)
+            self.link.send(data)
         if self._reading.unread.is_paused:
             self._reading.unread.wrote(len(data))
 
     def flush(self) -> None:
         """What was sent so far leaves now."""
-        self._link.flush()
+        self.link.flush()
 
     def expect_large(self) -> None:
         """From now on large bodies may have to be written."""
         bodies = self._broker.large_bodies
         if self._large is None and bodies is not None:
             idle = partial(self._streaming, False)
-            self._large = LargeOut(self._link, bodies, idle=idle, broken=self._broken)
+            self._large = LargeOut(self.link, bodies, idle=idle, broken=self._broken)
             self._large.writable(not self._reading.unread.is_paused)
 
     def _send_large(self, data: bytes) -> None:
@@ -84,7 +82,7 @@ class Writing:
         self._streaming(True)
 
     def _missing(self, error: GatewayError) -> None:
-        logger.error("message not delivered peer=%s error=%s", self._link.peer, error)
+        logger.error("message not delivered peer=%s error=%s", self.link.peer, error)
 
     def writable(self, value: bool) -> None:
         """The client does not read fast enough (False), or caught up."""
@@ -95,7 +93,8 @@ class Writing:
         if self._large is not None:
             self._large.writable(value)
 
-    def cancel_large(self) -> None:
-        """Forget large bodies that are on their way."""
-        if self._large is not None:
-            self._large.cancel()
+    def forget(self) -> None:
+        """The link is gone: nobody is called any more."""
+        self.cancel_large()
+        self._large = None
+        self._streaming = self._broken = _nobody

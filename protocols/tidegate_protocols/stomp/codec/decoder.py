@@ -139,6 +139,8 @@ class Decoder:
         """Let go of what was received: nothing more is decoded."""
         self._pieces.clear()
         self._pieces_bytes = self._position = 0
+        if self._error is not None:
+            self._error = self._error.with_traceback(None)  # which holds all that was under way
 
     def next_event(self) -> Frame | AckRun | LargeSend | Signal:
         """The next frame; HEART_BEAT for a run of line ends between frames; or NEED_DATA.

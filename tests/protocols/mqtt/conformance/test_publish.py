@@ -393,7 +393,7 @@ def test_a_refusing_puback_or_pubrec_acknowledges(dial, name, code):
 
 
 FULL = """
-[store]
+[broker]
 disk_free_limit = "1000000tb"
 
 [[listeners]]

@@ -1,0 +1,294 @@
+"""What the benchmark measures instead of the loads, one command-line option each."""
+
+import argparse
+import dataclasses
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final, Protocol, TypeVar
+
+from rich.markup import escape
+
+from benchkit import brokers, results
+from benchkit.brokers import OURS, Address, BrokerSpec, Target
+from benchkit.instead import backlog, hostile, idle, retained, sink, slow
+from benchkit.instead.attacks import Ports
+from benchkit.process import BrokerProcess, BrokerStartError, free_ports, running
+from benchkit.results import Heading
+from benchkit.sink.figures import Figure
+from benchkit.sink.pipeline import ENGINES
+from benchkit.targets import (
+    LOADGEN,
+    SetupError,
+    clean,
+    console,
+    fresh_state,
+    login_of,
+    prepare,
+    serving,
+)
+
+EXIT_MISSED: Final = 1
+#: Where Artemis begins to page with `--pending`: what its broker.xml proposes. Without, half of the JVM's heap.
+_ARTEMIS_PAGES_FROM: Final = "100Mb"
+
+
+def run_idle(targets: Sequence[Target], options: argparse.Namespace) -> list[idle.IdleRun]:
+    """Hold idle connections of each protocol on each broker, one after the other, fresh each time."""
+
+    def one(target: Target, broker: BrokerProcess, address: Address, load: Load) -> idle.IdleRun:
+        return idle.measure(
+            target.spec.name,
+            broker,
+            LOADGEN,
+            address,
+            load.name,
+            options.idle,
+            login=load.login,
+            hold_s=options.idle_hold,
+        )
+
+    return run_each(
+        targets, options, [("stomp", "stomp"), ("mqtt", "mqtt"), ("mqtt5", "mqtt")], one
+    )
+
+
+def run_retained(
+    targets: Sequence[Target], options: argparse.Namespace
+) -> list[retained.RetainedRun]:
+    """Publish retained messages on each broker, fresh each time, and subscribe to all of them."""
+
+    def one(
+        target: Target, broker: BrokerProcess, address: Address, load: Load
+    ) -> retained.RetainedRun:
+        return retained.measure(
+            target.spec.name,
+            broker,
+            LOADGEN,
+            address,
+            load.name,
+            options.retained,
+            login=load.login,
+            subscribes=options.rounds,
+        )
+
+    able = [target for target in targets if target.spec.retained_wildcards]
+    return run_each(able, options, [("mqtt", "mqtt"), ("mqtt5", "mqtt")], one)
+
+
+def run_pending(targets: Sequence[Target], options: argparse.Namespace) -> list[backlog.BacklogRun]:
+    """Measure a backlog on each broker, in one queue and over many; only Tidegate is killed."""
+    runs: list[backlog.BacklogRun] = []
+    for queues in sorted({1, options.pending_queues}):
+        for target in targets:
+            if not target.speaks("stomp") or not target.ours:
+                continue
+            command, addresses = prepare(target, options)
+            is_ours = target.spec.name in OURS
+            if not is_ours:  # they page as soon as they may, as Tidegate does
+                command = ["env", f"ARTEMIS_GLOBAL_MAX_SIZE={_ARTEMIS_PAGES_FROM}", *command]
+            run = backlog.measure(
+                target.spec.name,
+                command,
+                options.work / f"{target.spec.name}.log",
+                LOADGEN,
+                addresses["stomp"],
+                options.pending,
+                queues,
+                live_seconds=options.duration,
+                starts=options.pending_starts if is_ours else 0,
+                fill_seconds_max=None if is_ours else options.pending_peer_seconds,
+                more=[*login_of(target), *_queue_headers(target.spec)],
+            )
+            clean(target, options)  # gigabytes
+            runs.append(run)
+            console.print(escape(run.line()))
+            for reached, text in run.goals() if is_ours else ():
+                mark = "[green]reached[/green]" if reached else "[red]missed[/red]"
+                console.print(f"goal {mark}  {text}")
+    return runs
+
+
+def _queue_headers(spec: BrokerSpec) -> list[str]:
+    send = [f"-send-header={header}" for header in spec.queue_send]
+    return send + [f"-subscribe-header={header}" for header in spec.queue_subscribe]
+
+
+def run_slow(targets: Sequence[Target], options: argparse.Namespace) -> list[slow.SlowRun]:
+    """Measure what slow consumers cost the others, on each broker that we start, fresh each time.
+
+    Raises: SetupError for a measurement that there is not.
+    """
+    try:
+        names = slow.choose(options.only)
+    except ValueError as error:
+        raise SetupError(str(error)) from None
+    runs: list[slow.SlowRun] = []
+    for name in names:
+        for target in targets:
+            if not target.speaks("stomp") or not target.speaks("mqtt"):
+                continue
+            try:
+                with serving(target, options) as (addresses, broker):
+                    if broker is None:
+                        continue
+                    bench = slow.Bench(
+                        target.spec,
+                        broker,
+                        LOADGEN,
+                        addresses["stomp"],
+                        addresses["mqtt"],
+                        (target.user, target.password),
+                        options.duration,
+                        options.rounds,
+                    )
+                    run = slow.measure(name, bench)
+            except BrokerStartError as error:
+                run = slow.SlowRun(target.spec.name, name, error=str(error))
+            runs.append(run)
+            console.print(escape(run.line()))
+    return runs
+
+
+def run_hostile(targets: Sequence[Target], options: argparse.Namespace) -> list[hostile.HostileRun]:
+    """Measure a second client beside each attack, on a Tidegate that has just started.
+
+    Raises: SetupError for an attack that there is not.
+    """
+    try:
+        names = hostile.choose(options.only)
+    except ValueError as error:
+        raise SetupError(str(error)) from None
+    runs: list[hostile.HostileRun] = []
+    for name in names:
+        state = fresh_state(options)
+        ports = Ports(*free_ports(3))
+        config = state / "bench.toml"
+        config.write_text(hostile.config(state / "data", ports))
+        command = [str(options.tidegate_command), "run", "--config", str(config)]
+        addresses = [Address("127.0.0.1", port) for port in (ports.mqtt, ports.stomp, ports.ws)]
+        try:
+            with running(command, options.work / "tidegate.log", addresses) as broker:
+                run = hostile.measure(name, broker, ports, options.duration)
+        except BrokerStartError as error:
+            run = hostile.HostileRun(name, error=str(error))
+        runs.append(run)
+        console.print(escape(run.line()))
+    missed = [run.attack for run in runs if not run.reached]
+    console.print(
+        f"goal p99 < {hostile.P99_GOAL_MS:g} ms, worst < {hostile.WORST_GOAL_MS:g} ms: "
+        + (f"[red]missed[/red] beside {', '.join(missed)}" if missed else "[green]reached[/green]")
+    )
+    return runs
+
+
+def run_sink(targets: Sequence[Target], options: argparse.Namespace) -> list[Figure]:
+    """Take the sink's figures; no broker but ours has one.
+
+    Raises: SetupError for a part or an engine that there is not.
+    """
+    engines = [name.strip() for name in options.engines.split(",") if name.strip()]
+    if unknown := [name for name in engines if name not in ENGINES]:
+        raise SetupError(f"no engine {', '.join(unknown)}; there are {', '.join(ENGINES)}")
+    try:
+        parts = sink.choose(options.only)
+    except ValueError as error:
+        raise SetupError(str(error)) from None
+    work = options.work / "sink"
+    bench = sink.SinkBench(
+        work,
+        options.tidegate_command,
+        LOADGEN,
+        engines,
+        options.messages,
+        options.duration,
+        options.rounds,
+        options.idle_hold,
+    )
+    figures: list[Figure] = []
+    for part in parts:
+        for figure in sink.measure(part, bench):
+            figures.append(figure)
+            console.print(escape(figure.line()), soft_wrap=True)
+    shutil.rmtree(work, ignore_errors=True)
+    return figures
+
+
+RunT = TypeVar("RunT", idle.IdleRun, retained.RetainedRun)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Load:
+    """How the load generator calls a protocol, and what it logs in with."""
+
+    name: str
+    login: tuple[str, ...]
+
+
+def run_each(
+    targets: Sequence[Target],
+    options: argparse.Namespace,
+    loads: Sequence[tuple[str, brokers.Protocol]],
+    one: Callable[[Target, BrokerProcess, Address, Load], RunT],
+) -> list[RunT]:
+    """Measure each load on each broker that we start, one after the other, fresh each time."""
+    runs: list[RunT] = []
+    for target in targets:
+        login = login_of(target)
+        for name, protocol in loads:
+            if not target.speaks(protocol) or (name == "mqtt5" and not target.spec.mqtt5):
+                continue
+            try:
+                with serving(target, options) as (addresses, broker):
+                    if broker is None:
+                        continue  # its processes are not ours to look at
+                    run = one(target, broker, addresses[protocol], Load(name, login))
+            except BrokerStartError as error:
+                console.print(f"{target.spec.name} [red]did not start: {escape(str(error))}[/red]")
+                continue
+            runs.append(run)
+            console.print(escape(run.line()))
+    return runs
+
+
+class _Run(Protocol):
+    """One measurement, a dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
+
+    @property
+    def broker(self) -> str: ...
+    @property
+    def error(self) -> str: ...
+    @property
+    def reached(self) -> bool:
+        """Its goals are met; True when it has none."""
+        ...
+
+
+def run_instead(
+    targets: Sequence[Target], options: argparse.Namespace, heading: Heading, path: Path
+) -> int | None:
+    """Measure what an option asks for instead of the loads, and write the result file.
+
+    Returns: the exit code; None when no option asks.
+    Raises: SetupError.
+    """
+    modes: list[tuple[str, bool, Callable[..., Sequence[_Run]]]] = [
+        ("idle", options.idle is not None, run_idle),
+        ("retained", options.retained is not None, run_retained),
+        ("pending", options.pending is not None, run_pending),
+        ("hostile", options.hostile, run_hostile),
+        ("slow", options.slow, run_slow),
+        ("sink", options.sink, run_sink),
+    ]
+    for name, is_asked, run in modes:
+        if is_asked:
+            runs = run(targets, options)
+            figures = [dataclasses.asdict(each) | {"reached": each.reached} for each in runs]
+            results.write(path, heading, **{name: figures})
+            console.print(f"results: {path}")
+            ours = [each for each in runs if each.broker in OURS]
+            missed = options.check_goals and not all(each.reached for each in ours)
+            return EXIT_MISSED if missed or any(each.error for each in ours) else 0
+    return None

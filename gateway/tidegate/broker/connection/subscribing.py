@@ -1,0 +1,224 @@
+"""How what a client subscribes to becomes a consumer and gets its list: found, made, or kept.
+
+What a connection does with its consumers then is :mod:`tidegate.broker.connection.serving`.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import msgspec
+
+from tidegate.broker.connection.client import Client
+from tidegate.broker.destinations import subscription_of
+from tidegate.broker.lists.pending_list import Consumer
+from tidegate.broker.lists.selector import compile_selector
+from tidegate.spi import (
+    AccessError,
+    FlowControlError,
+    RequestError,
+    SubscribeRequest,
+    Subscription,
+    names,
+)
+
+_log = logging.getLogger("tidegate.broker.connection")
+
+#: What an automatically acknowledged consumer is given in one turn at most when it states no
+#: prefetch: the socket's own flow control only acts between turns.
+AUTOMATIC_TURN_COUNT: Final = 1000
+
+
+# --- a new one ---------------------------------------------------------------------------------
+
+
+def subscribe(client: Client, request: SubscribeRequest) -> tuple[Consumer, bool]:
+    """Make the consumer of a request that was checked, on its list.
+
+    Returns: also whether a subscription with messages of its own was taken up.
+    Raises: RequestError, FlowControlError.
+    """
+    if names.is_queue(request.destination):
+        consumer, taken_up = _subscribe_queue(client, request), False
+    else:
+        consumer, taken_up = _subscribe_topic(client, request)
+    _attach_session(client, request)
+    return consumer, taken_up
+
+
+def _subscribe_queue(client: Client, request: SubscribeRequest) -> Consumer:
+    destinations = client.parts.destinations
+    consumer = _make_consumer(client, request, acknowledge=request.acknowledge)
+    if names.is_filter(request.destination):
+        destinations.watch_queues(names.name_of(request.destination), consumer)
+    else:
+        destinations.queue_list(request.destination, client.principal).attach(consumer)
+    return consumer
+
+
+def _subscribe_topic(client: Client, request: SubscribeRequest) -> tuple[Consumer, bool]:
+    destinations = client.parts.destinations
+    acknowledge = request.acknowledge and request.qos > 0
+    consumer = _make_consumer(client, request, acknowledge=acknowledge)
+    if request.share_group:
+        return consumer, _subscribe_shared(client, request, consumer)
+    durable = bool(request.durable_name and client.client_id)
+    if durable:
+        found = destinations.durable.get((client.key, request.durable_name))
+        if found is not None:
+            if found.consumers:
+                raise RequestError(
+                    f"durable subscription {request.durable_name!r} of client"
+                    f" {client.client_id!r} is in use by another connection"
+                )
+            if found.subscription is not None and (
+                (found.subscription.filter, found.subscription.selector)
+                == (request.destination, request.selector)
+            ):
+                destinations.update_subscription(found, client, request)
+                found.attach(consumer)
+                return consumer, True
+            # Another filter or selector under its name: the old one ends (JMS 2.0, 8.3.3).
+            destinations.remove_subscription(found, "another filter or selector took its name")
+    is_stored = (durable or acknowledge) and not names.is_temporary(request.destination)
+    pending_list = destinations.add_subscription(
+        client, request, is_stored=is_stored, durable=durable
+    )
+    pending_list.attach(consumer)
+    return consumer, False
+
+
+def _subscribe_shared(client: Client, request: SubscribeRequest, consumer: Consumer) -> bool:
+    """The group has one list for all its members, whatever QoS each of them wants."""
+    destinations = client.parts.destinations
+    group = (client.principal, request.share_group, request.destination)
+    found = destinations.shared.get(group)
+    taken_up = found is not None
+    if found is None:
+        whole = msgspec.structs.replace(request, qos=2, no_local=False, options={})
+        found = destinations.add_subscription(client, whole, is_stored=True, durable=False)
+    elif found.matches is not consumer.matches:
+        raise RequestError(
+            f"share group {request.share_group!r} has another selector for {request.destination!r}"
+        )
+    found.attach(consumer)
+    return taken_up
+
+
+def _make_consumer(client: Client, request: SubscribeRequest, *, acknowledge: bool) -> Consumer:
+    parts = client.parts
+    policy = parts.destinations.policy(request.destination)
+    default = policy.prefetch_count if acknowledge else AUTOMATIC_TURN_COUNT
+    return Consumer(
+        client,
+        request.key,
+        request.destination,
+        subscription_name=request.durable_name or request.key,
+        acknowledge=acknowledge,
+        prefetch_count=request.prefetch_count or default,
+        prefetch_bytes=request.prefetch_bytes or policy.prefetch_bytes,
+        matches=compile_selector(request.selector),
+        allows=parts.access.allows(client, request.destination),
+        acknowledges_all=client.rules.acknowledges_unstored,
+    )
+
+
+def _attach_session(client: Client, request: SubscribeRequest) -> None:
+    """A stored session takes up a queue or shared subscription again when it comes back."""
+    is_shared = request.share_group or names.is_queue(request.destination)
+    session = client.session
+    if request.durable_name and is_shared and session is not None:
+        kept = subscription_of(0, client, request, durable=True)
+        client.parts.sessions.attach(session, kept)
+
+
+# --- one that is repeated ----------------------------------------------------------------------
+
+
+def is_kept(client: Client, consumer: Consumer, request: SubscribeRequest) -> bool:
+    """A repeated subscription keeps its list, what is pending and what is in flight
+    [MQTT-3.8.4-3]; only one that begins or ceases to be stored starts anew."""
+    matches = compile_selector(request.selector)
+    if names.is_queue(consumer.destination):
+        return consumer.matches is matches
+    if request.share_group:
+        return True
+    pending_list = consumer.first_list
+    if pending_list.matches is not matches:
+        return False
+    is_durable = bool(request.durable_name and client.client_id)
+    subscription = pending_list.subscription
+    if subscription is None:
+        return not is_durable and not (request.acknowledge and request.qos > 0)
+    return subscription.durable == is_durable
+
+
+def update(client: Client, consumer: Consumer, request: SubscribeRequest) -> None:
+    """Go on with *consumer* as *request* says, which repeats its subscription."""
+    is_topic = names.is_topic(consumer.destination)
+    acknowledge = request.acknowledge and (request.qos > 0 or not is_topic)
+    fresh = _make_consumer(client, request, acknowledge=acknowledge)
+    consumer.acknowledge = fresh.acknowledge
+    consumer.acknowledges_all = fresh.acknowledges_all
+    consumer.prefetch_count = fresh.prefetch_count
+    consumer.prefetch_bytes = fresh.prefetch_bytes
+    consumer.allows = fresh.allows
+    if is_topic and not request.share_group:
+        client.parts.destinations.update_subscription(consumer.first_list, client, request)
+    _attach_session(client, request)
+
+
+# --- one of a session that comes back ----------------------------------------------------------
+
+
+def request_of(client: Client, subscription: Subscription) -> SubscribeRequest:
+    """What asked for a subscription of the session, but for retained messages."""
+    return SubscribeRequest(
+        key=subscription.name,
+        destination=subscription.filter,
+        durable_name=subscription.name,
+        acknowledge=subscription.qos > 0,
+        qos=subscription.qos,
+        share_group=subscription.share_group,
+        prefetch_count=client.prefetch_count,
+        options=subscription.options,
+        selector=subscription.selector,
+    )
+
+
+def may_resume(client: Client, request: SubscribeRequest) -> bool:
+    """Tell whether the client may still have it; the log says why not. A queue is made by that."""
+    parts = client.parts
+    try:
+        parts.access.check_subscribe(client, request)
+        if is_one_queue(request):  # it may have been deleted meanwhile
+            parts.destinations.check_creatable(request.destination)
+            parts.destinations.queue_list(request.destination, client.principal)
+    except (AccessError, RequestError, FlowControlError) as error:
+        _log.warning(
+            "peer=%s client=%r subscription not resumed: %s",
+            client.address,
+            client.client_id,
+            error,
+        )
+        return False
+    return True
+
+
+def resume(client: Client, subscription: Subscription, request: SubscribeRequest) -> Consumer:
+    """Make the consumer of one that the client may have, on its list."""
+    if names.is_queue(subscription.filter):
+        return _subscribe_queue(client, request)
+    consumer = _make_consumer(client, request, acknowledge=request.acknowledge)
+    if subscription.share_group:
+        _subscribe_shared(client, request, consumer)
+    else:
+        lists = client.parts.destinations.lists_of(client.key)
+        lists[subscription.name].attach(consumer)
+    return consumer
+
+
+def is_one_queue(request: SubscribeRequest) -> bool:
+    """It is for a queue, and not for all that a filter covers."""
+    return names.is_queue(request.destination) and not names.is_filter(request.destination)

@@ -1,0 +1,208 @@
+"""Who loses messages, has them refused, or stops its producers, because a list is at its limit.
+
+Told once while it lasts, and once when it is over: in the log, to plugins, and as metrics. However many lists
+there are, the log gets ``LINES_MAX`` lines a second at most, and a metric names ``WORST_MAX`` of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import nlargest
+from typing import Final
+
+from tidegate.broker.lists.pending_list import PendingList
+from tidegate.spi import ListOverflow
+
+_log = logging.getLogger("tidegate.broker.limit")
+
+_NOBODY: Final = "none"
+
+#: Lines a second in the log: what an operator can read, and a disk hardly notices.
+LINES_MAX: Final = 20
+
+#: Lists that ``overflow.worst`` names.
+WORST_MAX: Final = 10
+
+#: Lists that have lost messages since the last look, as far as they are remembered: a subscriber each, of a topic.
+_LOST_MAX: Final = 10_000
+
+
+def _unheard(_: ListOverflow) -> None:
+    """No plugin wants to know."""
+
+
+@dataclass(slots=True, eq=False)
+class Overflows:
+    """Of all lists together.
+
+    Call :meth:`look` every second.
+
+    Attributes:
+        announce: told of each overflow when it begins and when it is over; must not raise.
+        lists: that are at their limits now.
+        dropped, dead_lettered, refused: messages, since the start.
+        last: whose overflow began last.
+        worst: of the lists that there are those that have lost most, with how many.
+    """
+
+    announce: Callable[[ListOverflow], None] = _unheard
+    lists: int = 0
+    dropped: int = 0
+    dead_lettered: int = 0
+    refused: int = 0
+    last: str = _NOBODY
+    worst: str = _NOBODY
+    _lines: int = 0
+    _lost: dict[PendingList, Overflow] = field(default_factory=dict["PendingList", "Overflow"])
+
+    def log(self, level: int, text: str, *values: object) -> None:
+        """A line about one list, unless there were too many of them just now."""
+        self._lines += 1
+        if self._lines <= LINES_MAX:
+            _log.log(level, text, *values)
+
+    def lost(self, pending_list: PendingList, overflow: Overflow, count: int) -> None:
+        """So many messages are lost to a list."""
+        self.dropped += count
+        pending_list.lost += count
+        if len(self._lost) < _LOST_MAX:
+            self._lost[pending_list] = overflow
+
+    def look(self) -> None:
+        """A second is over."""
+        if self._lines > LINES_MAX:
+            _log.warning(
+                "lists=%d dropped=%d refused=%d: %d more lines like these are left out",
+                self.lists,
+                self.dropped,
+                self.refused,
+                self._lines - LINES_MAX,
+            )
+        self._lines = 0
+        there = [item for item in self._lost if not item.is_removed]
+        worst = nlargest(WORST_MAX, there, key=lambda item: item.lost)
+        self._lost = {item: self._lost[item] for item in worst}
+        texts = [f"{overflow.name()} lost={item.lost}" for item, overflow in self._lost.items()]
+        self.worst = "\n".join(texts) or _NOBODY
+
+    def snapshot(self) -> dict[str, int | str]:
+        """By metric."""
+        return {
+            "overflow.lists": self.lists,
+            "overflow.dropped": self.dropped,
+            "overflow.dead_lettered": self.dead_lettered,
+            "overflow.refused": self.refused,
+            "overflow.last": self.last,
+            "overflow.worst": self.worst,
+        }
+
+
+class Overflow:
+    """Of one list. Attributes: is_on: it has begun and is not over."""
+
+    __slots__ = ("_act", "_all", "_dead_lettered", "_dropped", "_list", "_refused", "is_on")
+
+    def __init__(self, overflows: Overflows, pending_list: PendingList, act: str) -> None:
+        self._all = overflows
+        self._list = pending_list
+        self._act = act
+        self._dropped = self._dead_lettered = self._refused = 0
+        self.is_on = False
+
+    def dropped(self, count: int, limit: str) -> None:
+        """So many messages are lost to this list."""
+        self._dropped += count
+        self._all.lost(self._list, self, count)
+        self.begin(limit, "dropped")
+
+    def dead_lettered(self, count: int, limit: str) -> None:
+        """So many were moved to the dead-letter queue; negative: were not after all."""
+        self._all.dead_lettered += count
+        if count > 0 or self.is_on:  # the list may be gone by then
+            self._dead_lettered += count
+            self.begin(limit, "moved to the dead letter queue")
+
+    def refused(self, limit: str, what: str) -> None:
+        """A publish does not go through."""
+        self._refused += 1
+        self._all.refused += 1
+        self.begin(limit, what)
+
+    def begin(self, limit: str, what: str) -> None:
+        """*what* happens to messages from now on. Args: limit: the one that was reached."""
+        if self.is_on:
+            return
+        self.is_on = True
+        self._all.lists += 1
+        name = self.name()
+        self._all.last = name
+        who = "consumers take" if self._list.is_queue else "its client takes"
+        self._all.log(
+            logging.WARNING,
+            "%s limit=%s overflow=%s: messages are %s until %s some",
+            name,
+            limit,
+            self._act,
+            what,
+            who,
+        )
+        self._all.announce(self._told(is_over=False))
+
+    def end(self) -> None:
+        """There is room again, or the list is gone."""
+        if not self.is_on:
+            return
+        self._all.log(
+            logging.INFO,
+            "%s dropped=%d dead_lettered=%d refused=%d: there is room again",
+            self.name(),
+            self._dropped,
+            self._dead_lettered,
+            self._refused,
+        )
+        told = self._told(is_over=True)
+        self.is_on = False
+        self._all.lists -= 1
+        self._dropped = self._dead_lettered = self._refused = 0
+        self._all.announce(told)
+
+    def _told(self, *, is_over: bool) -> ListOverflow:
+        name, client_id, principal = self._whose()
+        return ListOverflow(
+            destination=self._list.destination,
+            subscription=name,
+            client_id=client_id,
+            principal=principal,
+            overflow=self._act,
+            dropped=self._dropped,
+            dead_lettered=self._dead_lettered,
+            refused=self._refused,
+            is_over=is_over,
+        )
+
+    def _whose(self) -> tuple[str, str, str]:
+        """Of a subscription: its name or that of its share group, client id and principal."""
+        subscription, consumers = self._list.subscription, self._list.consumers
+        if subscription is not None:
+            name = subscription.share_group or subscription.name
+            return name, subscription.client_id, subscription.owner
+        if consumers and not self._list.is_queue:
+            return consumers[0].key, consumers[0].client.client_id, consumers[0].client.principal
+        return "", "", ""
+
+    def name(self) -> str:
+        """What the log calls the list."""
+        subscription = self._list.subscription
+        name, client_id, principal = self._whose()
+        if subscription is None:
+            where = f"destination={self._list.destination!r}"
+            if not name:
+                return where
+            return f"{where} subscription={name!r} client={client_id!r} principal={principal!r}"
+        if subscription.share_group:
+            who = f"subscription={name!r} filter={subscription.filter!r}"
+        else:
+            who = f"subscription={name!r} client={client_id!r}"
+        return f"{who} principal={principal!r}"

@@ -1,0 +1,178 @@
+"""What the lists of queues and those of subscriptions are made with, and how they end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from tidegate.broker.limits.accounts import Account, Accounts, Counted
+from tidegate.broker.limits.list_limits import ListLimits
+from tidegate.broker.lists.pending_list import PendingList
+from tidegate.broker.turn.flow import Flow, Tasks
+from tidegate.broker.unstored.spool import ListSpool, Share
+from tidegate.broker.unstored.store import SpoolingStore
+from tidegate.config import (
+    CURSOR_UNSTORED_DEFAULT,
+    SPOOLED,
+    DestinationPolicy,
+    PolicyMap,
+)
+from tidegate.spi import (
+    CursorContext,
+    CursorFactory,
+    CursorFeed,
+    FeedTotals,
+    Held,
+    PendingCursor,
+    StoredMessage,
+    names,
+    text_bytes,
+)
+
+#: What a pending list with its cursor takes in memory, a level of its name in the tree of filters, and
+#: a selector when it is compiled, by its length; measured over 10,000 and rounded up.
+LIST_BYTES: Final = 3000
+LEVEL_BYTES: Final = 350
+SELECTOR_FACTOR: Final = 20
+
+
+class Lists:
+    """See the module.
+
+    Args:
+        cursors: cursor factories by the name that policies use.
+        policies: of which a destination has the most specific.
+        temporary_directory: for cursors that spool; exists and is empty.
+
+    Attributes:
+        charged: all lists there are, each with who is charged with it.
+        feeds: where all of them are fed from.
+        spooling: has what is not stored of queues; None when all of every queue is.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        tasks: Tasks,
+        limits: ListLimits,
+        accounts: Accounts,
+        *,
+        cursors: Mapping[str, CursorFactory],
+        policies: Sequence[DestinationPolicy],
+        temporary_directory: Path,
+    ) -> None:
+        self.charged: dict[PendingList, tuple[Account, Counted, int]] = {}
+        self._accounts = accounts
+        self._limits = limits
+        self._store = flow.store
+        self._writer = flow.writer
+        self._flow = flow
+        self._tasks = tasks
+        self._cursors = cursors
+        self._policies = PolicyMap(policies)
+        self._temporary_directory = temporary_directory
+        self._unstored_ids = count(-1, -1)
+        self.feeds = FeedTotals()
+        self.spooling: SpoolingStore | None = None
+
+    def policy(self, destination: str) -> DestinationPolicy:
+        """The policy of a canonical destination or filter: the most specific that matches."""
+        return self._policies.of(destination)
+
+    def _charge(self, made: PendingList, account: Account, what: Counted, size: int) -> None:
+        self.charged[made] = account, what, size
+        account.recount(what, 1)
+        account.add(Held.QUEUES if what is Counted.QUEUES else Held.SUBSCRIPTIONS, size)
+
+    def _discharge(self, gone: PendingList) -> None:
+        account, what, size = self.charged.pop(gone, (None, Counted.QUEUES, 0))
+        if account is not None:
+            account.recount(what, -1)
+            account.add(Held.QUEUES if what is Counted.QUEUES else Held.SUBSCRIPTIONS, -size)
+
+    def pages(self, destination: str, *, is_stored: bool) -> bool:
+        """A list of *destination*, or of a filter, may have more than what is in memory: its producers
+        need not wait for its consumers."""
+        cursor = self._cursor_of(destination, is_stored=is_stored)
+        return cursor.needs_store or cursor.spools
+
+    def _cursor_of(self, destination: str, *, is_stored: bool) -> CursorFactory:
+        policy, name = self.policy(destination), ""
+        if not is_stored:
+            name = policy.subscriber_cursor
+        elif names.is_topic(destination):
+            name = policy.durable_cursor
+        found = self._cursors[name or policy.cursor]
+        if found.needs_store and not is_stored:
+            return self._cursors[CURSOR_UNSTORED_DEFAULT]
+        return found
+
+    def _make_cursor(self, destination: str, list_id: int, messages: int) -> PendingCursor:
+        store, policy = self._store, self.policy(destination)
+        is_stored = list_id > 0
+        factory = self._cursor_of(destination, is_stored=is_stored)
+
+        async def read_page(after: int, limit: int, bytes_max: int) -> Sequence[StoredMessage]:
+            return await store.page_in(list_id, after, limit, bytes_max)
+
+        return factory.create(
+            CursorContext(
+                destination=destination,
+                read_page=read_page if is_stored else None,
+                recovered_count=messages,
+                memory_limit_bytes=policy.memory_limit,
+                memory_limit_messages=policy.memory_messages,
+                page_count=policy.page_count,
+                page_bytes=policy.page_bytes,
+                temporary_directory=self._temporary_directory,
+                temporary_limit_bytes=policy.temporary_limit,
+                shared_memory=(
+                    self._accounts.stored_memory
+                    if factory.needs_store
+                    else self._accounts.unstored_memory
+                ),
+                temporary_space=self._accounts.temporary,
+                memory_high_water_percent=(
+                    100 if factory.needs_store else policy.cursor_memory_high_water_mark
+                ),
+                has_room=lambda: self._flow.has_room(list_id),
+                feed=CursorFeed(self._writer.now, self.feeds),
+            )
+        )
+
+    def _spool_of(self, destination: str, list_id: int) -> ListSpool | None:
+        """Where a stored queue's messages go that need not be; None: into the store."""
+        policy = self.policy(destination)
+        if self.spooling is None or policy.non_persistent != SPOOLED:
+            return None
+        share = Share(
+            self._accounts.unstored_memory,
+            policy.memory_limit,
+            policy.memory_messages,
+            policy.cursor_memory_high_water_mark,
+        )
+        return self.spooling.begin(
+            list_id,
+            destination,
+            share,
+            policy.temporary_limit,
+            lambda: self._flow.has_room(list_id),
+        )
+
+    def _remove_list(self, pending_list: PendingList) -> None:
+        """The list takes and hands out nothing any more; its cursor is closed."""
+        pending_list.end()
+        self._discharge(pending_list)
+        self._flow.forget_list(pending_list)
+        # Never cancelled: what it spooled must go.
+        name = f"close cursor {pending_list.destination}"
+        self._tasks.spawn(pending_list.cursor.close(), name, is_closer=True)
+
+
+def list_bytes(destination: str, selector: str = "") -> int:
+    """What a list takes in memory with its place in the trees of names, without any messages."""
+    levels = destination.count(".") + 1
+    size = LIST_BYTES + 2 * text_bytes(destination) + LEVEL_BYTES * levels
+    return size + SELECTOR_FACTOR * len(selector)

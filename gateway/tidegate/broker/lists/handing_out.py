@@ -1,0 +1,154 @@
+"""What comes between a list and its consumers: pages that are read first, messages that they are not
+given after all, and those that are handed out past the list.
+
+Whether a message has expired, and whether who subscribed with a filter that is broader than its right
+may have it, is asked when it is handed out: what waited is judged by the time and the rights of now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from tidegate.broker.lists.leaving import take_off
+from tidegate.broker.lists.pending_list import Consumer, PendingList, Surroundings
+from tidegate.plugin_exit import FAILURES, Exit, failure_of
+from tidegate.spi import MESSAGE_OVERHEAD_BYTES, Outcome, StoredMessage
+
+_log = logging.getLogger("tidegate.broker.pending_list")
+
+#: How long after a page could not be read it is tried again: consumers wait for it.
+PAGE_RETRY_S: Final = 5.0
+
+
+async def page_in(pending_list: PendingList) -> None:
+    """Have the list's cursor read a page, however often that fails; the list goes on then."""
+    while not pending_list.is_removed:
+        try:
+            await pending_list.cursor.page_in()
+            break
+        except FAILURES as error:  # whatever a store raises: consumers wait for it
+            await wait_after(error, pending_list, _log)
+    pending_list.paged_in()
+
+
+async def wait_after(
+    error: Exception | Exit, pending_list: PendingList, log: logging.Logger
+) -> None:
+    """A page of the list could not be read: log it, and wait before it is tried again."""
+    log.error("destination=%s page_in=failed: %s", pending_list.destination, failure_of(error))
+    await asyncio.sleep(PAGE_RETRY_S)
+
+
+def permitted(
+    around: Surroundings,
+    pending_list: PendingList,
+    consumer: Consumer,
+    messages: Sequence[StoredMessage],
+    now: int,
+) -> Sequence[StoredMessage] | None:
+    """What *consumer* may be given of *messages*, which were just taken from the list's cursor.
+
+    What it may not is for another member of the group who may; when nobody may who is there, it
+    leaves the list.
+
+    Returns: None when one who may has no room just now: everything from that message on is in the
+        list again, and what comes before it was handed over.
+    """
+    allows = consumer.allows
+    if allows is None:
+        return messages
+    if all(map(allows, {stored.message.destination for stored in messages})):
+        return messages
+    found: list[StoredMessage] = []
+    refused: list[StoredMessage] = []
+    for index, stored in enumerate(messages):
+        destination = stored.message.destination
+        if allows(destination):
+            found.append(stored)
+            continue
+        others = [
+            item
+            for item in pending_list.consumers
+            if item is not consumer and may_be_for(item, destination)
+        ]
+        if not others:
+            refused.append(stored)
+            continue
+        other = next((item for item in others if item.room() > 0), None)
+        if other is None:
+            _discard(around, pending_list, refused)
+            if found:
+                pending_list.hand_over(consumer, found, now)
+            pending_list.cursor.put_back(messages[index:])
+            return None
+        pending_list.hand_over(other, (stored,), now)
+    _discard(around, pending_list, refused)
+    return found
+
+
+def may_be_for(consumer: Consumer, destination: str) -> bool:
+    """*consumer* may have it, or that is not decided yet since rights have changed."""
+    return consumer.client.is_undecided or consumer.allows is None or consumer.allows(destination)
+
+
+def without_expired(
+    around: Surroundings, pending_list: PendingList, messages: Sequence[StoredMessage], now: int
+) -> Sequence[StoredMessage]:
+    """Those of *messages*, which nobody was handed just now, that have not expired.
+
+    The others leave the list, but for those that a session has half sent (QoS 2): these go on.
+    """
+    expired = {m.sequence for m in messages if 0 < m.message.expires_at <= now}
+    if expired and pending_list.subscription is not None:
+        expired -= around.half_sent(pending_list.subscription, messages)
+    if not expired:
+        return messages
+    if pending_list.is_stored:
+        gone = [m for m in messages if m.sequence in expired]
+        take_off(around.writer, pending_list, gone, Outcome.EXPIRED)
+    return [m for m in messages if m.sequence not in expired]
+
+
+def now_or_never(
+    around: Surroundings,
+    pending_list: PendingList,
+    consumer: Consumer,
+    messages: Sequence[StoredMessage],
+) -> None:
+    """Hand out messages that are not stored for a list that is (QoS 0, to a subscription of QoS 1).
+
+    They have no place in its stored order, and at most once is all that was asked (MQTT 3.1.1
+    section 4.3.1). A client that acknowledges all it is given has them in flight, of the list
+    *nowhere*, which forgets what comes back. Since rights have changed they wait until it is decided
+    what the client may have.
+    """
+    client = consumer.client
+    if client.is_undecided:
+        size = sum(message.size + MESSAGE_OVERHEAD_BYTES for message in messages)
+        if not client.hold_back(partial(pending_list.offer_direct, messages), size):
+            around.count_dropped(pending_list, len(messages))
+        return
+    allows = consumer.allows
+    if allows is not None:
+        messages = [item for item in messages if allows(item.message.destination)]
+    room = len(messages) if client.is_writable else 0
+    if room and consumer.acknowledges_all:
+        room = max(0, min(room, consumer.room()))
+        consumer.hold(messages[:room], around.nowhere, around.writer.now())
+    if room:
+        around.sent += room
+        client.deliver(consumer, messages[:room])
+    if room < len(messages):
+        around.count_dropped(pending_list, len(messages) - room)
+
+
+def _discard(
+    around: Surroundings, pending_list: PendingList, messages: list[StoredMessage]
+) -> None:
+    if messages and pending_list.is_stored:
+        reason = "nobody there may have it"
+        take_off(around.writer, pending_list, messages, Outcome.DROPPED, reason)

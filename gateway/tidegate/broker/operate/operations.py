@@ -1,0 +1,338 @@
+"""The operator's contract, as the broker keeps it: who may, what happens, and who is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from tidegate.broker.core import BrokerCore
+from tidegate.broker.lists.pending_list import PendingList
+from tidegate.broker.operate.over_messages import OverMessages, durable
+from tidegate.broker.operate.pausing import NOT_STORED, Pausing
+from tidegate.broker.operate.replaying import Replaying
+from tidegate.broker.operate.views import Views, no_such
+from tidegate.broker.publish.access import Rights
+from tidegate.broker.publish.system_topics import is_system
+from tidegate.spi import (
+    Action,
+    AuditKind,
+    ConnectionEndedError,
+    Identity,
+    RequestError,
+    StoreError,
+    names,
+)
+from tidegate.spi.operate import (
+    CopyMessages,
+    CreateDestination,
+    DeleteDestination,
+    DestinationDetails,
+    DestinationPage,
+    Done,
+    ListDestinations,
+    ListSinks,
+    MoveMessages,
+    PauseDestination,
+    PurgeDestination,
+    ResumeDestination,
+    ShowDestination,
+    ShowSink,
+    Side,
+    SinkDetails,
+    SinkList,
+    SinkStatus,
+)
+from tidegate.spi.replay import (
+    AskDestinations,
+    BeginReplay,
+    ForgetReplay,
+    PublishReplayed,
+    Replay,
+    Verdicts,
+)
+
+#: Destinations asked about before others have their turn: an authorizer may take some microseconds for each.
+_ASKED_AT_ONCE: Final = 50
+
+_AGAIN: Final = "No queue is there any more; the next client that uses it makes it anew."
+
+
+@dataclass(slots=True)
+class _Asking:
+    """Who asks, for access control; what it may do is asked anew for each request."""
+
+    identity: Identity
+    address: str = ""
+    rights: Rights = field(default_factory=Rights)
+
+    @property
+    def principal(self) -> str:
+        return self.identity.principal
+
+
+class Operations:
+    """A :class:`tidegate.spi.operate.Operator` on a broker that runs; on its event loop."""
+
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
+        self._views = Views(core.store, core.destinations, core.publisher)
+        self._over = OverMessages(core.flow, core.publisher)
+        self._pausing = Pausing(core)
+        self._replaying = Replaying(core)
+
+    # --- seeing ----------------------------------------------------------------------------------
+
+    async def list_destinations(self, who: Identity, request: ListDestinations) -> DestinationPage:
+        """See Operator."""
+        self._authorize(who)
+        return await self._views.page(request)
+
+    async def show_destination(self, who: Identity, request: ShowDestination) -> DestinationDetails:
+        """See Operator."""
+        self._authorize(who)
+        details = await self._views.details(request.destination)
+        try:
+            self._core.writer.check_writable()
+        except StoreError as error:
+            return msgspec.structs.replace(details, refused=str(error))
+        return details
+
+    async def list_sinks(self, who: Identity, request: ListSinks) -> SinkList:
+        """See Operator."""
+        self._authorize(who)
+        return SinkList(tuple(map(_with_last_problem, await self._sinks())))
+
+    async def show_sink(self, who: Identity, request: ShowSink) -> SinkDetails:
+        """See Operator."""
+        self._authorize(who)
+        found = {status.name: status for status in await self._sinks()}
+        if request.sink not in found:
+            known = ", ".join(found) or "none"
+            raise RequestError(f"there is no sink {request.sink!r}; there are: {known}")
+        return SinkDetails(found[request.sink])
+
+    async def _sinks(self) -> list[SinkStatus]:
+        return await self._core.acknowledged_log.statuses(self._core.writer.now())
+
+    # --- making and ending -----------------------------------------------------------------------
+
+    async def create_destination(self, who: Identity, request: CreateDestination) -> Done:
+        """See Operator."""
+        core, destination = self._core, request.destination
+        self._authorize(who, (Action.CREATE, destination))
+        if not names.is_queue(destination):
+            raise RequestError(
+                f"{destination!r} is no queue; topics are there as soon as somebody uses them"
+            )
+        if names.is_temporary(destination):
+            raise RequestError("temporary queues are made by their connections")
+        if destination in core.destinations.queues:
+            return Done(note="It was there already.")
+        core.writer.check_writable()
+        core.publisher.resolve(destination)
+        await durable(core.flow)
+        self._tell(who, Action.CREATE, destination, "created")
+        return Done(count=1)
+
+    async def delete_destination(self, who: Identity, request: DeleteDestination) -> Done:
+        """See Operator."""
+        core, destination = self._core, request.destination
+        self._authorize(who, (Action.DELETE, destination))
+        pending_list = self._queue(destination)
+        self._check_deletable(pending_list, request)
+        core.writer.check_writable(adds=False)
+        await durable(core.flow)  # what was published before is there
+        is_empty = not await core.store.page_in(pending_list.id, 0, 1, 1)
+        if pending_list.is_removed:
+            raise no_such(destination)
+        self._check_deletable(pending_list, request)
+        if not request.with_messages and (
+            pending_list.cursor.size or not is_empty or core.writer.is_adding(pending_list)
+        ):
+            raise RequestError(
+                f"{destination} is not empty; purge it or move its messages, or ask for it to be"
+                " deleted with its messages"
+            )
+        self._end_consumers(pending_list)
+        lost = pending_list.cursor.size
+        core.publisher.pause(destination, is_paused=False)
+        core.destinations.remove_queue(destination, "its queue was deleted")
+        self._tell(who, Action.DELETE, destination, f"deleted with {lost} pending messages")
+        await durable(core.flow)
+        return Done(count=lost, note=_AGAIN)
+
+    @staticmethod
+    def _check_deletable(pending_list: PendingList, request: DeleteDestination) -> None:
+        consumers = len(pending_list.all_consumers())
+        if consumers and not request.with_consumers:
+            raise RequestError(
+                f"{request.destination} has {consumers} consumers; end them, or ask for it to be"
+                " deleted with its consumers"
+            )
+
+    def _end_consumers(self, pending_list: PendingList) -> None:
+        """Who subscribed to it by name would wait for ever: its connection ends."""
+        own = [
+            item
+            for item in pending_list.all_consumers()
+            if item.destination == pending_list.destination
+        ]
+        if not own:
+            return
+        error = ConnectionEndedError(
+            "administrative", f"{pending_list.destination} was deleted by an operator"
+        )
+        for connection in list(self._core.connections):
+            if any(connection.consumers.get(item.key) is item for item in own):
+                connection.end(error)
+
+    # --- pausing ---------------------------------------------------------------------------------
+
+    async def pause_destination(self, who: Identity, request: PauseDestination) -> Done:
+        """See Operator."""
+        return await self._pause(who, request.destination, request.sides, is_paused=True)
+
+    async def resume_destination(self, who: Identity, request: ResumeDestination) -> Done:
+        """See Operator."""
+        return await self._pause(who, request.destination, request.sides, is_paused=False)
+
+    async def _pause(
+        self, who: Identity, destination: str, sides: Sequence[Side], *, is_paused: bool
+    ) -> Done:
+        self._authorize(who)
+        if not sides:
+            raise RequestError("say whom: producers, consumers or both")
+        pending_list: PendingList | None = None
+        if names.is_queue(destination) or Side.CONSUMERS in sides:
+            pending_list = self._queue(destination)
+        else:
+            self._check_topic(destination)
+        is_stored = await self._pausing.change(
+            destination, pending_list, sides, is_paused=is_paused
+        )
+        whom = " and ".join(side.value for side in sides)
+        self._tell(who, Action.ADMIN, destination, f"{'paused' if is_paused else 'resumed'} {whom}")
+        return Done(note="" if is_stored else NOT_STORED)
+
+    @staticmethod
+    def _check_topic(destination: str) -> None:
+        if not names.is_topic(destination):
+            raise RequestError(f"{destination!r} is neither a queue nor a topic")
+        try:
+            names.check_name(names.name_of(destination))
+        except ValueError as error:
+            raise RequestError(str(error)) from None
+        if is_system(destination):
+            raise RequestError("only the gateway itself publishes there")
+
+    # --- messages --------------------------------------------------------------------------------
+
+    async def purge_destination(self, who: Identity, request: PurgeDestination) -> Done:
+        """See Operator."""
+        destination = request.destination
+        self._authorize(who, (Action.DELETE, destination))
+        done = await self._over.purge(self._queue(destination), request)
+        self._tell(who, Action.DELETE, destination, f"purged {done.count} messages")
+        return done
+
+    async def move_messages(self, who: Identity, request: MoveMessages) -> Done:
+        """See Operator."""
+        source, target = self._ends(who, request, Action.CONSUME)
+        done = await self._over.move(source, target, request)
+        text = f"moved {done.count} messages to {target.destination}"
+        self._tell(who, Action.CONSUME, source.destination, text)
+        return done
+
+    async def copy_messages(self, who: Identity, request: CopyMessages) -> Done:
+        """See Operator."""
+        source, target = self._ends(who, request, Action.BROWSE)
+        done = await self._over.copy(source, target, request)
+        text = f"copied {done.count} messages to {target.destination}"
+        self._tell(who, Action.BROWSE, source.destination, text)
+        return done
+
+    def _ends(
+        self, who: Identity, request: MoveMessages | CopyMessages, action: Action
+    ) -> tuple[PendingList, PendingList]:
+        destination, target = request.destination, request.target
+        self._authorize(who, (action, destination), (Action.PUBLISH, target))
+        if destination == target:
+            raise RequestError("source and target are the same queue")
+        return self._queue(destination), self._queue(target)
+
+    # --- publishing again ------------------------------------------------------------------------
+
+    async def begin_replay(self, who: Identity, request: BeginReplay) -> Replay:
+        """See Operator."""
+        self._authorize(who)
+        replay = await self._replaying.begin(request)
+        text = f"{'began' if replay.is_new else 'goes on with'} the replay {request.replay}"
+        self._tell(who, Action.ADMIN, "", f"{text} at {replay.count} messages")
+        return replay
+
+    async def publish_replayed(self, who: Identity, request: PublishReplayed) -> Replay:
+        """See Operator. The right PUBLISH is asked for each destination, CREATE for a new queue."""
+        self._authorize(who)
+        before = {item.destination for item in request.messages[:1]}
+        replay = await self._replaying.publish(_Asking(who, who.address), request)
+        others = {item.destination for item in request.messages} - before
+        text = f"the replay {request.replay} has published {replay.count} messages"
+        if others:
+            text += f", the last ones to {len(others)} other destinations, too"
+        self._tell(who, Action.PUBLISH, next(iter(before), ""), text)
+        return replay
+
+    async def forget_replay(self, who: Identity, request: ForgetReplay) -> Done:
+        """See Operator."""
+        self._authorize(who)
+        was_there = await self._replaying.forget(request.replay)
+        self._tell(who, Action.ADMIN, "", f"forgot the replay {request.replay}")
+        return Done(count=int(was_there))
+
+    async def ask_destinations(self, who: Identity, request: AskDestinations) -> Verdicts:
+        """See Operator."""
+        self._authorize(who)
+        asking = _Asking(who, who.address)
+        problems: dict[str, str] = {}
+        for number, destination in enumerate(request.destinations, 1):
+            problem = await self._replaying.check_destination(asking, destination)
+            if problem:
+                problems[destination] = problem
+            if not number % _ASKED_AT_ONCE:
+                await asyncio.sleep(0)
+        return Verdicts(problems)
+
+    # --- all of them -----------------------------------------------------------------------------
+
+    def _authorize(self, who: Identity, *more: tuple[Action, str]) -> None:
+        """Raises: AccessError, which auditors are told of."""
+        access, asking = self._core.access, _Asking(who, who.address)
+        access.authorize(asking, Action.ADMIN, "")
+        for action, destination in more:
+            access.authorize(asking, action, destination)
+
+    def _tell(self, who: Identity, action: Action, destination: str, text: str) -> None:
+        self._core.access.audit(AuditKind.OPERATED, who, action, destination, detail=text)
+
+    def _queue(self, destination: str) -> PendingList:
+        """Raises: RequestError when it is no queue, or a temporary one."""
+        if not names.is_queue(destination):
+            raise RequestError(f"{destination!r} is no queue, and this is for queues only")
+        found = self._core.destinations.queues.get(destination)
+        if found is None:
+            raise no_such(destination)
+        if not found.is_stored:
+            raise RequestError(
+                f"{destination} is a temporary queue: it is its connection's alone, and ends with it"
+            )
+        return found
+
+
+def _with_last_problem(status: SinkStatus) -> SinkStatus:
+    health = dataclasses.replace(status.health, problems=status.health.problems[:1])
+    return msgspec.structs.replace(status, health=health)

@@ -1,0 +1,288 @@
+"""Going over the messages of a queue, to purge, move or copy them.
+
+A page is read from the store, and what is wanted of it is *claimed* from the cursor, as for a consumer with
+a selector: whoever claims has the message alone, and what a consumer or a transaction holds is not
+to be had. What happens to the claimed ones is one unit of the filling turn: after a crash each message is where it
+was or where it goes, once; when the store has no room all of them go back to their places. Only when it is
+durable the next page is read, so that nobody waits for more than a page.
+
+A page may be older than what it shows: what left the list while it was read is told by
+:meth:`tidegate.broker.turn.flow.Flow.left`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Final, TypeAlias
+
+import msgspec
+
+from tidegate.broker.lists.leaving import leaving
+from tidegate.broker.lists.pending_list import PendingList
+from tidegate.broker.lists.selector import Matcher, compile_selector
+from tidegate.broker.publish.publisher import Publisher
+from tidegate.broker.turn.flow import Flow
+from tidegate.spi import (
+    AddMessage,
+    FlowControlError,
+    GatewayError,
+    Message,
+    Move,
+    Outcome,
+    RequestError,
+    StoredMessage,
+    body_bytes,
+)
+from tidegate.spi.operate import WORK_S, Done, Lengthy
+
+#: What is read from the store, and done with one batch: messages, and bytes of bodies.
+PAGE_COUNT: Final = 256
+PAGE_BYTES: Final = 1 << 20
+
+#: What is claimed at once: a cursor looks for so few one by one, and goes through all that it holds for more.
+_CLAIM_COUNT: Final = 64
+
+#: More bytes than any list holds.
+_ANY: Final = 1 << 62
+
+#: How long messages are compared with a selector before others have their turn.
+_SLICE_S: Final = 0.002
+
+#: To how many messages it happens, and when it has.
+_Happens: TypeAlias = tuple[int, asyncio.Future[None]] | None
+#: Puts what is to happen to messages into the filling turn.
+_Act: TypeAlias = Callable[[PendingList, list[StoredMessage]], _Happens]
+
+
+def durable(
+    flow: Flow,
+    first: int | None = None,
+    *,
+    done: Callable[[], object] | None = None,
+    undo: Sequence[Callable[[], None]] = (),
+) -> asyncio.Future[None]:
+    """Wait until everything asked for so far is durable and has been handed out.
+
+    Args: first: the operations of the filling turn from this number on stand or fall together;
+        done: called when they are durable, whoever waits or not; undo: see `Turn.unit`.
+    Raises, in the future: StoreError. Cancellation: safe; only the waiting ends.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+
+    def waited() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    def confirmed() -> None:
+        if done is not None:
+            done()
+        loop.call_soon(waited)  # behind handing out
+
+    def failed(error: GatewayError) -> None:
+        if not future.done():
+            future.set_exception(error)
+
+    turn = flow.writer.turn
+    turn.when_durable(confirmed, failed, first=first, undo=undo)
+    turn.synced = True
+    flow.writer.schedule()
+    return future
+
+
+@dataclass(slots=True)
+class OverMessages:
+    """See the module."""
+
+    _flow: Flow
+    _publisher: Publisher
+
+    async def purge(self, pending_list: PendingList, request: Lengthy) -> Done:
+        """Discard them. Raises: RequestError, StoreError."""
+        return await self._go_over(pending_list, request, self._discard)
+
+    async def move(self, pending_list: PendingList, target: PendingList, request: Lengthy) -> Done:
+        """Move them to the end of *target*. Raises: RequestError, FlowControlError, StoreError."""
+        return await self._go_over(
+            pending_list, request, lambda source, taken: self._move(source, taken, target), target
+        )
+
+    async def copy(self, pending_list: PendingList, target: PendingList, request: Lengthy) -> Done:
+        """Append copies of them to *target*. Raises: RequestError, FlowControlError, StoreError."""
+        return await self._go_over(
+            pending_list, request, lambda _source, taken: self._copy(taken, target), target
+        )
+
+    async def _go_over(
+        self,
+        pending_list: PendingList,
+        request: Lengthy,
+        act: _Act,
+        target: PendingList | None = None,
+    ) -> Done:
+        flow = self._flow
+        loop = asyncio.get_running_loop()
+        matches = compile_selector(request.selector)
+        left = flow.begin_reading(pending_list)
+        try:
+            last = flow.writer.next_sequence - 1
+            through = min(request.through or last, last)
+            ends_at = loop.time() + WORK_S
+            await durable(flow)  # what was published before is there, and has been offered
+            after, count, is_complete = request.after, 0, False
+            while not is_complete and loop.time() < ends_at:
+                try:
+                    left.clear()
+                    page = await flow.store.page_in(pending_list.id, after, PAGE_COUNT, PAGE_BYTES)
+                    room, room_bytes = self._room(pending_list, target)
+                    room = min(room, request.count_max - count) if request.count_max else room
+                    wanted, looked_at = _chosen(page, after, through, matches, left, room)
+                    fitting = _fitting(wanted, room_bytes)
+                    if target is not None and len(fitting) < len(wanted):
+                        if not fitting:
+                            raise _is_full(target)
+                        wanted, looked_at = fitting, fitting[-1].sequence
+                    happens = act(pending_list, wanted)
+                    if happens is not None:
+                        await happens[1]
+                        count += happens[0]
+                except GatewayError:
+                    if not count:
+                        raise
+                    break  # the answer says how far it came, and who goes on hears of this
+                after = looked_at
+                is_complete = not page or after >= through or 0 < request.count_max <= count
+                await asyncio.sleep(0)
+            return Done(count, is_complete=is_complete, after=after, through=through)
+        finally:
+            flow.end_reading(pending_list)
+
+    def _room(self, pending_list: PendingList, target: PendingList | None) -> tuple[int, int]:
+        """How many messages and bytes of bodies *target* takes now.
+
+        Raises: RequestError, FlowControlError, StoreError.
+        """
+        for item in (pending_list, target):
+            if item is not None and item.is_removed:
+                raise RequestError(f"{item.destination} was deleted meanwhile")
+        self._flow.writer.check_writable(adds=target is not None)
+        limit = None if target is None else target.limit
+        room, room_bytes = (PAGE_COUNT, _ANY) if limit is None else limit.spare()
+        if target is not None and (min(room, room_bytes) <= 0 or target in self._flow.full_lists):
+            raise _is_full(target)
+        return min(room, PAGE_COUNT), room_bytes
+
+    # --- what happens to them ------------------------------------------------------------------
+
+    def _discard(self, pending_list: PendingList, wanted: list[StoredMessage]) -> _Happens:
+        taken = _claim(pending_list, wanted)
+        first = len(self._flow.writer.turn.operations)
+        if taken:
+            writer = self._flow.writer
+            writer.turn.operations.append(leaving(writer, pending_list.id, taken, Outcome.PURGED))
+        return self._leave(pending_list, taken, first)
+
+    def _move(
+        self, pending_list: PendingList, wanted: list[StoredMessage], target: PendingList
+    ) -> _Happens:
+        taken = _claim(pending_list, wanted)
+        turn = self._flow.writer.turn
+        first = len(turn.operations)
+        for item in taken:
+            sequence, message = self._append(item, target)
+            turn.operations.append(
+                Move(pending_list.id, item.sequence, target.id, sequence, message)
+            )
+        return self._leave(pending_list, taken, first)
+
+    def _copy(self, wanted: list[StoredMessage], target: PendingList) -> _Happens:
+        if not wanted:
+            return None
+        turn = self._flow.writer.turn
+        first = len(turn.operations)
+        for item in wanted:
+            sequence, message = self._append(item, target)
+            turn.operations.append(AddMessage(sequence, message, (target.id,)))
+        return len(wanted), durable(self._flow, first)
+
+    def _append(self, item: StoredMessage, target: PendingList) -> tuple[int, Message]:
+        """Have it handed out to *target* with the turn. Returns: its sequence, and as what."""
+        writer = self._flow.writer
+        message = msgspec.structs.replace(
+            item.message, destination=target.destination, original_name=""
+        )
+        sequence = writer.take_sequence()
+        writer.own_sequences += 1
+        route = self._publisher.resolve(target.destination)
+        stored = StoredMessage.of(sequence, message)
+        writer.turn.added.setdefault(route, []).append(stored)
+        writer.turn.body_bytes += stored.size
+        if target.limit is not None:
+            target.limit.accept(body_bytes(message))
+        return sequence, message
+
+    def _leave(self, pending_list: PendingList, taken: list[StoredMessage], first: int) -> _Happens:
+        """The filling turn takes them off the list with its operations from number *first* on."""
+        flow = self._flow
+        sequences = [item.sequence for item in taken]
+        if not taken:
+            return None
+        pending_list.leaving(taken)
+
+        def done() -> None:
+            flow.left(pending_list, sequences)
+            if pending_list.selecting is not None:
+                pending_list.selecting.forget(sequences)
+            flow.mark_ready(pending_list)  # its producers may have waited for room
+
+        def undo() -> None:
+            pending_list.put_back(taken)
+
+        return len(taken), durable(flow, first, done=done, undo=(undo,))
+
+
+def _chosen(
+    page: Sequence[StoredMessage],
+    after: int,
+    through: int,
+    matches: Matcher | None,
+    left: set[int],
+    count: int,
+) -> tuple[list[StoredMessage], int]:
+    """What is wanted of a page, and up to which sequence it was looked at."""
+    wanted: list[StoredMessage] = []
+    until = perf_counter() + _SLICE_S
+    for item in page:
+        if item.sequence > through:
+            return wanted, through
+        after = item.sequence
+        if item.sequence not in left and (matches is None or matches(item.message)):
+            wanted.append(item)
+        if len(wanted) >= count or perf_counter() >= until:
+            break
+    return wanted, after
+
+
+def _fitting(wanted: list[StoredMessage], room_bytes: int) -> list[StoredMessage]:
+    """The first of *wanted*, as many as fit together."""
+    for index, item in enumerate(wanted):
+        room_bytes -= body_bytes(item.message)
+        if room_bytes < 0:
+            return wanted[:index]
+    return wanted
+
+
+def _is_full(target: PendingList) -> FlowControlError:
+    return FlowControlError(f"{target.destination} is full: its consumers must make room first")
+
+
+def _claim(pending_list: PendingList, wanted: list[StoredMessage]) -> list[StoredMessage]:
+    """Those of *wanted* that nobody else has."""
+    claimed: set[int] = set()
+    for first in range(0, len(wanted), _CLAIM_COUNT):
+        part = wanted[first : first + _CLAIM_COUNT]
+        claimed.update(pending_list.cursor.claim([item.sequence for item in part]))
+    return [item for item in wanted if item.sequence in claimed]

@@ -1,0 +1,67 @@
+"""Destinations whose producers are refused, or whose consumers are given nothing, until they are resumed.
+
+It is an attribute of the destination in the store: a restart changes nothing. A topic is known to the store as long as it is
+paused, and only then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Final
+
+from tidegate.broker.core import BrokerCore
+from tidegate.broker.lists.pending_list import PendingList
+from tidegate.broker.operate.over_messages import durable
+from tidegate.spi import AddDestination, RemoveDestination
+from tidegate.spi.operate import WORK_S, Side
+
+#: What an operator is told when the store could not take it yet.
+NOT_STORED: Final = "The store has no room for that just now: it is stored when it has, and until then it ends with the gateway."
+
+
+class Pausing:
+    """See the module. On the event loop."""
+
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
+
+    async def change(
+        self,
+        destination: str,
+        queue: PendingList | None,
+        sides: Collection[Side],
+        *,
+        is_paused: bool,
+    ) -> bool:
+        """Pause or resume *sides*, at once. Args: queue: None for a topic.
+
+        Returns: it is durable; False: the store has no room, and takes it later.
+        Raises: StoreError; nothing was changed if it is read-only already.
+        """
+        core = self._core
+        core.writer.check_writable(adds=False)
+        if Side.PRODUCERS in sides:
+            core.publisher.pause(destination, is_paused=is_paused)
+        if Side.CONSUMERS in sides and queue is not None:
+            queue.is_paused = is_paused
+            core.slow_consumers.begin_anew(queue)
+            core.flow.mark_ready(queue)
+        self._store(destination, queue)
+        future = durable(core.flow)
+        await asyncio.wait((future,), timeout=WORK_S)
+        if future.cancel():
+            return False
+        future.result()
+        return True
+
+    def _store(self, destination: str, queue: PendingList | None) -> None:
+        writer, is_refused = self._core.writer, destination in self._core.publisher.paused
+        if queue is not None:
+            writer.add_operation(
+                AddDestination(destination, queue.id, queue.owner, is_refused, queue.is_paused)
+            )
+        elif is_refused:
+            writer.add_operation(AddDestination(destination, 0, producers_paused=True))
+        else:
+            writer.add_operation(RemoveDestination(destination, 0))

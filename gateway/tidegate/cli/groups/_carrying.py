@@ -1,0 +1,90 @@
+"""Sinks without a gateway: the store is open, nobody can connect, and rows go where they are to go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tidegate._logging import LogLevel, configure_logging
+from tidegate.config import load_config, resolve
+from tidegate.plugins import PluginHost
+from tidegate.spi import ConfigError, SinkState, StoreLockedError
+from tidegate.spi.commands import ClientError, Progress
+from tidegate.spi.operate import SinkStatus
+
+if TYPE_CHECKING:
+    from tidegate.gateway import Gateway
+
+#: Between two looks at how far the sinks are.
+_LOOK_S: Final = 0.2
+
+
+def carry(
+    config: Path | None, name: str, timeout_s: float, progress: Progress
+) -> Sequence[SinkStatus]:
+    """Run all sinks, or the one with *name*, until they have every row that is acknowledged.
+
+    Args: timeout_s: give up then; 0: never.
+    Returns: how far they are, in the order of the configuration.
+    Raises: ClientError when one stopped, or time was over; ConfigError, PluginError, StoreError, OSError.
+    """
+    configure_logging(LogLevel.WARNING)
+    plugins = PluginHost()
+    resolved = resolve(load_config(config), plugins)
+    if name not in ("", *(sink.name for sink in resolved.sinks)) or not resolved.sinks:
+        known = ", ".join(sink.name for sink in resolved.sinks) or "none"
+        which = f"no sink {name!r}" if name else "no sink"
+        raise ConfigError(
+            f"there is {which}; there are: {known}", path=str(config or ""), key="sinks"
+        )
+    from tidegate.gateway import Gateway  # the broker is the bulk of the imports
+
+    async def run() -> Sequence[SinkStatus]:
+        gateway = Gateway(resolved, plugins, progress=progress, serves=False)
+        await gateway.start()
+        try:
+            await gateway.start_sinks(name)
+            return await _until_carried(gateway, name, timeout_s, progress)
+        finally:
+            await gateway.stop()
+
+    try:
+        return asyncio.run(run())
+    except StoreLockedError as error:
+        raise StoreLockedError(
+            f"{error}; stop the gateway first: while it runs it carries them itself",
+            owner=error.owner,
+        ) from error
+
+
+async def _until_carried(
+    gateway: Gateway, name: str, timeout_s: float, progress: Progress
+) -> Sequence[SinkStatus]:
+    log, clock = gateway.broker.acknowledged_log, asyncio.get_running_loop().time
+    began, left = clock(), dict[str, int]()
+    while True:
+        rows = [row for row in await log.statuses(0) if name in ("", row.name)]
+        for row in rows:
+            total = left.setdefault(row.name, row.lag_rows)
+            progress(f"sink {row.name}", max(0, total - row.lag_rows), total)
+        if all(_has_all(row) for row in rows):
+            return rows
+        stopped = [row for row in rows if row.health.state is SinkState.STOPPED]
+        if stopped:
+            raise ClientError(f"the sink {stopped[0].name} stopped: {stopped[0].health.problem}")
+        if timeout_s and clock() - began >= timeout_s:
+            behind = "; ".join(
+                f"{row.name} is {row.lag_rows} rows behind"
+                + (f" ({row.health.problem})" if row.health.problem else "")
+                for row in rows
+                if not _has_all(row)
+            )
+            raise ClientError(f"not done after {timeout_s:g} s: {behind}")
+        await asyncio.sleep(_LOOK_S)
+
+
+def _has_all(row: SinkStatus) -> bool:
+    """It has said what its table holds, and that is everything."""
+    return not row.lag_rows and row.health.state in (SinkState.RUNNING, SinkState.ASLEEP)

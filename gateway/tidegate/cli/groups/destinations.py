@@ -1,0 +1,323 @@
+"""``tidegate destination``: see and change the destinations of a gateway that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+
+from tidegate.cli import _show
+from tidegate.cli._host import plain_table
+from tidegate.cli.groups._asking import ask, connected, moment
+from tidegate.spi import names
+from tidegate.spi.commands import ClientError
+from tidegate.spi.operate import (
+    CopyMessages,
+    CreateDestination,
+    DeleteDestination,
+    Destination,
+    DestinationDetails,
+    DestinationPage,
+    DestinationSort,
+    Done,
+    Feed,
+    ListDestinations,
+    MoveMessages,
+    PauseDestination,
+    PurgeDestination,
+    ResumeDestination,
+    ShowDestination,
+    Side,
+)
+from tidegate.spi.printable import printable
+
+app = typer.Typer(
+    help="See and change the queues and topics of a gateway that runs.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+_ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", help="The configuration; else the default."),
+]
+_JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+_NameArgument = Annotated[
+    str,
+    typer.Argument(metavar="DESTINATION", help="NAME of a queue, queue://NAME or topic://NAME."),
+]
+_TargetArgument = Annotated[str, typer.Argument(metavar="TARGET", help="The queue to append to.")]
+_SelectorOption = Annotated[
+    str, typer.Option("--selector", metavar="SELECTOR", help="Only messages that it selects.")
+]
+_CountOption = Annotated[
+    int, typer.Option("--count", min=0, help="So many messages at most; 0: all of them.")
+]
+
+#: Rows asked for at a time.
+_PAGE: Final = 500
+
+#: Columns of a list, and what each shows.
+_COLUMNS: Final[tuple[tuple[str, Callable[[Destination], object]], ...]] = (
+    ("destination", lambda row: row.destination),
+    ("kind", lambda row: row.kind.value),
+    ("pending", lambda row: row.pending),
+    ("in flight", lambda row: row.in_flight),
+    ("consumers", lambda row: row.consumers),
+    ("memory bytes", lambda row: row.memory_bytes),
+    ("at its limit", lambda row: _overflow(row)),
+    ("dropped", lambda row: row.dropped),
+    ("paused", lambda row: _paused(row)),
+)
+
+
+@app.command(name="list")
+def list_destinations(
+    match: Annotated[
+        str, typer.Argument(metavar="[FILTER]", help="Only what this name or filter covers.")
+    ] = "",
+    sort: Annotated[
+        DestinationSort, typer.Option("--sort", help="By name, or the largest first.")
+    ] = DestinationSort.NAME,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="So many at most; 0: all.")] = 0,
+    config: _ConfigOption = None,
+    as_json: _JsonOption = False,
+) -> None:
+    """List queues, and the filters of topics that somebody subscribes to."""
+    rows: list[Destination] = []
+    with connected(config) as client:
+        after = ""
+        while True:
+            wanted = min(_PAGE, limit - len(rows)) if limit else _PAGE
+            request = ListDestinations(match, sort, after, wanted)
+            page = ask(client, request, DestinationPage)
+            rows += page.rows
+            after = page.next
+            if not after or len(rows) == limit:
+                break
+    if as_json:
+        _show.print_json(msgspec.to_builtins(rows))
+    elif rows:
+        headings = [heading for heading, _ in _COLUMNS]
+        cells = [[value(row) for _, value in _COLUMNS] for row in rows]
+        _show.make_console().print(plain_table(headings, cells))
+    else:
+        typer.echo("no destinations")
+
+
+@app.command()
+def show(
+    destination: _NameArgument, config: _ConfigOption = None, as_json: _JsonOption = False
+) -> None:
+    """Show one destination, and the policy that it has."""
+    with connected(config) as client:
+        found = ask(client, ShowDestination(_canonical(destination)), DestinationDetails)
+    if as_json:
+        _show.print_json(msgspec.to_builtins(found))
+        return
+    row = found.row
+    facts: list[tuple[str, object]] = [(heading, value(row)) for heading, value in _COLUMNS]
+    facts.append(("subscriptions", row.subscriptions))
+    if row.body_bytes is not None:
+        facts.append(("bytes of bodies", row.body_bytes))
+    facts.append(("the store takes messages", printable(found.refused) or "yes"))
+    facts += [fact for feed in found.feeds for fact in _fed(feed)]
+    if found.unstored is not None:
+        here = found.unstored
+        facts.append(
+            ("not stored", f"{here.messages} messages, {here.memory_bytes} bytes of memory")
+        )
+        facts.append(("temporary files", f"{here.file_bytes} bytes"))
+    facts.append(("oldest message", moment(found.oldest_at) if found.oldest_at else "none"))
+    facts += [(f"policy {name}", value) for name, value in found.policy.items()]
+    _show.make_console().print(plain_table(("what", "value"), facts))
+
+
+def _fed(feed: Feed) -> list[tuple[str, object]]:
+    """Where a list is fed from, as facts."""
+    of = f" of {feed.subscription}" if feed.subscription else ""
+    place = "pages" if feed.is_paging else "memory"
+    return [
+        (
+            f"fed from{of}",
+            f"{place}, since {moment(feed.since)} ({feed.why}), {feed.turns} changes",
+        ),
+        (f"to memory at once{of}", f"{feed.direct_messages} messages, {feed.direct_bytes} bytes"),
+        (f"read from pages{of}", f"{feed.paged_messages} messages, {feed.paged_bytes} bytes"),
+    ]
+
+
+@app.command()
+def create(
+    destination: _NameArgument, config: _ConfigOption = None, as_json: _JsonOption = False
+) -> None:
+    """Make a queue."""
+    with connected(config) as client:
+        done = ask(client, CreateDestination(_canonical(destination)), Done)
+    _report(f"created {_canonical(destination)}", done, as_json)
+
+
+@app.command()
+def delete(
+    destination: _NameArgument,
+    with_messages: Annotated[
+        bool, typer.Option("--with-messages", help="Also when it is not empty: they are lost.")
+    ] = False,
+    with_consumers: Annotated[
+        bool, typer.Option("--with-consumers", help="Also when it has consumers; they are ended.")
+    ] = False,
+    config: _ConfigOption = None,
+    as_json: _JsonOption = False,
+) -> None:
+    """End a queue."""
+    with connected(config) as client:
+        request = DeleteDestination(_canonical(destination), with_messages, with_consumers)
+        done = ask(client, request, Done)
+    _report(f"deleted {request.destination} with {done.count} pending messages", done, as_json)
+
+
+_SidesOptions = Annotated[
+    bool, typer.Option("--producers", help="Producers only: what they send is refused.")
+]
+_ConsumersOption = Annotated[
+    bool, typer.Option("--consumers", help="Consumers only: nothing is handed out to them.")
+]
+
+
+@app.command()
+def pause(
+    destination: _NameArgument,
+    producers: _SidesOptions = False,
+    consumers: _ConsumersOption = False,
+    config: _ConfigOption = None,
+    as_json: _JsonOption = False,
+) -> None:
+    """Refuse what producers send, and hand nothing out to consumers."""
+    request = PauseDestination(_canonical(destination), _sides(producers, consumers))
+    with connected(config) as client:
+        done = ask(client, request, Done)
+    _report(f"paused {_words(request.sides)} of {request.destination}", done, as_json)
+
+
+@app.command()
+def resume(
+    destination: _NameArgument,
+    producers: _SidesOptions = False,
+    consumers: _ConsumersOption = False,
+    config: _ConfigOption = None,
+    as_json: _JsonOption = False,
+) -> None:
+    """Let producers and consumers go on."""
+    request = ResumeDestination(_canonical(destination), _sides(producers, consumers))
+    with connected(config) as client:
+        done = ask(client, request, Done)
+    _report(f"resumed {_words(request.sides)} of {request.destination}", done, as_json)
+
+
+@app.command()
+def purge(
+    destination: _NameArgument,
+    selector: _SelectorOption = "",
+    count: _CountOption = 0,
+    config: _ConfigOption = None,
+    as_json: _JsonOption = False,
+) -> None:
+    """Remove messages of a queue for good."""
+    request = PurgeDestination(_canonical(destination), selector, count)
+    done = _go_on(config, request)
+    _report(f"purged {done.count} messages of {request.destination}", done, as_json)
+
+
+@app.command()
+def move(
+    destination: _NameArgument,
+    target: _TargetArgument,
+    selector: _SelectorOption = "",
+    count: _CountOption = 0,
+    config: _ConfigOption = None,
+    as_json: _JsonOption = False,
+) -> None:
+    """Move messages of a queue to the end of another one."""
+    request = MoveMessages(_canonical(destination), _canonical(target), selector, count)
+    done = _go_on(config, request)
+    _report(
+        f"moved {done.count} messages of {request.destination} to {request.target}", done, as_json
+    )
+
+
+@app.command()
+def copy(
+    destination: _NameArgument,
+    target: _TargetArgument,
+    selector: _SelectorOption = "",
+    count: _CountOption = 0,
+    config: _ConfigOption = None,
+    as_json: _JsonOption = False,
+) -> None:
+    """Append copies of a queue's messages to another one."""
+    request = CopyMessages(_canonical(destination), _canonical(target), selector, count)
+    done = _go_on(config, request)
+    _report(
+        f"copied {done.count} messages of {request.destination} to {request.target}", done, as_json
+    )
+
+
+# --- asking ------------------------------------------------------------------------------------
+
+
+def _go_on(config: Path | None, request: PurgeDestination | MoveMessages | CopyMessages) -> Done:
+    """Ask until all of it is done. Raises: ClientError, which says how far it came."""
+    count, asked = 0, request
+    with connected(config) as client:
+        while True:
+            try:
+                done = ask(client, asked, Done)
+            except (ClientError, typer.BadParameter) as error:
+                if not count:
+                    raise
+                raise ClientError(f"stopped after {count} messages: {error}") from error
+            count += done.count
+            if done.is_complete:
+                return msgspec.structs.replace(done, count=count)
+            left = request.count_max - count if request.count_max else 0
+            asked = msgspec.structs.replace(
+                request, after=done.after, through=done.through, count_max=left
+            )
+
+
+# --- words -------------------------------------------------------------------------------------
+
+
+def _canonical(text: str) -> str:
+    return text if names.is_queue(text) or names.is_topic(text) else names.queue(text)
+
+
+def _sides(producers: bool, consumers: bool) -> tuple[Side, ...]:
+    if producers is consumers:
+        return (Side.PRODUCERS, Side.CONSUMERS)
+    return (Side.PRODUCERS,) if producers else (Side.CONSUMERS,)
+
+
+def _words(sides: tuple[Side, ...]) -> str:
+    return " and ".join(side.value for side in sides)
+
+
+def _overflow(row: Destination) -> str:
+    acts = " and ".join(row.overflow) or "pages"
+    return f"{acts}: producers wait" if row.is_full else acts
+
+
+def _paused(row: Destination) -> str:
+    paused = {"producers": row.producers_paused, "consumers": row.consumers_paused}
+    return " and ".join(word for word, is_paused in paused.items() if is_paused) or "no"
+
+
+def _report(text: str, done: Done, as_json: bool) -> None:
+    if as_json:
+        facts: dict[str, Any] = {"done": text, "count": done.count, "note": done.note}
+        _show.print_json(facts)
+    else:
+        typer.echo(" ".join(filter(None, (f"{printable(text)}.", done.note))))

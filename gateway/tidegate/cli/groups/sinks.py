@@ -1,0 +1,170 @@
+"""``tidegate sink``: how sinks are doing, and what they do without a gateway; plugins add commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from tidegate.cli import _show
+from tidegate.cli._commands import open_typer
+from tidegate.cli._host import plain_table
+from tidegate.cli.groups._asking import ask, connected, moment
+from tidegate.spi.commands import CommandHost
+from tidegate.spi.operate import ListSinks, ShowSink, SinkDetails, SinkList, SinkStatus
+from tidegate.spi.printable import printable
+
+app: Final = open_typer("What carries acknowledged messages into tables, and how far it is.")
+
+_ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", help="The configuration; else the default."),
+]
+_JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+_NameArgument = Annotated[
+    str, typer.Argument(metavar="[NAME]", help="One sink; else all of them.", show_default=False)
+]
+
+#: Columns of a list, and what each shows.
+_COLUMNS: Final[tuple[tuple[str, Callable[[SinkStatus], object]], ...]] = (
+    ("sink", lambda row: row.name),
+    ("state", lambda row: row.health.state.value),
+    ("rows behind", lambda row: row.lag_rows),
+    ("oldest", lambda row: _age(row.lag_seconds)),
+    ("rows/s", lambda row: round(row.health.rows_per_second)),
+    ("last commit", lambda row: _committed_at(row)),
+    ("staged rows", lambda row: row.health.staged_rows),
+    ("log", lambda row: f"{row.log_share:.0%}"),
+    ("problem", lambda row: row.health.problem or "none"),
+)
+
+
+@app.command()
+def status(
+    name: _NameArgument = "", config: _ConfigOption = None, as_json: _JsonOption = False
+) -> None:
+    """Show how far the sinks of a running gateway are, and what is wrong with them."""
+    with connected(config) as client:
+        if name:
+            rows = (ask(client, ShowSink(name), SinkDetails).status,)
+        else:
+            rows = ask(client, ListSinks(), SinkList).rows
+    if as_json:
+        found = msgspec.to_builtins(rows)
+        _show.print_json(found[0] if name else found)
+    elif name:
+        _show.make_console().print(plain_table(("what", "value"), _facts(rows[0])))
+    elif rows:
+        headings = [heading for heading, _ in _COLUMNS]
+        cells = [[value(row) for _, value in _COLUMNS] for row in rows]
+        _show.make_console().print(plain_table(headings, cells))
+    else:
+        typer.echo("no sinks")
+
+
+def _facts(row: SinkStatus) -> list[tuple[str, object]]:
+    """All that is known of one sink."""
+    health, commit = row.health, row.health.last_commit
+    last = health.problems[0] if health.problems else None
+    return [
+        ("sink", row.name),
+        ("state", health.state.value),
+        ("table", health.target or "unknown"),
+        ("mark", health.mark),
+        ("behind", f"{row.lag_rows} rows, {row.lag_bytes} bytes, oldest {_age(row.lag_seconds)}"),
+        ("rows a second", f"{health.rows_per_second:.1f}"),
+        ("last commit", _committed_at(row)),
+        ("it had", f"{commit.rows} rows in {commit.seconds:.2f} s" if commit else "unknown"),
+        ("version of the table", commit.version if commit else "unknown"),
+        ("files of the table", _known(health.target_files)),
+        ("rows in the dead-letter table", _known(health.dead_rows)),
+        (
+            "staged",
+            f"{health.staged_rows} rows in {health.staged_files} files, {health.staged_bytes} bytes",
+        ),
+        (
+            "kept by the log",
+            f"{row.log_rows} rows, {row.log_bytes} bytes, {row.log_share:.1%} of its limit",
+        ),
+        ("problem", health.problem or "none"),
+        ("last problem", f"{moment(last.at)} {last.text}" if last else "none"),
+    ]
+
+
+@app.command()
+def errors(
+    name: _NameArgument = "", config: _ConfigOption = None, as_json: _JsonOption = False
+) -> None:
+    """Show what went wrong with the sinks of a running gateway since its start, and what to do."""
+    with connected(config) as client:
+        names = [name] if name else [row.name for row in ask(client, ListSinks(), SinkList).rows]
+        rows = [ask(client, ShowSink(one), SinkDetails).status for one in names]
+    if as_json:
+        _show.print_json([_described(row) for row in rows])
+        return
+    for row in rows:
+        health = row.health
+        dead = _known(health.dead_rows)
+        typer.echo(
+            f"{printable(row.name)}: {printable(health.problem) or 'no problem now'};"
+            f" {dead} rows in the dead-letter table"
+        )
+    cells = [[row.name, moment(item.at), item.text] for row in rows for item in row.health.problems]
+    if cells:
+        _show.make_console().print(plain_table(("sink", "when", "what, and what to do"), cells))
+    if not rows:
+        typer.echo("no sinks")
+
+
+def _described(row: SinkStatus) -> dict[str, object]:
+    health = row.health
+    return {
+        "name": row.name,
+        "problem": health.problem,
+        "dead_rows": health.dead_rows,
+        "problems": [{"at": item.at, "text": item.text} for item in health.problems],
+    }
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    name: _NameArgument = "",
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0, metavar="SECONDS", help="Give up then; 0: never.")
+    ] = 0.0,
+    config: _ConfigOption = None,
+    as_json: _JsonOption = False,
+) -> None:
+    """Carry what is acknowledged into the tables without a gateway, and end.
+
+    Opens the store of a gateway that does not run; nobody can connect. What goes wrong is on stderr, and
+    tried again until the time is over.
+    """
+    from tidegate.cli.groups._carrying import carry
+
+    host: CommandHost = context.obj
+    rows = carry(config, name, timeout, host.progress())
+    if as_json:
+        _show.print_json([{"name": row.name, "mark": row.health.mark} for row in rows])
+    for row in () if as_json else rows:
+        typer.echo(f"{printable(row.name)}: everything up to row {row.health.mark} is in its table")
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+
+def _committed_at(row: SinkStatus) -> str:
+    commit = row.health.last_commit
+    return moment(commit.at) if commit else "none since the start"
+
+
+def _age(seconds: float | None) -> str:
+    return "unknown" if seconds is None else f"{seconds:.1f} s" if seconds else "none"
+
+
+def _known(count: int | None) -> object:
+    return "unknown" if count is None else count

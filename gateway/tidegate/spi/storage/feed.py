@@ -1,0 +1,100 @@
+"""Where a list's consumers are fed from, and what came which way: told by cursors, shown to operators."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+
+
+class FeedReason(enum.Enum):
+    """Why a list is fed from where it is."""
+
+    START = "start"  # it was made, or waited in the store when the gateway started
+    LIMIT = "limit"  # what its cursor may hold by itself is held
+    SHARED_LIMIT = "shared limit"  # what all cursors may hold together is held
+    DRAINED = "drained"  # all that waited elsewhere is in memory
+
+
+class FeedTotals:
+    """What the lists of a gateway have in common.
+
+    Attributes:
+        paging: lists that are fed from pages now.
+        turns: changes from memory to pages, and back.
+        paged_count, paged_bytes: messages, and their bytes (bodies and headers), that were read from pages.
+    """
+
+    __slots__ = ("paged_bytes", "paged_count", "paging", "turns")
+
+    def __init__(self) -> None:
+        self.paging = self.turns = self.paged_count = self.paged_bytes = 0
+
+
+def _no_clock() -> int:
+    return 0
+
+
+class CursorFeed:
+    """One list's; its cursor changes it. All calls on the event loop.
+
+    Args: clock: microseconds since the epoch; totals: of which it is a part; None: of none.
+
+    Attributes:
+        is_paging: something waits in store or spool, so that new messages wait there as well.
+        since: when it became so; reason: and why.
+        turns: how often that changed.
+        direct_count, direct_bytes: messages, and their bytes (bodies and headers), that went to memory when they came;
+            the cursor adds to them.
+        paged_count, paged_bytes: those that were read from store or spool.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_totals",
+        "direct_bytes",
+        "direct_count",
+        "is_paging",
+        "paged_bytes",
+        "paged_count",
+        "reason",
+        "since",
+        "turns",
+    )
+
+    def __init__(
+        self, clock: Callable[[], int] = _no_clock, totals: FeedTotals | None = None
+    ) -> None:
+        self._clock = clock
+        self._totals = totals or FeedTotals()
+        self.is_paging = False
+        self.since = clock()
+        self.reason = FeedReason.START
+        self.turns = self.direct_count = self.direct_bytes = 0
+        self.paged_count = self.paged_bytes = 0
+
+    def start_paging(self) -> None:
+        """Messages wait in the store from before."""
+        self.is_paging = True
+        self._totals.paging += 1
+
+    def turn(self, reason: FeedReason) -> None:
+        """From memory to pages, or back."""
+        self.is_paging = not self.is_paging
+        self.since = self._clock()
+        self.reason = reason
+        self.turns += 1
+        self._totals.turns += 1
+        self._totals.paging += 1 if self.is_paging else -1
+
+    def paged(self, count: int, size: int) -> None:
+        """So many messages with so many bytes were read from store or spool."""
+        self.paged_count += count
+        self.paged_bytes += size
+        self._totals.paged_count += count
+        self._totals.paged_bytes += size
+
+    def end(self) -> None:
+        """The cursor is closed. Idempotent."""
+        if self.is_paging:
+            self.is_paging = False
+            self._totals.paging -= 1

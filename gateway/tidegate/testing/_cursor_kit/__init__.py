@@ -1,0 +1,1 @@
+"""What the cursor kit (:mod:`tidegate.testing.cursor_kit`) is made of."""

@@ -1,0 +1,1 @@
+"""Lets Spark and any other Arrow Flight client read the acknowledged log."""

@@ -1,0 +1,160 @@
+"""Options of ``[[sinks]] plugin = "flight"``, and what they mean together."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tidegate.spi import Bind, ConfigError, Kind, SinkContext, option, parse_bind
+from tidegate.spi.private_files import problem_of_others
+
+DEFAULT_PORT: Final = 8815
+#: A key that everybody can read, or others can replace, protects nothing; its group may read it.
+_NOT_OTHERS: Final = 0o026
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class FlightSinkOptions:
+    """What a ``[[sinks]]`` table may say besides ``plugin`` and ``name``."""
+
+    bind: str = option(
+        "127.0.0.1:8815",
+        help="Where Flight clients connect; anything but loopback wants TLS and users.",
+    )
+    readers: dict[str, str] = option(
+        {},
+        help="Named readers, each with the principal that it belongs to: rows are kept until every one of them "
+        "has committed them.",
+    )
+    keep: float = option(
+        0.0,
+        kind=Kind.DURATION,
+        minimum=1,
+        zero="as long as readers and other sinks need them",
+        help="How long rows are kept at least, for batch reads; within the limits of the acknowledged log.",
+    )
+    include: tuple[str, ...] = option(
+        (),
+        help="Destinations whose rows can be read, as queue://, topic:// or bare patterns; empty: all.",
+    )
+    exclude: tuple[str, ...] = option(
+        (), help="Destinations whose rows cannot be read, whatever `include` says."
+    )
+    tls_certificate: Path | None = option(
+        None, help="PEM file with the gateway's certificate and then the intermediate ones: TLS."
+    )
+    tls_key: Path | None = option(
+        None, help="PEM file with the private key, not encrypted; required with `tls_certificate`."
+    )
+    allow_anonymous: bool | None = option(
+        None,
+        help="Accept clients without credentials. Left out: yes on loopback while no extension authenticates.",
+    )
+    streams_max: int = option(
+        32,
+        minimum=1,
+        maximum=1000,
+        help="Reads at a time. Each holds a thread and some megabytes of the Flight server, which is a process of "
+        "its own.",
+        act="another read is told that the server is busy; the Spark source tries it again",
+    )
+    streams_per_client_max: int = option(
+        16,
+        minimum=1,
+        maximum=1000,
+        help="Reads of one principal at a time: a reader that stops reading must not keep others out.",
+        act="as with `streams_max`",
+    )
+    session_timeout: float = option(
+        600.0,
+        kind=Kind.DURATION,
+        minimum=1,
+        maximum=86_400,
+        help="Time without a call after which a client has to show its credentials again.",
+        act="the session ends, and the client has to log in again",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where and how the server listens. Attributes: anonymous: without credentials, too."""
+
+    bind: Bind
+    anonymous: bool
+    certificate: str = ""
+    key: str = ""
+
+
+def listening_of(options: FlightSinkOptions, context: SinkContext) -> Listening:
+    """Check *options* against each other and read the certificate. Raises: ConfigError."""
+    try:
+        bind = parse_bind(options.bind, DEFAULT_PORT)
+    except ValueError as error:
+        raise ConfigError(str(error), key="bind") from None
+    certificate, key = _tls(options)
+    if not bind.is_loopback and not certificate:
+        raise ConfigError(
+            f"{bind} can be reached from other machines, and rows and passwords would go there in clear: name "
+            f'tls_certificate and tls_key, or bind to "127.0.0.1:{bind.port}"',
+            key="bind",
+        )
+    anonymous = options.allow_anonymous
+    if anonymous is None:
+        anonymous = bind.is_loopback and not context.authenticated
+    if not anonymous and not context.authenticated:
+        raise ConfigError(
+            "nothing authenticates clients, so none could ever read; add [[extensions]] with an authenticator, or "
+            "write allow_anonymous = true",
+            key="bind" if options.allow_anonymous is None else "allow_anonymous",
+        )
+    for name, principal in options.readers.items():
+        if _NAME.fullmatch(name) is None:
+            raise ConfigError(
+                f"{name!r} is no name of a reader: letters, digits, '.', '_' and '-'", key="readers"
+            )
+        if not principal:
+            raise ConfigError(f"{name!r} belongs to nobody; name its principal", key="readers")
+    if not options.readers and not options.keep:
+        raise ConfigError(
+            "no row would be kept for anybody: name readers, or say with `keep` how long rows stay",
+            key="readers",
+        )
+    return Listening(bind, anonymous, certificate, key)
+
+
+def _tls(options: FlightSinkOptions) -> tuple[str, str]:
+    """Certificate and key as PEM, "" where there is no TLS. Raises: ConfigError."""
+    certificate, key = options.tls_certificate, options.tls_key
+    if certificate is None or key is None:
+        if certificate is not None or key is not None:
+            missing = "tls_key" if key is None else "tls_certificate"
+            raise ConfigError("is required for TLS and missing", key=missing)
+        return "", ""
+    texts: list[str] = []
+    for path, name, wanted in (
+        (certificate, "tls_certificate", "BEGIN CERTIFICATE-----"),
+        (key, "tls_key", "PRIVATE KEY-----"),
+    ):
+        try:
+            text = path.read_text("ascii", "replace")
+            problem = problem_of_others(path, among=_NOT_OTHERS) if name == "tls_key" else ""
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read: {error.strerror}", key=name) from None
+        if wanted not in text:
+            problem = "holds no such thing in PEM form"
+        if problem:
+            raise ConfigError(f"{path}: {problem}", key=name)
+        texts.append(text)
+    try:
+        # "" as the password: with none, OpenSSL would ask for it on the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, lambda: b"")
+    except (ssl.SSLError, ValueError):
+        raise ConfigError(
+            f"{key}: is encrypted, or does not belong to the certificate in {certificate}",
+            key="tls_key",
+        ) from None
+    return texts[0], texts[1]

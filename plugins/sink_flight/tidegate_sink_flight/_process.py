@@ -1,0 +1,152 @@
+"""The Flight server as a child process: start, calls in, answers out, certain death."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+
+from tidegate.spi import GatewayError
+from tidegate_sink_flight import _protocol as protocol
+
+_log = logging.getLogger("tidegate.sink.flight")
+
+#: ``-P``: a file named ``json.py`` in the working directory must not replace Python's.
+COMMAND: Final = (sys.executable, "-P", "-m", "tidegate_sink_flight.server.main")
+START_TIMEOUT_S: Final = 60.0
+#: A call is small; answers are not, but those come from here.
+_CALL_BYTES_MAX: Final = 1 << 20
+_LINE_BYTES: Final = 1 << 16
+
+Answering = Callable[[protocol.Call], Awaitable[protocol.Answer]]
+
+
+class ServerStartError(GatewayError):
+    """It does not listen; the text says why."""
+
+
+class ServerProcess:
+    """A running Flight server. Made by :meth:`start`; used on one event loop.
+
+    Attributes: port: where it listens; ended: when it has died, by itself or not.
+    """
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self.port = 0
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self._running: set[asyncio.Task[None]] = set()
+        self._stderr = asyncio.create_task(self._follow_stderr())
+        self._calls: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(cls, start: protocol.Start) -> ServerProcess:
+        """Start it and wait until it listens. Raises: OSError, ServerStartError."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                *COMMAND,
+                str(theirs.fileno()),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        reader, writer = await asyncio.open_connection(sock=ours)
+        server = cls(process, reader, writer)
+        try:
+            writer.write(protocol.frame(start))
+            async with asyncio.timeout(START_TIMEOUT_S):
+                call = await server._next_call()
+            if not isinstance(call.question, protocol.Ready):
+                raise ServerStartError("the Flight server did not say that it listens")
+            if call.question.problem:
+                raise ServerStartError(call.question.problem)
+            server.port = call.question.port
+        except BaseException as error:
+            await server.end()
+            if isinstance(error, (TimeoutError, asyncio.IncompleteReadError, ConnectionError)):
+                raise ServerStartError(
+                    "the Flight server does not start; the log has what it said"
+                ) from error
+            raise
+        return server
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def answer(self, answering: Answering) -> None:
+        """From now on each call is answered by *answering*."""
+        self._calls = asyncio.create_task(self._follow_calls(answering))
+
+    async def wait(self) -> int:
+        """Wait until it has died; its exit code."""
+        return await self._process.wait()
+
+    async def end(self) -> None:
+        """Kill it: it has nothing that would be lost. Idempotent."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        await self._process.wait()
+        tasks = [task for task in (self._calls, self._stderr, *self._running) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+    async def _next_call(self) -> protocol.Call:
+        size = int.from_bytes(await self._reader.readexactly(protocol.LENGTH_BYTES), "little")
+        if size > _CALL_BYTES_MAX:
+            raise ConnectionError("the Flight server sends what is no call")
+        try:
+            return protocol.decode_call(await self._reader.readexactly(size))
+        except msgspec.DecodeError as error:
+            raise ConnectionError(f"the Flight server sends what is no call: {error}") from error
+
+    async def _follow_calls(self, answering: Answering) -> None:
+        try:
+            while True:
+                call = await self._next_call()
+                task = asyncio.create_task(self._answer(call, answering))
+                self._running.add(task)
+                task.add_done_callback(self._running.discard)
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            _log.debug("flight server pid=%d link ended: %r", self.pid, error)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)  # whoever waits for its end starts another one
+
+    async def _answer(self, call: protocol.Call, answering: Answering) -> None:
+        answer = await answering(call)
+        if not self._writer.is_closing():
+            self._writer.write(protocol.frame(answer))
+            with contextlib.suppress(ConnectionError):
+                await self._writer.drain()
+
+    async def _follow_stderr(self) -> None:
+        """What the server and gRPC below it say."""
+        stderr = self._process.stderr
+        assert stderr is not None, "it is started with a pipe"
+        rest = ""
+        while data := await stderr.read(_LINE_BYTES):
+            *lines, rest = (rest + data.decode("utf-8", "replace")).split("\n")
+            rest = rest[-_LINE_BYTES:]
+            for line in lines:
+                _log.debug("flight server pid=%d %s", self.pid, line[:500])

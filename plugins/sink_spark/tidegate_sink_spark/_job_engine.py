@@ -1,0 +1,126 @@
+"""What all engines have in common: the tables that are asked for, and a job that is a child process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tidegate.spi import SinkContext
+from tidegate.spi.private_files import inherited_umask, make_private_directory
+from tidegate_sink_spark._engine import EngineJob, StagedLog
+from tidegate_sink_spark._options import SparkSinkOptions
+from tidegate_sink_spark._process import JOB_COMMAND, JobProcess
+from tidegate_sink_spark._protocol import JobConfig, RouteConfig
+from tidegate_sink_spark._target import (
+    default_table,
+    find_routes,
+    find_target,
+    further_of,
+    layout_of,
+)
+from tidegate_sink_spark.job.table import PARTITIONED_BY
+from tidegate_sink_spark.staging.storage import make_staging_directory
+
+
+class JobEngine:
+    """An :class:`tidegate_sink_spark._engine.Engine`; as it is here, for Parquet, whose job needs nothing.
+
+    Another one says what its machine must have (:meth:`prepare`), and what its job is told and
+    given besides (:meth:`_needs`).
+    """
+
+    name = "Parquet"
+
+    def __init__(
+        self,
+        context: SinkContext,
+        options: SparkSinkOptions,
+        *,
+        job_command: Sequence[str] = JOB_COMMAND,
+    ) -> None:
+        """Raises: ConfigError for tables that cannot be."""
+        self._context = context
+        self._options = options
+        self._job_command = job_command
+        directory = context.data_directory.absolute()
+        self._work_directory = directory / "work"
+        self._target = find_target(options, default_table(context))
+        self._routes = find_routes(options, self._target)
+        self._targets = (self._target, *self._routes.values())
+
+    @property
+    def _is_cluster(self) -> bool:
+        """Other machines read and write the files."""
+        return False
+
+    @property
+    def table(self) -> str:
+        """See :attr:`tidegate_sink_spark._engine.Engine.table`."""
+        return self._target.table
+
+    @property
+    def further_tables(self) -> dict[str, str]:
+        """See :attr:`tidegate_sink_spark._engine.Engine.further_tables`."""
+        return {pattern: target.table for pattern, target in self._routes.items()}
+
+    async def prepare(self) -> None:
+        """See :meth:`tidegate_sink_spark._engine.Engine.prepare`."""
+
+    async def _needs(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """The job's Spark settings and its environment. Raises: EngineError, OSError."""
+        return {}, os.environ
+
+    async def start(self, staged: StagedLog) -> EngineJob:
+        """See :meth:`tidegate_sink_spark._engine.Engine.start`."""
+        conf, environment = await self._needs()
+        await asyncio.to_thread(_empty, self._work_directory)
+        shared = staged.directory / "job" if self._is_cluster else None
+        if shared is not None:
+            await asyncio.to_thread(shutil.rmtree, shared, ignore_errors=True)
+            await asyncio.to_thread(make_staging_directory, shared, is_shared=True)
+        return await JobProcess.start(
+            self._config(staged, conf, shared),
+            environment=environment,
+            work_directory=self._work_directory,
+            command=self._job_command,
+        )
+
+    def _config(self, staged: StagedLog, conf: Mapping[str, str], shared: Path | None) -> JobConfig:
+        """What a job is told. Args: shared: for files of its own that workers must see."""
+        options = self._options
+        return JobConfig(
+            engine=options.engine,
+            gateway_name=self._context.gateway_name,
+            store_id=staged.store_id,
+            staging_directory=str(staged.directory),
+            table=self.table,
+            layout=layout_of(options),
+            partition_by=options.partition_by or PARTITIONED_BY,
+            columns=further_of(options).sql,
+            commit_rows=options.commit_rows,
+            commit_bytes=options.commit_size,
+            floor=staged.floor,
+            niceness=options.niceness,
+            spark_conf=dict(conf),
+            compact_interval=options.compact_interval,
+            vacuum_retention=options.vacuum_retention,
+            # The sink's directory is closed; a table elsewhere is for whom the operator says.
+            umask=inherited_umask() if options.table else None,
+            format=options.format,
+            is_name=self._target.is_name,
+            shared_directory=str(shared or ""),
+            connect=options.connect,
+            routes=tuple(
+                RouteConfig(pattern, target.table, target.is_name)
+                for pattern, target in self._routes.items()
+            ),
+        )
+
+
+def _empty(directory: Path) -> None:
+    """Make *directory*, or remove what a killed job left in it. Raises: OSError."""
+    shutil.rmtree(directory, ignore_errors=True)
+    make_private_directory(directory)

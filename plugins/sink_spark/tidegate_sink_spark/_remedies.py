@@ -1,0 +1,65 @@
+"""What an operator can do about what Java, Spark, a table format or a disk say."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+#: What a problem's text says, and what to do about it; the first that fits.
+_REMEDIES: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
+    (re.compile(pattern, re.IGNORECASE), remedy)
+    for pattern, remedy in (
+        (
+            "java_gateway_exited|java gateway process exited",
+            (
+                "Java ended before Spark began: see that bin/java in java_home (else JAVA_HOME, PATH) runs, and that "
+                "the machine has the memory that driver_memory asks for"
+            ),
+        ),
+        (
+            "has said nothing for",
+            "its own log is here at level DEBUG; on a cluster, see that it has workers with free cores and memory",
+        ),
+        (
+            "all masters are unresponsive|stopped sparkcontext",
+            "see that the cluster's master runs, and that the option master names it",
+        ),
+        (
+            "outofmemory|java heap space|gc overhead limit",
+            "raise driver_memory, or lower segment_size",
+        ),
+        (
+            (
+                "py4jnetworkerror|answer from java side is empty|error while (sending|receiving)|"
+                "trying to connect to the java server|java does not exist in the jvm"
+            ),
+            "its Java machine ended: killed, or out of memory (see the kernel's log; driver_memory)",
+        ),
+        ("no space left|disk quota", "free some space where the table is"),
+        (
+            "permission denied|accesscontrolexception|accessdenied|mkdirs failed|read-only file system",
+            "let the gateway's user write there, or name another table",
+        ),
+        (
+            "no filesystem for scheme|s3afilesystem not found|azurebfs.*not found",
+            "add the jars of that file system: spark.jars in spark_conf",
+        ),
+        (
+            "unknownhost|connection refused|connect timed out|unable to execute http request|no route to host",
+            "see that what the table is in can be reached from here, and its endpoint in spark_conf",
+        ),
+        (
+            "invalidaccesskeyid|signaturedoesnotmatch|no aws credentials|forbidden|unauthorized",
+            "see the keys in spark_conf",
+        ),
+    )
+)
+
+
+def with_remedy(problem: str) -> str:
+    """*problem* in one line, with what to do about it where that is known."""
+    line = " ".join(problem.split())
+    for pattern, remedy in _REMEDIES:
+        if pattern.search(line):
+            return line if remedy in line else f"{line}: {remedy}"
+    return line

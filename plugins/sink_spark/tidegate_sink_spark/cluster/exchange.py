@@ -1,0 +1,99 @@
+"""How a sink and a job that it did not start speak to each other: files in a directory that both see.
+
+Each file is replaced as a whole, and says by numbers what is newer: no clock is compared, and no file's time.
+
+* ``task.json``, the sink's: what the job is to do, and a session that is new with each start of the sink;
+* ``wish.json``, the sink's: a number that grows when it wants a commit now;
+* ``answer.json``, the job's: its name, the session it works for, a beat that goes on while it lives, and its
+  last reports with the number of the last one.
+
+Two jobs at once write the answer in turn; each tells the truth about the table, and the sink takes both.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from tidegate_sink_spark._protocol import JobConfig, Report
+from tidegate_sink_spark.job.durable import sync_files
+
+#: Beside the directories of logs, whose names never begin with a dot.
+EXCHANGE_NAME: Final = ".job"
+TASK_NAME: Final = "task.json"
+WISH_NAME: Final = "wish.json"
+ANSWER_NAME: Final = "answer.json"
+#: Reports that an answer repeats: the sink looks several times while a job makes one.
+REPORTS_KEPT: Final = 20
+
+
+class Task(msgspec.Struct, frozen=True):
+    """What a job is to do. Attributes: session (new with each start of the sink), config."""
+
+    session: str
+    config: JobConfig
+
+
+class Wish(msgspec.Struct, frozen=True):
+    """The sink wants a commit now. Attributes: session, number (grows)."""
+
+    session: str
+    number: int
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a job says.
+
+    Attributes:
+        session: of the task that it works at.
+        job: its own name, no other job's.
+        beat: grows while it lives.
+        number: of the last report; they are counted from 1.
+        reports: the last ones, in their order.
+    """
+
+    session: str
+    job: str
+    beat: int
+    number: int
+    reports: tuple[Report, ...]
+
+
+Kind = TypeVar("Kind", Task, Wish, Answer)
+
+
+def write(path: Path, value: Task | Wish | Answer, *, mode: int | None = None) -> None:
+    """Replace *path* by *value*, as a whole. Raises: OSError.
+
+    Args: mode: of the file; None: as the process makes files.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        temporary.write_bytes(msgspec.json.encode(value))
+        if mode is not None:
+            temporary.chmod(mode)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_files((path,))
+
+
+def read(path: Path, kind: type[Kind]) -> Kind | None:
+    """What is in *path*; None when it is not there, or another version's. Raises: OSError."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+
+
+def own_reports(answer: Answer, job: str, seen: int) -> tuple[Report, ...]:
+    """Reports of *answer* that are new to who has seen *seen* of those of *job*."""
+    if answer.job != job:
+        return answer.reports
+    count = answer.number - seen
+    return answer.reports[-count:] if count > 0 else ()

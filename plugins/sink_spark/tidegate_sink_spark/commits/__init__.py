@@ -1,0 +1,1 @@
+"""When the job commits, and when it sleeps."""

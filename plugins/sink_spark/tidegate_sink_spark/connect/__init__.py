@@ -1,0 +1,1 @@
+"""Spark Connect: the table through a server, and no Java here."""

@@ -1,0 +1,115 @@
+"""Spark through a Connect server: the job is a small Python process, and Java is the server's."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from tidegate.spi import ConfigError
+from tidegate_sink_spark import _runtime
+from tidegate_sink_spark._engine import EngineError
+from tidegate_sink_spark._job_engine import JobEngine
+from tidegate_sink_spark._options import SparkSinkOptions
+from tidegate_sink_spark._target import is_name
+from tidegate_sink_spark.cluster.place import check_shared, unreachable
+
+#: What PySpark's client imports.
+_PACKAGES: Final = ("grpc", "grpc_status", "google.rpc", "pandas")
+_URL: Final = re.compile(r"sc://[^\s/;]+(/(;[^\s;=]+=[^\s;]*)*;?)?")
+#: Of a server whose URL names none.
+_PORT: Final = 15002
+#: Options that act where Spark is started, which is not here.
+_OF_SERVER: Final = (
+    "master",
+    "java_home",
+    "jars",
+    "jars_cache",
+    "maven_repository",
+    "driver_memory",
+    "catalog",
+)
+#: Settings that a session may have of its own.
+_OF_SESSION: Final = ("spark.sql.", "spark.databricks.")
+
+
+def check_connect(options: SparkSinkOptions) -> None:
+    """Refuse what cannot be through a Connect server. Raises: ConfigError."""
+    url = options.connect
+    if not _URL.fullmatch(url) or not urlsplit(url).hostname:
+        raise ConfigError("is no URL of a Connect server; write sc://host:port", key="connect")
+    if ";token=" in url:
+        raise ConfigError(
+            "holds a token, which the log and check-config would show; put it into the variable "
+            "SPARK_CONNECT_AUTHENTICATE_TOKEN",
+            key="connect",
+        )
+    if options.format != "delta":
+        raise ConfigError(
+            f"writes Delta tables: the marks of format {options.format!r} need Java beside the job; take master, or "
+            "job 'submitted'",
+            key="connect",
+        )
+    if options.job != "child":
+        raise ConfigError("has no effect with `connect`; remove one of them", key="job")
+    defaults = SparkSinkOptions()
+    for key in _OF_SERVER:
+        if getattr(options, key) != getattr(defaults, key):
+            raise ConfigError(
+                "has no effect with `connect`: it is said where the Connect server is started",
+                key=key,
+            )
+    for key in options.spark_conf:
+        if not key.startswith(_OF_SESSION):
+            raise ConfigError(
+                "is the Connect server's: say it where that is started; a session may have settings that begin "
+                f"with {' or '.join(_OF_SESSION)}",
+                key=f"spark_conf.{key}",
+            )
+    check_shared(options, "the Connect server and its workers")
+    named = {"table": options.table, **{f"tables.{k}": v for k, v in options.tables.items()}}
+    for key, table in named.items():
+        if is_name(options, table):
+            raise ConfigError(
+                "name a path or URI: with `connect` catalogs are the server's", key=key
+            )
+
+
+class ConnectEngine(JobEngine):
+    """A :class:`tidegate_sink_spark._engine.Engine`."""
+
+    name = "Spark Connect"
+    auto_layout = "clustered"
+
+    @property
+    def _is_cluster(self) -> bool:
+        return True
+
+    async def prepare(self) -> None:
+        """See :meth:`tidegate_sink_spark._engine.Engine.prepare`: there must be PySpark's client."""
+        missing = [name for name in _PACKAGES if not _is_there(name)]
+        if missing:
+            raise ConfigError(
+                f"PySpark's Connect client needs {', '.join(missing)}; run: pip install "
+                "'tidegate-sink-spark[connect]'",
+                key="connect",
+            )
+
+    async def _needs(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """See JobEngine; there must be a server: PySpark's client would try for ten minutes."""
+        url = urlsplit(self._options.connect)
+        address = (url.hostname or "", url.port or _PORT)
+        problem = await unreachable([address], "Spark Connect server")
+        if problem:
+            raise EngineError(f"{problem}; see that it runs, and that `connect` names it")
+        return self._options.spark_conf, _runtime.own_pyspark(os.environ)
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False

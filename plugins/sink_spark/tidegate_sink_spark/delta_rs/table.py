@@ -1,0 +1,267 @@
+"""The Delta table, through delta-rs. Runs in the job's process only.
+
+Rows are not copied: a staged file is linked into the table's directory and committed as it is. The
+mark is the same as the Spark job's, Delta's transaction identifier, so either engine goes on where
+the other one stopped. Two things differ from Spark:
+
+* delta-rs does not refuse a transaction version that is not above the mark: it appends the rows, and
+  the mark goes back. So the mark is compared here, on the very snapshot that the commit starts from.
+* delta-rs refuses a commit when another one with the same application has been made behind that
+  snapshot. So even without a lock two writers cannot both carry the same rows. On a local file
+  system the lock is taken all the same: Spark's commits, which rename, are fenced by nothing else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from tidegate_sink_spark.delta_rs.lock import table_lock
+from tidegate_sink_spark.delta_rs.placing import PlacedFile, Placing
+from tidegate_sink_spark.delta_rs.types import delta_fields, sql_type
+from tidegate_sink_spark.job.delta import PROPERTIES
+from tidegate_sink_spark.job.driver import Addition, CommitError, TableState, first_line
+from tidegate_sink_spark.job.durable import LOG_DIRECTORY, SyncedCommits
+from tidegate_sink_spark.job.files import FileCount
+from tidegate_sink_spark.job.table import (
+    PARTITIONED_BY,
+    FurtherColumns,
+    bring_up_to_date,
+    columns_of,
+)
+from tidegate_sink_spark.staging.arrow import VERSION_PROPERTY
+
+#: What delta-rs cannot write and Spark cannot take back once a table has it.
+_CLUSTERING: Final = "clustering"
+
+
+def is_table(directory: Path) -> bool:
+    """Tell whether there is a Delta table in *directory*."""
+    deltalake: Any = importlib.import_module("deltalake")
+    return bool(deltalake.DeltaTable.is_deltatable(str(directory)))
+
+
+class DeltaRsTable:
+    """A :class:`tidegate_sink_spark.job.driver.Table` that is a Delta table on a local file system."""
+
+    def __init__(
+        self,
+        directory: Path,
+        layout: str,
+        app_id: str,
+        *,
+        further: FurtherColumns = (),
+        partition_by: Sequence[str] = PARTITIONED_BY,
+    ) -> None:
+        """Opens the table and creates it when it is missing. Raises: CommitError, OSError.
+
+        Args:
+            layout: of a new table, ``partitioned`` or ``plain``.
+            further: columns besides those that every table has.
+            partition_by: with layout ``partitioned``, for a new table.
+        """
+        self._further = further
+        self._directory = directory
+        self._app_id = app_id
+        self._synced = SyncedCommits(directory)
+        self._deltalake: Any = importlib.import_module("deltalake")
+        self._actions: Any = importlib.import_module("deltalake.transaction")
+        self._errors: Any = importlib.import_module("deltalake.exceptions")
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with table_lock(self._directory), self._delta_errors("the table cannot be opened"):
+            columns = partition_by if layout == "partitioned" else ()
+            self._table: Any = self._open_or_create(columns)
+            self._identity = self._version_file()
+            self._count_files = FileCount(lambda: len(self._table.file_uris()))
+            self._check_features()
+            bring_up_to_date(self, str(directory), further)
+            self._refresh()
+        self._placing = Placing(directory, self._partition_columns(), further)
+
+    # ------------------------------------------------------------------------------ the columns
+    def _open_or_create(self, partition_by: Sequence[str]) -> Any:
+        if not is_table(self._directory):
+            fields = delta_fields(columns_of(self._further))
+            schema = json.dumps({"type": "struct", "fields": fields})
+            self._deltalake.DeltaTable.create(
+                str(self._directory),
+                schema=self._deltalake.Schema.from_json(schema),
+                partition_by=list(partition_by) or None,
+                mode="ignore",
+                configuration=dict(PROPERTIES),
+                raise_if_key_not_exists=False,  # the version is a property of our own
+            )
+        return self._deltalake.DeltaTable(str(self._directory))
+
+    def _check_features(self) -> None:
+        if _CLUSTERING in (self._table.protocol().writer_features or ()):
+            raise CommitError(
+                f"the table {self._directory} is clustered, which delta-rs cannot write and Spark cannot "
+                "take back; name another table, or go on with engine 'spark'"
+            )
+
+    def _partition_columns(self) -> tuple[str, ...]:
+        columns = tuple(self._table.metadata().partition_columns)
+        if not set(columns) <= {"ack_date", "destination"}:
+            raise CommitError(
+                f"the table {self._directory} is partitioned by {', '.join(columns)}; this engine writes "
+                "tables that are partitioned by ack_date or destination, or not at all"
+            )
+        return columns
+
+    def columns(self) -> Mapping[str, str]:
+        """See :meth:`tidegate_sink_spark.job.table.Columns.columns`."""
+        fields = json.loads(self._table.schema().to_json())["fields"]
+        return {field["name"]: sql_type(field["type"]) for field in fields}
+
+    def add_columns(self, columns: Sequence[tuple[str, str]]) -> None:
+        """See :meth:`tidegate_sink_spark.job.table.Columns.add_columns`."""
+        with self._delta_errors("columns cannot be added to the table"):
+            fields = self._deltalake.Schema.from_json(
+                json.dumps({"type": "struct", "fields": delta_fields(columns)})
+            ).fields
+            self._table.alter.add_columns(fields)
+
+    def schema_version(self) -> str | None:
+        """See :meth:`tidegate_sink_spark.job.table.Columns.schema_version`."""
+        found = self._table.metadata().configuration.get(VERSION_PROPERTY)
+        return None if found is None else str(found)
+
+    def set_schema_version(self, version: int) -> None:
+        """See :meth:`tidegate_sink_spark.job.table.Columns.set_schema_version`."""
+        with self._delta_errors("the table's properties cannot be set"):
+            self._table.alter.set_table_properties(
+                {VERSION_PROPERTY: str(version)}, raise_if_not_exists=False
+            )
+
+    # --------------------------------------------------------------------------------- the mark
+    def state(self) -> TableState:
+        """See :meth:`tidegate_sink_spark.job.driver.Table.state`. Raises: CommitError."""
+        self._refresh()
+        version = int(self._table.version())
+        self._synced.reach(version)
+        return TableState(self._mark(), version, self._count_files())
+
+    def _mark(self) -> int:
+        return int(self._table.transaction_version(self._app_id) or 0)
+
+    def _refresh(self) -> None:
+        """Read the commits since the last time, or all of it when it is another table now.
+
+        delta-rs looks for the next commit only. Of a table that was deleted, or replaced by one with
+        fewer versions, it would keep the mark for ever. Raises: CommitError.
+        """
+        with self._delta_errors("the table's mark cannot be read"):
+            if self._version_file() == self._identity and self._identity is not None:
+                self._table.update_incremental()
+            else:
+                self._table = self._deltalake.DeltaTable(str(self._directory))
+                self._synced = SyncedCommits(self._directory)
+            self._identity = self._version_file()
+
+    def _version_file(self) -> tuple[int, int] | None:
+        """Which file the newest known version is in; None when it is gone."""
+        name = f"{self._table.version():020}.json"
+        try:
+            found = (self._directory / LOG_DIRECTORY / name).stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    def sequences(self, gateway_id: str, epoch: str, after: int) -> list[int]:
+        """Ack sequences of that log behind *after*; for a table of a few rows. Raises: CommitError."""
+        self._refresh()
+        with self._delta_errors("the table's rows cannot be read"):
+            found = self._table.to_pyarrow_table(
+                columns=["ack_seq"],
+                filters=[
+                    ("gateway_id", "=", gateway_id),
+                    ("epoch", "=", epoch),
+                    ("ack_seq", ">", after),
+                ],
+            )
+            return [int(number) for number in found["ack_seq"].to_pylist()]
+
+    # ------------------------------------------------------------------------------- one commit
+    def append(self, addition: Addition) -> None:
+        """See :meth:`tidegate_sink_spark.job.driver.Table.append`."""
+        with table_lock(self._directory):
+            self._refresh()
+            addition.check_mark(self._mark())
+            placed = self._place(addition)
+            try:
+                with self._delta_errors("the commit failed"):
+                    self._commit(placed, addition)
+            except CommitError:
+                # It may have been made all the same, when what failed is the checkpoint behind it.
+                self._refresh()
+                if (
+                    self._mark() < addition.through
+                ):  # nobody else can have committed these: the lock
+                    self._placing.take_back(placed)
+                addition.check_mark(self._mark())
+                raise
+
+    def _place(self, addition: Addition) -> list[PlacedFile]:
+        """Place all rows of *addition*, durably; nothing of them is left when that fails.
+
+        Raises: FileNotFoundError when one is gone; CommitError.
+        """
+        placed: list[PlacedFile] = []
+        behind = addition.after if addition.overlaps else None
+        try:
+            with self._delta_errors("staged files cannot be put into the table", FileNotFoundError):
+                for path in addition.paths:
+                    placed += self._placing.place(path, behind)
+                    behind = None
+                addition.check_count(sum(file.rows for file in placed))
+                self._placing.sync(placed)
+        except BaseException:
+            self._placing.take_back(placed)
+            raise
+        return placed
+
+    def _commit(self, placed: Sequence[PlacedFile], addition: Addition) -> None:
+        # Hadoop would compare what delta-rs writes with Spark's checksum of what was there before.
+        checksum = self._directory / LOG_DIRECTORY / "._last_checkpoint.crc"
+        checksum.unlink(missing_ok=True)
+        actions = [
+            self._actions.AddAction(
+                path=file.name,
+                size=file.size_bytes,
+                partition_values=file.partition,
+                modification_time=time.time_ns() // 1_000_000,
+                data_change=True,
+                stats=file.statistics,
+            )
+            for file in placed
+        ]
+        properties = self._deltalake.CommitProperties(
+            custom_metadata={"userMetadata": addition.metadata, "isBlindAppend": True},
+            app_transactions=[self._deltalake.Transaction(self._app_id, addition.through)],
+        )
+        self._table.create_write_transaction(
+            actions,
+            "append",
+            self._table.schema(),
+            partition_by=list(self._placing.partition_by),
+            commit_properties=properties,
+        )
+
+    @contextmanager
+    def _delta_errors(self, what: str, *but: type[Exception]) -> Generator[None]:
+        """Turn what delta-rs, PyArrow or the disk raise into a :class:`CommitError` with one line.
+
+        Args: but: left as they are.
+        """
+        try:
+            yield
+        except (CommitError, *but):
+            raise
+        except (self._errors.DeltaError, OSError, ValueError, OverflowError) as exc:
+            raise CommitError(f"{what}: {first_line(exc)}") from exc

@@ -1,0 +1,222 @@
+"""The Delta table, through Spark. Runs in the job's process only.
+
+The mark is Delta's own transaction identifier (``SetTransaction``): ``txnAppId`` names the log and
+``txnVersion`` is the highest ack sequence in the commit, so rows and mark are one atomic commit and
+the mark survives OPTIMIZE and VACUUM.
+
+Delta skips a write whose ``txnVersion`` is not above the mark, *silently*, and it does not compare
+the mark that we read with the one the commit starts from. Two drivers of one log (one of them a
+leftover of a killed gateway) could so append the same rows twice. For local tables a file lock,
+held by the Java process from reading the mark to the end of the commit, makes that impossible; it
+also closes the gap between "does this commit file exist" and "rename to it" that local file
+systems have. Killing the Java process releases the lock, and with it every chance to commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from tidegate_sink_spark.job.driver import Addition, TableState
+from tidegate_sink_spark.job.durable import SyncedCommits
+from tidegate_sink_spark.job.files import java_lock, local_path
+from tidegate_sink_spark.job.rows import ack_sequences, quoted_name, spark_errors, staged_rows
+from tidegate_sink_spark.job.table import (
+    PARTITIONED_BY,
+    FurtherColumns,
+    bring_up_to_date,
+    schema_text,
+)
+from tidegate_sink_spark.staging.arrow import SCHEMA_VERSION, VERSION_PROPERTY
+
+#: 50 commits between two Delta checkpoints: at 5 s each that is one in four minutes. Deletion
+#: vectors off: older readers do not know them, and the sink never deletes rows.
+PROPERTIES: Final = {
+    "delta.checkpointInterval": "50",
+    "delta.enableDeletionVectors": "false",
+    VERSION_PROPERTY: str(SCHEMA_VERSION),
+}
+_LAYOUTS: Final = {
+    "clustered": "CLUSTER BY (destination, acked_at)",
+    "partitioned": "PARTITIONED BY ({})",
+    "plain": "",
+}
+
+
+def create_statement(
+    table: str,
+    layout: str,
+    *,
+    is_name: bool = False,
+    further: FurtherColumns = (),
+    partition_by: Sequence[str] = PARTITIONED_BY,
+) -> str:
+    """SQL that creates *table* (a path, a URI, or a name in a catalog) unless it exists."""
+    properties = ", ".join(f"'{key}' = '{value}'" for key, value in PROPERTIES.items())
+    return (
+        f"CREATE TABLE IF NOT EXISTS {quoted(table, is_name)} ({schema_text(further)}) USING delta "
+        f"{_LAYOUTS[layout].format(', '.join(partition_by))} TBLPROPERTIES ({properties})"
+    )
+
+
+def is_table(spark: Any, table: str, *, is_name: bool = False) -> bool:
+    """Tell whether there is a Delta table. Raises: CommitError."""
+    with spark_errors(f"it cannot be told whether there is a table {table}"):
+        if is_name:
+            return bool(spark.catalog.tableExists(quoted(table, True)))
+        java = spark._jvm.io.delta.tables.DeltaTable
+        return bool(java.isDeltaTable(spark._jsparkSession, str(local_path(table) or table)))
+
+
+def quoted(table: str, is_name: bool) -> str:
+    """*table* as SQL wants it: a path as ``delta.`...```, a name part by part."""
+    if is_name:
+        return quoted_name(table)
+    return f"delta.`{table.replace('`', '``')}`"
+
+
+class DeltaTable:
+    """A :class:`tidegate_sink_spark.job.driver.Table` that is a Delta table."""
+
+    def __init__(
+        self,
+        spark: Any,
+        table: str,
+        layout: str,
+        app_id: str,
+        *,
+        is_name: bool = False,
+        further: FurtherColumns = (),
+        partition_by: Sequence[str] = PARTITIONED_BY,
+    ) -> None:
+        """Opens the table and creates it when it is missing.
+
+        Args:
+            table: a path or URI; or, with *is_name*, a name in a catalog.
+            further: columns besides those that every table has.
+            partition_by: with layout ``partitioned``, for a new table.
+        Raises: CommitError.
+        """
+        self._further = further
+        self._spark = spark
+        self._table = table
+        self._is_name = is_name
+        self._app_id = app_id
+        self._directory = None if is_name else local_path(table)
+        if self._directory is not None:
+            self._table = str(self._directory)
+            self._directory.parent.mkdir(parents=True, exist_ok=True)
+        with self._locked(), spark_errors("the table cannot be opened"):
+            spark.sql(
+                create_statement(
+                    self._table,
+                    layout,
+                    is_name=is_name,
+                    further=further,
+                    partition_by=partition_by,
+                )
+            )
+            if is_name:
+                self._directory = self._location()
+        with self._locked(), spark_errors("the table cannot be opened"):
+            bring_up_to_date(self, self._table, further)
+        self._synced = SyncedCommits(self._directory) if self._directory is not None else None
+
+    def _location(self) -> Path | None:
+        """Where the catalog has put the table, on a local file system."""
+        detail = self._spark.sql(f"DESCRIBE DETAIL {quoted(self._table, True)}").first()
+        return local_path(detail["location"])
+
+    def columns(self) -> Mapping[str, str]:
+        """See :meth:`tidegate_sink_spark.job.table.Columns.columns`."""
+        with spark_errors("the table's columns cannot be read"):
+            fields = self._spark.table(quoted(self._table, self._is_name)).schema.fields
+            return {field.name: field.dataType.simpleString() for field in fields}
+
+    def add_columns(self, columns: Sequence[tuple[str, str]]) -> None:
+        """See :meth:`tidegate_sink_spark.job.table.Columns.add_columns`."""
+        with spark_errors("columns cannot be added to the table"):
+            added = ", ".join(f"`{name}` {kind}" for name, kind in columns)
+            self._spark.sql(
+                f"ALTER TABLE {quoted(self._table, self._is_name)} ADD COLUMNS ({added})"
+            )
+
+    def schema_version(self) -> str | None:
+        """See :meth:`tidegate_sink_spark.job.table.Columns.schema_version`."""
+        with spark_errors("the table's properties cannot be read"):
+            # In SQL: a Connect server has no other way.
+            detail = self._spark.sql(f"DESCRIBE DETAIL {quoted(self._table, self._is_name)}")
+            found = detail.first()["properties"].get(VERSION_PROPERTY)
+            return None if found is None else str(found)
+
+    def set_schema_version(self, version: int) -> None:
+        """See :meth:`tidegate_sink_spark.job.table.Columns.set_schema_version`."""
+        with spark_errors("the table's properties cannot be set"):
+            self._spark.sql(
+                f"ALTER TABLE {quoted(self._table, self._is_name)} "
+                f"SET TBLPROPERTIES ('{VERSION_PROPERTY}' = '{version}')"
+            )
+
+    def state(self) -> TableState:
+        """See :meth:`tidegate_sink_spark.job.driver.Table.state`. Raises: CommitError."""
+        with spark_errors("the table's mark cannot be read"):
+            state = self._state()
+        if self._synced is not None:
+            self._synced.reach(state.version)
+        return state
+
+    def _state(self) -> TableState:
+        jvm = self._spark._jvm
+        if self._is_name:
+            session = self._spark._jsparkSession
+            log = jvm.io.delta.tables.DeltaTable.forName(session, self._table).deltaLog()
+        else:
+            log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
+                self._spark._jsparkSession, self._table
+            )
+        nothing = jvm.scala.Option.empty()
+        snapshot = log.update(False, nothing, nothing)
+        found = snapshot.transactions().get(self._app_id)
+        mark = int(found.get()) if found.isDefined() else 0
+        files = (
+            snapshot.numOfFilesIfKnown()
+        )  # as its checksum says; to count them is a job of Spark's
+        count = int(files.get()) if files.isDefined() else None
+        return TableState(mark, int(snapshot.version()), count)
+
+    def append(self, addition: Addition) -> None:
+        """See :meth:`tidegate_sink_spark.job.driver.Table.append`."""
+        with self._locked(), spark_errors("the commit failed"):
+            addition.check_mark(self._state().mark)
+            rows = staged_rows(self._spark, addition, self._further)
+            writer = (
+                rows.coalesce(1)
+                .write.format("delta")
+                .mode("append")
+                .option("txnAppId", self._app_id)
+                .option("txnVersion", str(addition.through))
+                .option("userMetadata", addition.metadata)
+            )
+            if self._is_name:
+                writer.saveAsTable(quoted(self._table, True))
+            else:
+                writer.save(self._table)
+
+    def sequences(self, gateway_id: str, epoch: str, after: int) -> list[int]:
+        """See :meth:`tidegate_sink_spark.job.dead.SequencedTable.sequences`."""
+        with spark_errors("the table's rows cannot be read"):
+            rows = self._spark.table(quoted(self._table, self._is_name))
+            return ack_sequences(rows, gateway_id, epoch, after)
+
+    @contextmanager
+    def _locked(self) -> Generator[None]:
+        if self._directory is None:
+            yield
+            return
+        with (
+            spark_errors("the table's lock cannot be taken"),
+            java_lock(self._spark._jvm, self._directory),
+        ):
+            yield

@@ -1,0 +1,114 @@
+"""Opens the table that the configuration names, in its format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tidegate_sink_spark._protocol import JobConfig
+from tidegate_sink_spark.connect import table as connect
+from tidegate_sink_spark.connect.table import ConnectTable
+from tidegate_sink_spark.delta_rs import table as delta_rs
+from tidegate_sink_spark.delta_rs.table import DeltaRsTable
+from tidegate_sink_spark.delta_rs.upkeep import Upkeep
+from tidegate_sink_spark.job import delta, iceberg
+from tidegate_sink_spark.job.dead import SUFFIX, SequencedTable
+from tidegate_sink_spark.job.delta import DeltaTable
+from tidegate_sink_spark.job.driver import Table
+from tidegate_sink_spark.job.iceberg import IcebergTable
+from tidegate_sink_spark.job.parquet import ParquetTable, is_parquet_table
+from tidegate_sink_spark.job.routed import RoutedTable
+from tidegate_sink_spark.job.table import PARTITIONED_BY, application_id
+
+
+def open_table(config: JobConfig, start_spark: Callable[[], Any]) -> Table:
+    """Open the job's table, or its tables, and create what is missing.
+
+    Args: start_spark: returns the session; not called for a format that needs none.
+    Raises: CommitError, OSError; what *start_spark* raises.
+    """
+    table = _open_one(config, start_spark)
+    if not config.routes:
+        return table
+    kinds = {route.table: route.is_name for route in config.routes}
+    return RoutedTable(
+        table,
+        {route.pattern: route.table for route in config.routes},
+        lambda name: _open_one(
+            msgspec.structs.replace(config, table=name, is_name=kinds[name]), start_spark
+        ),
+        own_directory(config),
+        further=config.columns,
+    )
+
+
+def own_directory(config: JobConfig) -> Path:
+    """Where files of the job's own are that a commit reads."""
+    return Path(config.shared_directory) if config.shared_directory else Path.cwd()
+
+
+def _open_one(config: JobConfig, start_spark: Callable[[], Any]) -> SequencedTable:
+    app_id = application_id(config.gateway_name, config.store_id)
+    further, partition_by = config.columns, config.partition_by
+    if config.engine == "deltalake" or config.format == "parquet":
+        opened = DeltaRsTable if config.engine == "deltalake" else ParquetTable
+        path = Path(config.table)
+        return opened(path, config.layout, app_id, further=further, partition_by=partition_by)
+    if config.connect:
+        return ConnectTable(
+            start_spark(), config.table, config.layout, app_id, partition_by=partition_by
+        )
+    opened = IcebergTable if config.format == "iceberg" else DeltaTable
+    return opened(
+        start_spark(),
+        config.table,
+        config.layout,
+        app_id,
+        is_name=config.is_name,
+        further=further,
+        partition_by=partition_by,
+    )
+
+
+def open_dead_letters(
+    config: JobConfig, start_spark: Callable[[], Any], *, creates: bool
+) -> SequencedTable | None:
+    """Open the table beside the job's, in its format, for dead letters.
+
+    Args: creates: make it when it is missing; else None is returned.
+    Raises: as :func:`open_table`.
+    """
+    # Its destinations may be unknown, and too long for directories: it is not partitioned by them.
+    beside = msgspec.structs.replace(
+        config, table=config.table.rstrip("/") + SUFFIX, partition_by=PARTITIONED_BY
+    )
+    return _open_one(beside, start_spark) if creates or _exists(beside, start_spark) else None
+
+
+def _exists(config: JobConfig, start_spark: Callable[[], Any]) -> bool:
+    if config.engine == "deltalake":
+        return delta_rs.is_table(Path(config.table))
+    if config.format == "parquet":
+        return is_parquet_table(Path(config.table))
+    if config.connect:
+        return connect.is_table(start_spark(), config.table)
+    is_table = iceberg.is_table if config.format == "iceberg" else delta.is_table
+    return is_table(start_spark(), config.table, is_name=config.is_name)
+
+
+def start_upkeep(config: JobConfig, report: Callable[[str], None]) -> None:
+    """Begin to compact the tables that were opened, where the job is to do that beside its commits.
+
+    Args: report: told what failed, in a thread.
+    """
+    if config.engine == "deltalake" and config.compact_interval:
+        for table in dict.fromkeys((config.table, *(route.table for route in config.routes))):
+            Upkeep(
+                Path(table),
+                interval=config.compact_interval,
+                retention=config.vacuum_retention,
+                report=report,
+            ).start()

@@ -1,0 +1,206 @@
+"""Tables that answer SQL: through Spark, in every format and catalog, or without Java through delta-rs."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import shutil
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from tidegate.spi import RequestError
+from tidegate.spi.commands import ClientError
+from tidegate_sink_spark._options import SparkSinkOptions
+from tidegate_sink_spark._reader import create_session
+from tidegate_sink_spark._remedies import with_remedy
+from tidegate_sink_spark._target import Target, find_target
+from tidegate_sink_spark.job.driver import CommitError
+from tidegate_sink_spark.job.files import local_path
+from tidegate_sink_spark.job.rows import quoted_name, spark_errors
+from tidegate_sink_spark.job.table import schema_text
+from tidegate_sink_spark.replay.selecting import ROWS, Table
+
+pa: Final[Any] = importlib.import_module("pyarrow")
+
+#: What Spark says besides errors would go into the progress bar.
+_QUIET: Final = {"spark.log.level": "ERROR"}
+
+
+def open_table(options: SparkSinkOptions, default: Path) -> Table:
+    """Open the table of a sink with *options* for reading, by its own engine.
+
+    Args: default: the directory of a table that is not named.
+    Raises: ConfigError; ClientError when there is no such table, or it cannot be reached; JarsError.
+    """
+    target = find_target(options, default)
+    if options.engine == "deltalake":
+        return DeltaRsRows(target)
+    with _client_errors():
+        return SparkRows(options, target)
+
+
+class SparkRows:
+    """A :class:`tidegate_sink_spark.replay.selecting.Table`. Starts Spark."""
+
+    def __init__(self, options: SparkSinkOptions, target: Target) -> None:
+        """Raises: ConfigError, JarsError; CommitError."""
+        options = dataclasses.replace(options, spark_conf={**_QUIET, **options.spark_conf})
+        with _stderr_elsewhere():
+            self._spark = create_session("tidegate-replay", options)
+        self._directory = Path(self._spark.conf.get("spark.local.dir"))
+        try:
+            with spark_errors(f"the table {target.table} cannot be read"):
+                self._view(options.format, target)
+                self.columns: Sequence[str] = self._spark.table(ROWS).columns
+        except BaseException:
+            self.close()
+            raise
+
+    def _view(self, table_format: str, target: Target) -> None:
+        spark = self._spark
+        if target.is_name:
+            rows = spark.table(quoted_name(target.table))
+        elif table_format == "parquet":
+            rows = spark.read.schema(schema_text()).parquet(target.table)
+        else:
+            rows = spark.read.format(table_format).load(target.table)
+        rows.createOrReplaceTempView(ROWS)
+
+    @property
+    def body_size(self) -> str:
+        """See Table."""
+        return "octet_length(body)"
+
+    def query(self, sql: str) -> Any:
+        """See Table."""
+        py4j: Any = importlib.import_module("py4j.protocol")
+        errors: Any = importlib.import_module("pyspark.errors")
+        try:
+            with _client_errors(), spark_errors("the table cannot be read"):
+                try:
+                    rows = self._spark.sql(sql)
+                except (errors.ParseException, errors.AnalysisException) as error:
+                    raise _wrong(error) from error
+                return rows.toArrow()
+        except (py4j.Py4JError, OSError) as error:
+            raise ClientError(with_remedy(f"the table cannot be read: {error}")) from error
+
+    def text(self, value: str) -> str:
+        """See Table."""
+        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+        return f"'{escaped}'"
+
+    def time(self, microseconds: int) -> str:
+        """See Table."""
+        return f"timestamp_micros({microseconds})"
+
+    def close(self) -> None:
+        """Stop Spark, and remove what it left."""
+        try:
+            self._spark.stop()
+        finally:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+
+class DeltaRsRows:
+    """A :class:`tidegate_sink_spark.replay.selecting.Table`: SQL of DataFusion, no Java."""
+
+    def __init__(self, target: Target) -> None:
+        """Raises: ClientError when there is no table, or no delta-rs."""
+        directory = None if target.is_name else local_path(target.table)
+        if directory is None:
+            raise ClientError(
+                f"{target.table}: without Java only a local Delta table can be read; take --engine spark"
+            )
+        try:
+            self._deltalake: Any = importlib.import_module("deltalake")
+        except ImportError:
+            raise ClientError(
+                "deltalake is not installed; run: pip install 'tidegate-sink-spark[deltalake]'"
+            ) from None
+        self._errors: Any = importlib.import_module("deltalake.exceptions")
+        if not self._deltalake.DeltaTable.is_deltatable(str(directory)):
+            raise ClientError(f"there is no Delta table in {directory}")
+        try:
+            self._table = self._deltalake.DeltaTable(str(directory))
+            self.columns = [field.name for field in self._table.schema().fields]
+        except (self._errors.DeltaError, OSError) as error:
+            raise ClientError(with_remedy(f"the table cannot be read: {error}")) from error
+
+    @property
+    def body_size(self) -> str:
+        """See Table."""
+        return "octet_length(encode(body, 'hex')) / 2"
+
+    def query(self, sql: str) -> Any:
+        """See Table."""
+        try:
+            self._table.update_incremental()  # files of an older version may be gone by now
+            found = self._deltalake.QueryBuilder().register(ROWS, self._table).execute(sql)
+            return _plain(pa.table(found.read_all()))
+        except self._errors.DeltaError as error:
+            text = str(error)
+            if "planning" in text or "SQL" in text or "Schema error" in text:
+                raise _wrong(error) from error
+            raise ClientError(with_remedy(f"the table cannot be read: {text}")) from error
+        except (OSError, pa.ArrowException) as error:
+            raise ClientError(with_remedy(f"the table cannot be read: {error}")) from error
+
+    def text(self, value: str) -> str:
+        """See Table."""
+        return "'" + value.replace("'", "''") + "'"
+
+    def time(self, microseconds: int) -> str:
+        """See Table."""
+        return f"to_timestamp_micros({microseconds})"
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _plain(table: Any) -> Any:
+    """Without views of strings, which Arrow's functions know less of."""
+    fields = [item.with_type(_plain_type(item.type)) for item in table.schema]
+    return table.cast(pa.schema(fields))
+
+
+def _plain_type(kind: Any) -> Any:
+    if kind == pa.string_view():
+        return pa.string()
+    if kind == pa.binary_view():
+        return pa.binary()
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain_type(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([item.with_type(_plain_type(item.type)) for item in kind])
+    return kind
+
+
+def _wrong(error: Exception) -> RequestError:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return RequestError(f"--where is not understood: {lines[0][:500] if lines else error}")
+
+
+@contextmanager
+def _client_errors() -> Generator[None]:
+    try:
+        yield
+    except CommitError as error:
+        raise ClientError(with_remedy(str(error))) from error
+
+
+@contextmanager
+def _stderr_elsewhere() -> Generator[None]:
+    """Java inherits it, and says a few lines when it begins."""
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)

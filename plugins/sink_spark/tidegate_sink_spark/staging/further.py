@@ -1,0 +1,214 @@
+"""The columns beside those that every table has: key columns, and the body as a text.
+
+Values are read once for a whole batch. What is none of its column's type is NULL, or makes its row a dead letter
+(``on_bad_value``). A header that is not there, a path that leads nowhere, JSON's null and an empty body are no
+values, and NULL always.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from tidegate.spi import AcknowledgedMessage, Message
+from tidegate_sink_spark.staging.arrow import SCHEMA, strings
+from tidegate_sink_spark.staging.columns import BODY_COLUMNS, KeyColumn
+from tidegate_sink_spark.staging.values import NO_VALUE
+
+pa: Final[Any] = importlib.import_module("pyarrow")
+
+#: What a body that is no JSON makes the decoder raise; a deep one ends at the interpreter's own limit.
+_NO_JSON: Final = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
+#: Bytes that a destination may have as a directory, whose name is at most 255 on most file systems: "destination="
+#: comes before it, and each special character is three.
+DIRECTORY_BYTES_MAX: Final = 240
+#: What JSON's objects and arrays are here; types that say nothing of their contents.
+_Object: Final[Any] = dict
+_Array: Final[Any] = list
+_check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+class Further:
+    """The further columns of one sink.
+
+    Attributes:
+        fields: those of staged files, behind ``SCHEMA``'s.
+        sql: (name, type) of all of them in the table.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[KeyColumn] = (),
+        body: str = "binary",
+        *,
+        stops: bool = False,
+        names_directories: bool = False,
+    ) -> None:
+        """Args:
+        body: as in the option of that name.
+        names_directories: the table is partitioned by destination.
+        """
+        self._columns = tuple(columns)
+        self._body = body
+        self._stops = stops
+        self._names_directories = names_directories
+        self.sql: tuple[tuple[str, str], ...] = tuple((c.name, c.sql) for c in columns)
+        fields = [pa.field(column.name, column.arrow) for column in columns]
+        if body in BODY_COLUMNS:
+            self.sql += (BODY_COLUMNS[body],)
+        if body in ("text", "json"):
+            fields.append(pa.field(BODY_COLUMNS[body][0], pa.string()))
+        self.fields: tuple[Any, ...] = tuple(fields)
+        self._schema = pa.schema([*SCHEMA, *fields])
+        self._needs_headers = any(not column.is_json for column in columns)
+        self._needs_documents = any(column.is_json for column in columns)
+        literal = Decimal if any(column.needs_literals for column in columns) else None
+        self._decode = msgspec.json.Decoder(float_hook=literal).decode
+
+    def read(self, rows: Sequence[AcknowledgedMessage]) -> Values:
+        """The values of *rows*."""
+        found = Values(len(rows), self._schema)
+        messages = [row.message for row in rows]
+        if self.sql:
+            self._read(messages, found)
+            if not self._stops:
+                found.bad = {}
+        if self._names_directories:
+            destinations = [message.destination for message in messages]
+            too_long = {name for name in set(destinations) if is_too_long(name)}
+            for number, name in enumerate(destinations if too_long else ()):
+                if name in too_long:
+                    found.is_bad(number, "its destination is too long for the name of a directory")
+        return found
+
+    def _read(self, messages: Sequence[Message], found: Values) -> None:
+        named: list[dict[str, str]] = []
+        if self._needs_headers:
+            # The first of a repeated name counts, as in the column `headers`.
+            named = [dict(message.headers[::-1]) for message in messages]
+        bodies = [bytes(message.body) for message in messages]
+        documents: list[Any] = []
+        if self._needs_documents:
+            documents = [self._document(body, n, found) for n, body in enumerate(bodies)]
+        for column in self._columns:
+            if column.is_json:
+                raw = [_at(document, column.path) for document in documents]
+            else:
+                raw = [headers.get(column.header) for headers in named]
+            found.columns.append(_converted(column, raw, found))
+        if self._body == "text":
+            found.columns.append([_text(body, n, found) for n, body in enumerate(bodies)])
+        elif self._body != "binary":
+            texts = [_json_text(body, n, found) for n, body in enumerate(bodies)]
+            if self._body == "json":
+                found.columns.append(texts)
+
+    def of_dead(self, row: AcknowledgedMessage | None) -> Values:
+        """What a dead letter has in these columns; *row*: as far as it is known."""
+        found = self.read([row]) if row is not None else Values(1, self._schema)
+        found.bad = {}
+        keys = found.columns[: len(self._columns)]
+        found.columns = keys + [[None]] * (len(self.fields) - len(keys))
+        return found
+
+    def _document(self, body: bytes, number: int, found: Values) -> Any:
+        if not body:
+            return None
+        try:
+            return self._decode(body)
+        except _NO_JSON:
+            found.is_bad(number, "the body is no JSON")
+            return None
+
+
+class Values:
+    """Values of a batch, column by column. Attributes: columns; bad: what is wrong, by number of the row."""
+
+    def __init__(self, count: int, schema: Any) -> None:
+        self.columns: list[list[Any]] = []
+        self.bad: dict[int, str] = {}
+        self._count = count
+        self._schema = schema
+
+    def is_bad(self, number: int, reason: str) -> None:
+        """The row *number* has a value that its column cannot have; the first reason is told."""
+        self.bad.setdefault(number, reason)
+
+    def without_bad(self) -> Values:
+        """The values of the other rows."""
+        good = [number for number in range(self._count) if number not in self.bad]
+        found = Values(len(good), self._schema)
+        found.columns = [[values[number] for number in good] for values in self.columns]
+        return found
+
+    def behind(self, batch: Any) -> Any:
+        """*batch* of :data:`SCHEMA` with these columns behind it."""
+        if not self.columns:
+            return batch
+        fields = list(self._schema)[len(SCHEMA) :]
+        arrays = [
+            strings(values) if field.type == pa.string() else pa.array(values, field.type)
+            for values, field in zip(self.columns, fields, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays([*batch.columns, *arrays], schema=self._schema)
+
+
+def is_too_long(destination: str) -> bool:
+    """Tell whether *destination* cannot be the name of a directory, however it is escaped there."""
+    escaped = quote(destination, safe="", errors="surrogatepass")
+    return len(escaped) > DIRECTORY_BYTES_MAX
+
+
+def _at(document: Any, path: Sequence[str | int]) -> Any:
+    """The value that *path* leads to; None where it leads nowhere."""
+    for step in path:
+        if isinstance(document, _Object):
+            document = document.get(step)  # JSON's keys are texts, so a number is none
+        elif isinstance(document, _Array) and type(step) is int and step < len(document):
+            document = document[step]
+        else:
+            return None
+    return document
+
+
+def _converted(column: KeyColumn, raw: list[Any], found: Values) -> list[Any]:
+    convert = column.convert
+    try:
+        return [None if value is None else convert(value) for value in raw]
+    except NO_VALUE:
+        pass
+    values: list[Any] = []
+    for number, value in enumerate(raw):
+        try:
+            values.append(None if value is None else convert(value))
+        except NO_VALUE:
+            values.append(None)
+            found.is_bad(
+                number,
+                f"the column {column.name} is {column.sql}, and what {column.source} has is none",
+            )
+    return values
+
+
+def _text(body: bytes, number: int, found: Values) -> str | None:
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        found.is_bad(number, "the body is no text in UTF-8")
+        return None
+
+
+def _json_text(body: bytes, number: int, found: Values) -> str | None:
+    if not body:
+        return None
+    try:
+        _check_json(body)
+        return body.decode()
+    except _NO_JSON:
+        found.is_bad(number, "the body is no JSON")
+        return None

@@ -1,0 +1,77 @@
+"""Which destinations a sink takes: ``include`` and ``exclude``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from tidegate.spi import AcknowledgedMessage, ConfigError, names
+
+#: Answers that are remembered; a gateway with more destinations than this asks again.
+REMEMBERED_MAX: Final = 10_000
+
+
+class Selection:
+    """Patterns are canonical (``queue://orders.>``), or names for queues and topics alike."""
+
+    def __init__(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
+        """Args: include: empty: all. exclude: goes over *include*. Raises: ConfigError."""
+        _check(include, "include")
+        _check(exclude, "exclude")
+        if include and set(include) <= set(exclude):
+            raise ConfigError(
+                "excludes all that `include` names, so that the sink would take nothing",
+                key="exclude",
+            )
+        self._include = tuple(include)
+        self._exclude = tuple(exclude)
+        self._known: dict[str, bool] = {}
+
+    @property
+    def takes_all(self) -> bool:
+        """No destination is left out."""
+        return not self._include and not self._exclude
+
+    def takes(self, destination: str) -> bool:
+        """Tell whether rows of the canonical *destination* are this sink's."""
+        known = self._known.get(destination)
+        if known is None:
+            known = (not self._include or covers(self._include, destination)) and not covers(
+                self._exclude, destination
+            )
+            if len(self._known) >= REMEMBERED_MAX:
+                self._known.clear()
+            self._known[destination] = known
+        return known
+
+    def of(self, rows: list[AcknowledgedMessage]) -> list[AcknowledgedMessage]:
+        """Those of *rows* that the sink takes."""
+        if self.takes_all:
+            return rows
+        return [row for row in rows if self.takes(row.message.destination)]
+
+
+def covers(patterns: Iterable[str], destination: str) -> bool:
+    """Tell whether one of *patterns* covers the canonical *destination*."""
+    scheme, separator, name = destination.partition("://")
+    for pattern in patterns:
+        kind, _, wanted = pattern.rpartition("://")
+        if kind in ("", scheme if separator else "") and names.matches(wanted, name):
+            return True
+    return False
+
+
+def _check(patterns: Iterable[str], key: str) -> None:
+    for pattern in patterns:
+        check_pattern(pattern, key)
+
+
+def check_pattern(pattern: str, key: str) -> None:
+    """Raises: ConfigError for what is no pattern of destinations."""
+    kind, separator, name = pattern.rpartition("://")
+    if separator and kind not in ("queue", "topic"):
+        raise ConfigError(f"{pattern!r} begins neither with queue:// nor topic://", key=key)
+    try:
+        names.check_filter(name)
+    except ValueError as exc:
+        raise ConfigError(f"{pattern!r}: {exc}", key=key) from None

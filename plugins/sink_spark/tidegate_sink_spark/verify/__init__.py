@@ -1,0 +1,1 @@
+"""Proves that a table, what is staged, and the acknowledged log agree."""

@@ -1,0 +1,156 @@
+"""``tidegate sink verify``; :mod:`tidegate_sink_spark.cluster.command` adds to it, and is the entry point."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+
+import typer
+
+from tidegate.spi import CommandHost, ConfiguredSink, LogState
+
+if TYPE_CHECKING:
+    from tidegate_sink_spark._options import SparkSinkOptions
+    from tidegate_sink_spark.verify.proof import Findings
+
+app: Final = typer.Typer(rich_markup_mode=None)
+
+_PROBLEMS: Final = 1  # the exit code
+
+
+@app.callback()
+def _group() -> None:  # pyright: ignore[reportUnusedFunction]  # so that `verify` stays a command
+    """What carries acknowledged messages into tables."""
+
+
+@app.command()
+def verify(
+    context: typer.Context,
+    name: Annotated[
+        str,
+        typer.Argument(metavar="[NAME]", help="One sink; else all of them.", show_default=False),
+    ] = "",
+    content: Annotated[
+        bool,
+        typer.Option(
+            "--content", help="Read all rows: hash their contents, and compare with staged ones."
+        ),
+    ] = False,
+    first: Annotated[
+        int, typer.Option("--from", min=1, metavar="ROW", help="Leave out ack sequences before it.")
+    ] = 1,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="The configuration; else the default."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Prove that table, staged files and log agree; exit code 1 when they do not.
+
+    Each acknowledged row up to the table's mark is in the table or its dead-letter table, once; none is
+    above the mark; staged files and log continue there. The gateway may run.
+    """
+    host: CommandHost = context.obj
+    results: list[tuple[str, Findings]] = []
+    for sink in host.sinks(config, "spark", name):
+        results.append((sink.name, _verify(host, config, sink, first=first, content=content)))
+    if as_json:
+        host.print_json([{"sink": sink} | dataclasses.asdict(found) for sink, found in results])
+    else:
+        for sink, found in results:
+            _show(host, sink, found)
+    if any(found.problems for _, found in results):
+        raise typer.Exit(_PROBLEMS)
+
+
+def _verify(
+    host: CommandHost, config: Path | None, sink: ConfiguredSink, *, first: int, content: bool
+) -> Findings:
+    from tidegate_sink_spark._target import default_table, find_routes, find_target
+    from tidegate_sink_spark.cluster.place import as_file_name, staging_directory
+    from tidegate_sink_spark.job.dead import SUFFIX
+    from tidegate_sink_spark.staging.files import list_staged
+    from tidegate_sink_spark.staging.selection import Selection
+    from tidegate_sink_spark.verify.proof import Seen, prove
+    from tidegate_sink_spark.verify.seen import Log, look_at
+
+    options = cast("SparkSinkOptions", sink.options)
+    before = host.log_state(config)
+    log = Log(sink.context.gateway_name, before.store_id)
+    main = find_target(options, default_table(sink.context))
+    with _Sessions(options) as start_spark:
+        directory = staging_directory(options, sink.context) / as_file_name(before.store_id)
+        staged = list_staged(directory) if directory.exists() else []
+        table = look_at(main, options.format, log, start_spark)
+        further = {
+            target.table: found
+            for target in find_routes(options, main).values()
+            if (found := look_at(target, options.format, log, start_spark)) is not None
+        }
+        beside = dataclasses.replace(main, table=main.table.rstrip("/") + SUFFIX)
+        dead = look_at(beside, options.format, log, start_spark)
+        return prove(
+            Seen(
+                before,
+                _log_after(host, config, before, table.mark if table else 0, staged),
+                staged,
+                table,
+                further,
+                dead,
+                is_dense=Selection(options.include, options.exclude).takes_all,
+                first=first,
+            ),
+            content=content,
+        )
+
+
+def _log_after(
+    host: CommandHost, config: Path | None, before: LogState, mark: int, staged: Any
+) -> LogState:
+    """How far the log is, asked again when what was seen is beyond it."""
+    reached = max([mark, *(file.hi for file in staged)])
+    return before if reached <= before.last else host.log_state(config)
+
+
+class _Sessions:
+    """Starts Spark when it is needed, and ends it."""
+
+    def __init__(self, options: SparkSinkOptions) -> None:
+        self._options = options
+        self._session: Any = None
+
+    def __enter__(self) -> Callable[[], Any]:
+        return self._start
+
+    def __exit__(self, *_: object) -> None:
+        if self._session is not None:
+            self._session.stop()
+
+    def _start(self) -> Any:
+        from tidegate_sink_spark._reader import create_session
+
+        if self._session is None:
+            self._session = create_session("tidegate sink verify", self._options)
+        return self._session
+
+
+def _show(host: CommandHost, name: str, found: Findings) -> None:
+    facts: list[tuple[str, object]] = [
+        ("sink", name),
+        ("mark", found.mark),
+        ("rows in the table", found.rows),
+        ("rows in the dead-letter table", found.dead_rows),
+        ("files of the table", found.files),
+        ("staged", f"{found.staged_rows} rows, up to {found.staged_through}"),
+        ("the log", f"{found.log_first} to {found.log_last}"),
+    ]
+    if found.content:
+        facts += [("content hash", found.content), ("compared with staged rows", found.compared)]
+    facts += [("note", note) for note in found.notes]
+    facts += [("WRONG", problem) for problem in found.problems]
+    facts.append(
+        ("result", "not proved" if found.problems else "table, staged files and log agree")
+    )
+    host.print_table(("what", "value"), facts)

@@ -1,0 +1,226 @@
+"""One state of a table as a reader sees it: nothing is made, finished or changed, and no job needed.
+
+A Delta table on a local file system is read by delta-rs where that is installed, a Parquet table by
+PyArrow, anything else by Spark.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib
+import json
+import re
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from tidegate_sink_spark._target import Target
+from tidegate_sink_spark.delta_rs import table as delta_rs
+from tidegate_sink_spark.job import delta, iceberg
+from tidegate_sink_spark.job.files import local_path, wait_for_lock
+from tidegate_sink_spark.job.parquet import OWN_DIRECTORY, is_parquet_table
+from tidegate_sink_spark.job.rows import quoted_name, spark_errors
+from tidegate_sink_spark.job.table import application_id
+from tidegate_sink_spark.staging import arrow
+
+pa: Final[Any] = importlib.import_module("pyarrow")
+pc: Final[Any] = importlib.import_module("pyarrow.compute")
+ds: Final[Any] = importlib.import_module("pyarrow.dataset")
+
+_MANIFEST: Final = re.compile(r"ack-\d{16}-\d{16}\.json", re.ASCII)
+
+
+class SeenTable(Protocol):
+    """A state of a table. Blocking."""
+
+    @property
+    def mark(self) -> int:
+        """The highest ack sequence that it says it has, 0 for none."""
+        ...
+
+    @property
+    def files(self) -> int:
+        """That it consists of."""
+        ...
+
+    def rows(self, columns: Sequence[str], lo: int, hi: int | None) -> Iterator[Any]:
+        """Those of the log with ack sequences *lo* to *hi* (None: all behind), as Arrow tables.
+
+        Raises: CommitError, OSError.
+        """
+        ...
+
+
+class Log:
+    """Whose rows are looked at. Attributes: gateway_name, store_id."""
+
+    def __init__(self, gateway_name: str, store_id: str) -> None:
+        self.gateway_name = gateway_name
+        self.store_id = store_id
+
+    @property
+    def application(self) -> str:
+        """The name of its mark."""
+        return application_id(self.gateway_name, self.store_id)
+
+
+def look_at(
+    target: Target, table_format: str, log: Log, start_spark: Callable[[], Any]
+) -> SeenTable | None:
+    """The table as it is now; None when there is none.
+
+    Raises: CommitError, OSError; what *start_spark* raises.
+    """
+    directory = None if target.is_name else local_path(target.table)
+    if table_format == "parquet":
+        assert directory is not None, "find_target refuses any other"
+        return _parquet(directory, log) if is_parquet_table(directory) else None
+    if table_format == "delta" and directory is not None and find_spec("deltalake") is not None:
+        return _delta(directory, log) if delta_rs.is_table(directory) else None
+    look = _spark_iceberg if table_format == "iceberg" else _spark_delta
+    return look(start_spark(), target, log)
+
+
+# ------------------------------------------------------------------------------- without Java
+class _Dataset:
+    """A table that PyArrow can read."""
+
+    def __init__(self, dataset: Any, log: Log, mark: int, files: int) -> None:
+        self._dataset = dataset
+        self._log = log
+        self.mark = mark
+        self.files = files
+
+    def rows(self, columns: Sequence[str], lo: int, hi: int | None) -> Iterator[Any]:
+        """See SeenTable."""
+        wanted = (pc.field("gateway_id") == self._log.gateway_name) & (
+            pc.field("epoch") == self._log.store_id
+        )
+        wanted &= pc.field("ack_seq") >= lo
+        if hi is not None:
+            wanted &= pc.field("ack_seq") <= hi
+        there = [name for name in columns if name in self._dataset.schema.names]
+        for batch in self._dataset.to_batches(columns=there, filter=wanted):
+            if batch.num_rows:
+                yield pa.Table.from_batches([batch])
+
+
+def _delta(directory: Path, log: Log) -> _Dataset:
+    deltalake: Any = importlib.import_module("deltalake")
+    table = deltalake.DeltaTable(str(directory))
+    mark = int(table.transaction_version(log.application) or 0)
+    return _Dataset(table.to_pyarrow_dataset(), log, mark, len(table.file_uris()))
+
+
+def _parquet(directory: Path, log: Log) -> _Dataset:
+    own = directory / OWN_DIRECTORY
+    commits = own / hashlib.sha256(log.application.encode()).hexdigest()[:8]
+    with _shared_lock(own / "lock"):
+        manifests = sorted(path for path in commits.glob("*.json") if _MANIFEST.match(path.name))
+        files = [
+            path
+            for path in directory.rglob("*.parquet")
+            if OWN_DIRECTORY not in path.relative_to(directory).parts
+        ]
+        mark = 0
+        if manifests:
+            newest = json.loads(manifests[-1].read_text())
+            mark = int(newest["hi"])
+            # Those that a writer which died has committed, and not given their names.
+            files += [commits / name for name in newest["files"] if (commits / name).exists()]
+    names = [str(path) for path in sorted(files)]
+    if not names:
+        return _Dataset(ds.dataset([], schema=arrow.SCHEMA), log, mark, 0)
+    # A column that the table is partitioned by is in the names of directories, and not in the files.
+    found = ds.dataset(
+        names, format="parquet", partitioning="hive", partition_base_dir=str(directory)
+    )
+    return _Dataset(found, log, mark, len(files))
+
+
+@contextmanager
+def _shared_lock(path: Path) -> Generator[None]:
+    with path.open("a") as file:
+
+        def take() -> bool:
+            try:
+                fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+        wait_for_lock(take, path)
+        yield
+
+
+# ---------------------------------------------------------------------------------- with Spark
+class _Spark:
+    """A table that Spark reads."""
+
+    def __init__(self, frame: Any, log: Log, mark: int, files: int) -> None:
+        self._frame = frame
+        self._log = log
+        self.mark = mark
+        self.files = files
+
+    def rows(self, columns: Sequence[str], lo: int, hi: int | None) -> Iterator[Any]:
+        """See SeenTable."""
+        functions: Any = importlib.import_module("pyspark.sql.functions")
+        column = functions.col
+        wanted = (column("gateway_id") == self._log.gateway_name) & (
+            column("epoch") == self._log.store_id
+        )
+        wanted &= column("ack_seq") >= lo
+        if hi is not None:
+            wanted &= column("ack_seq") <= hi
+        there = [name for name in columns if name in self._frame.columns]
+        with spark_errors("the table's rows cannot be read"):
+            found = self._frame.where(wanted).select(*there).toArrow()
+        if found.num_rows:
+            yield found
+
+
+def _spark_delta(spark: Any, target: Target, log: Log) -> _Spark | None:
+    if not delta.is_table(spark, target.table, is_name=target.is_name):
+        return None
+    with spark_errors("the table cannot be read"):
+        jvm, session = spark._jvm, spark._jsparkSession
+        if target.is_name:
+            found = jvm.io.delta.tables.DeltaTable.forName(session, target.table).deltaLog()
+        else:
+            path = str(local_path(target.table) or target.table)
+            found = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, path)
+        nothing = jvm.scala.Option.empty()
+        snapshot = found.update(False, nothing, nothing)
+        mark = snapshot.transactions().get(log.application)
+        reader = spark.read.format("delta").option("versionAsOf", str(snapshot.version()))
+        # By its path also where it has a name: a name takes no version here.
+        frame = reader.load(str(found.dataPath().toString()))
+        files = int(snapshot.numOfFiles())
+        return _Spark(frame, log, int(mark.get()) if mark.isDefined() else 0, files)
+
+
+def _spark_iceberg(spark: Any, target: Target, log: Log) -> _Spark | None:
+    if not iceberg.is_table(spark, target.table, is_name=target.is_name):
+        return None
+    with spark_errors("the table cannot be read"):
+        jvm, session = spark._jvm, spark._jsparkSession
+        if target.is_name:
+            util = jvm.org.apache.iceberg.spark.Spark3Util
+            table = util.loadIcebergTable(spark._jsparkSession, quoted_name(target.table))
+            location = target.table
+        else:
+            location = str(local_path(target.table) or target.table)
+            conf = session.sessionState().newHadoopConf()
+            table = jvm.org.apache.iceberg.hadoop.HadoopTables(conf).load(location)
+        metadata = table.operations().refresh()
+        mark = int(metadata.properties().getOrDefault(iceberg.MARK_PROPERTY + log.application, "0"))
+        snapshot = metadata.currentSnapshot()
+        reader, files = spark.read.format("iceberg"), 0
+        if snapshot is not None:
+            reader = reader.option("versionAsOf", str(snapshot.snapshotId()))
+            files = int(snapshot.summary().getOrDefault("total-data-files", "0"))
+        return _Spark(reader.load(location), log, mark, files)

@@ -1,0 +1,26 @@
+"""Time that a client has: what both protocols need of the event loop for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Timer(Protocol):
+    """Something that can be called off: a timer or a task."""
+
+    def cancel(self) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long something that has begun may stand still.
+
+    Attributes: timeout_s: 0: as long as it likes; call_later: of the event loop; is_paused: the
+        client is not read now, so that nothing can come.
+    """
+
+    timeout_s: float
+    call_later: Callable[[float, Callable[[], None]], Timer]
+    is_paused: Callable[[], bool]

@@ -1,0 +1,18 @@
+"""The benchmark of reading over Flight: all rows come, by one reader or two."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+flight = importlib.import_module("flight")
+
+
+async def test_every_row_comes_and_the_loop_is_watched() -> None:
+    found = await flight.measure(3000, 2)
+    assert found["rows"] == 3000
+    assert found["rows_per_second"] > 0
+    assert found["loop_stall_max_ms"] >= found["loop_stall_p99_ms"]

@@ -1,0 +1,85 @@
+"""The benchmark of the sink: its goals, and one small run from end to end."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))  # the scripts there are no distribution
+
+sink = importlib.import_module("benchkit.instead.sink")
+pipeline = importlib.import_module("benchkit.sink.pipeline")
+gateways = importlib.import_module("benchkit.sink.gateways")
+figures = importlib.import_module("benchkit.sink.figures")
+bench = importlib.import_module("bench")
+
+
+def figure(**more: Any) -> Any:
+    fields: dict[str, Any] = {
+        "part": "lag",
+        "name": "spark",
+        "value": 2.5,
+        "unit": "s",
+        "load": 4.0,
+    }
+    return figures.Figure(**(fields | more))
+
+
+@pytest.mark.parametrize(
+    ("goal", "reached", "said"),
+    [
+        ({}, True, "2.5 s (load 4)"),
+        ({"most": 3.0}, True, "2.5 s; goal reached: at most 3 (load 4)"),
+        ({"most": 2.0}, False, "2.5 s; goal missed: at most 2 (load 4)"),
+        ({"least": 2.5, "detail": "more"}, True, "goal reached: at least 2.5; more (load 4)"),
+        ({"least": 3.0}, False, "goal missed: at least 3"),
+        ({"error": "no Java"}, False, "failed: no Java"),
+    ],
+)
+def test_a_figure_says_its_goal_and_whether_it_is_reached(
+    goal: dict[str, Any], reached: bool, said: str
+) -> None:
+    made = figure(**goal)
+    assert (made.reached, said in made.line()) == (reached, True), made.line()
+
+
+def test_parts_are_chosen_by_name() -> None:
+    assert sink.choose("lag, idle") == ["lag", "idle"]
+    assert set(sink.choose("")) >= {"staging", "delta", "start", "lag", "files", "messaging", "log"}
+    with pytest.raises(ValueError, match="no part x; there are staging"):
+        sink.choose("x")
+    with pytest.raises(SystemExit):
+        bench.parse_arguments(["--sink", "--slow"])
+
+
+def test_a_day_of_files_is_those_since_the_last_compaction_and_what_was_compacted() -> None:
+    commits = pipeline.Commits([0.0] * 20, [5_000] * 20, [0.1] * 20, [1.0] * 20)
+    live = pipeline.Live(1.0, 10.0, commits, 20, 100_000 * 50, 0.0, 0)
+    assert pipeline.files_a_day(live, 100 << 20, 0) == 2 * 86_400
+    rows = 10_000 * 86_400
+    assert pipeline.files_a_day(live, 1 << 20, 60) == rows * 50 / (1 << 20) + 2 * 60
+
+
+def test_the_sink_of_a_gateway_is_written_with_units() -> None:
+    text = gateways.sink_table("deltalake", Path("/t"), staging_max="1mb")
+    assert 'engine = "deltalake"' in text
+    assert 'commit_interval = "5000ms"' in text
+    assert 'lag_goal = "800ms"' in text
+    assert 'staging_max = "1mb"' in text
+
+
+@pytest.mark.long
+def test_every_part_from_end_to_end(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    command = ["--sink", "--engines", "deltalake", "--duration", "0.5", "--rounds", "1"]
+    command += ["--messages", "2000", "--idle-hold", "1", "--work", str(tmp_path)]
+    command += ["--only", "staging,start,lag,messaging,log,idle"]
+    assert bench.main([*command, "--json", str(path)]) == 0
+    found = json.loads(path.read_text())["sink"]
+    assert [each for each in found if each["error"]] == []
+    assert len({each["part"] for each in found}) == 6
+    assert all(each["value"] > 0 for each in found if each["part"] not in {"idle", "log"})

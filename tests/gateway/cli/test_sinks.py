@@ -1,0 +1,158 @@
+"""`tidegate sink` against a real gateway with a real sink."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wire import StompClient
+
+from tidegate.cli import main
+from tidegate.cli._exit import ExitCode
+from tidegate.testing.embedded import EmbeddedGateway
+
+#: Needs neither Java nor jars.
+SINK = """
+[[sinks]]
+plugin = "spark"
+name = "lake"
+format = "parquet"
+commit_interval = "100ms"
+segment_interval = "20ms"
+stop_timeout = "1s"
+"""
+
+
+async def acknowledge(gateway: EmbeddedGateway, *bodies: str) -> None:
+    """Send each and acknowledge it."""
+    client = await StompClient.connect(gateway.stomp_port)
+    client.send("SUBSCRIBE", id="s", destination="/queue/q", ack="client-individual")
+    for body in bodies:
+        client.send("SEND", body.encode(), destination="/queue/q")
+        message = await client.receive()
+        client.send("ACK", id=message.headers["ack"], receipt=body)
+        await client.receipt(body)
+    await client.aclose()
+
+
+class Shell:
+    """The command, on the gateway of *directory*."""
+
+    def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.config = directory / "tidegate.toml"
+        self.config.write_text(f'[broker]\ndata_directory = "{directory}"\n{SINK}')
+        self._capsys = capsys
+
+    async def call(self, *arguments: str) -> tuple[int, str]:
+        line = ["sink", *arguments, "--config", str(self.config)]
+        code = await asyncio.to_thread(main, line)
+        captured = self._capsys.readouterr()
+        return code, captured.out + captured.err
+
+    async def json(self, *arguments: str) -> Any:
+        code, out = await self.call(*arguments, "--json")
+        assert code == 0, out
+        return json.loads(out)
+
+    async def until_committed(self, mark: int) -> dict[str, Any]:
+        while True:
+            found = await self.json("status", "lake")
+            # What the table has is removed from staging a moment later, and released then.
+            if found["health"]["mark"] == mark and not found["log_rows"]:
+                return found
+            await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+def shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Shell:
+    return Shell(tmp_path, capsys)
+
+
+async def test_status_says_how_far_a_sink_is(shell: Shell, tmp_path: Path) -> None:
+    async with EmbeddedGateway(SINK, data_directory=tmp_path) as gateway:
+        await acknowledge(gateway, "a", "b", "c")
+        async with asyncio.timeout(60):
+            found = await shell.until_committed(3)
+        health = found["health"]
+        assert health["state"] == "running"
+        assert health["last_commit"]["rows"] in (1, 2, 3)
+        assert health["rows_per_second"] > 0
+        assert health["target"].endswith("lake/acknowledged")
+        assert (health["staged_files"], health["staged_rows"], health["staged_bytes"]) == (0, 0, 0)
+        assert health["target_files"] >= 1
+        assert health["dead_rows"] == 0
+        assert (found["lag_seconds"], found["log_rows"], found["released"]) == (0, 0, 3)
+        (listed,) = await shell.json("status")
+        assert listed["name"] == "lake"
+        code, out = await shell.call("status")
+        assert code == 0
+        assert out.splitlines()[2].split()[:4] == ["lake", "running", "0", "none"]
+        code, out = await shell.call("status", "lake")
+        assert code == 0
+        assert "kept by the log" in out
+        code, out = await shell.call("errors")
+        assert (code, out.splitlines()[0].partition(";")[0]) == (0, "lake: no problem now")
+        (proved,) = await shell.json("verify")
+        assert (proved["problems"], proved["rows"], proved["mark"]) == ([], 3, 3)
+        code, out = await shell.call("run")
+        assert (code, "while it runs it carries them itself" in out) == (
+            ExitCode.STORE_LOCKED,
+            True,
+        )
+        code, out = await shell.call("status", "sea")
+        assert (code, "no sink 'sea'; there are: lake" in out) == (ExitCode.CONFIG, True)
+
+
+async def test_errors_keep_what_is_over(shell: Shell, tmp_path: Path) -> None:
+    lake = tmp_path / "sinks" / "lake" / "lake"
+    lake.parent.mkdir(parents=True)
+    lake.write_text("in the way")
+    async with EmbeddedGateway(SINK, data_directory=tmp_path) as gateway, asyncio.timeout(60):
+        await acknowledge(gateway, "a")
+        while (found := await shell.json("status", "lake"))["health"]["state"] != "failing":
+            await asyncio.sleep(0.05)
+        assert found["lag_rows"] == 1
+        assert found["health"]["problem"]
+        lake.unlink()
+        await shell.until_committed(1)
+        (found,) = await shell.json("errors")
+        assert (found["problem"], len(found["problems"]) >= 1) == ("", True)
+        code, out = await shell.call("errors", "lake")
+        assert code == 0
+        assert found["problems"][0]["text"].split()[0] in out
+
+
+async def test_without_a_gateway_it_says_so(shell: Shell) -> None:
+    code, out = await shell.call("status")
+    assert (code, "no gateway runs" in out) == (ExitCode.BROKER, True)
+
+
+async def test_run_carries_what_a_gateway_left(shell: Shell, tmp_path: Path) -> None:
+    lake = tmp_path / "sinks" / "lake" / "lake"
+    lake.parent.mkdir(parents=True)
+    lake.write_text("in the way")
+    stopped = SINK + "drain_on_stop = false\n"
+    async with EmbeddedGateway(stopped, data_directory=tmp_path) as gateway:
+        await acknowledge(gateway, "a", "b")
+    code, out = await shell.call("run", "--timeout", "0.5")
+    assert code == ExitCode.BROKER
+    assert "lake is 2 rows behind" in out
+    code, out = await shell.call("run", "sea")
+    assert (code, "no sink 'sea'; there are: lake" in out) == (ExitCode.CONFIG, True)
+    lake.unlink()
+    code, out = await shell.call("run", "lake", "--timeout", "300")
+    assert (code, out) == (0, "lake: everything up to row 2 is in its table\n")
+    code, out = await shell.call("verify", "--content")
+    assert code == 0, out
+    assert "table, staged files and log agree" in out
+    assert (await shell.json("verify"))[0]["log_last"] == 2
+    (path,) = [
+        path for path in (lake / "acknowledged").rglob("*.parquet") if "_tidegate" not in path.parts
+    ]
+    path.unlink()
+    code, out = await shell.call("verify")
+    assert code == 1
+    assert "rows 1 to 2 (2 in all) are in no table" in out

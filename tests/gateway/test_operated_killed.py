@@ -1,0 +1,102 @@
+"""A gateway that is killed in the middle of a move: each message is in one of the two queues, once."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from pathlib import Path
+
+import pytest
+from gateway_process import GatewayProcess
+from wire import StompClient
+
+from tidegate.operator_socket import OperatorClient
+from tidegate.spi.operate import (
+    CreateDestination,
+    DestinationDetails,
+    Done,
+    MoveMessages,
+    PurgeDestination,
+    ShowDestination,
+)
+
+A, B = "queue://a", "queue://b"
+COUNT = 5000
+
+
+async def fill(port: int) -> None:
+    client = await StompClient.connect(port)
+    for number in range(COUNT):
+        last = {"receipt": "r"} if number == COUNT - 1 else {}
+        client.send("SEND", str(number).encode(), destination="/queue/a", **last)
+    await client.receipt("r")
+    client.close()
+
+
+async def browse(port: int, queue: str, count: int) -> list[int]:
+    """All of it, in order: no more than *count*, or the browsing would not be over by then."""
+    client = await StompClient.connect(port)
+    client.send("SUBSCRIBE", id="b", destination=f"/queue/{queue}", browser="true")
+    found: list[int] = []
+    while True:
+        frame = await client.receive()
+        if frame.command == "MESSAGE" and frame.headers.get("browser") == "end":
+            break
+        found.append(int(frame.body))
+    client.close()
+    assert len(found) == count
+    return found
+
+
+def pending(gateway: Path, destination: str) -> int:
+    with OperatorClient(gateway) as client:
+        answer = client.ask(ShowDestination(destination)).answer
+    assert isinstance(answer, DestinationDetails)
+    return answer.row.pending
+
+
+def begin(gateway: Path, request: MoveMessages | PurgeDestination) -> threading.Thread:
+    """Ask, and do not mind that there is no answer."""
+
+    def ask() -> None:
+        with contextlib.suppress(OSError, EOFError), OperatorClient(gateway) as client:
+            client.ask(request)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    return asking
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("store", ["journal", "jdbc", "journaled"])
+async def test_a_killed_move_loses_nothing_doubles_nothing_and_can_be_gone_on_with(
+    tmp_path: Path, store: str
+) -> None:
+    data = tmp_path / "data"
+    with GatewayProcess(tmp_path, extra=f'[store]\nplugin = "{store}"\n') as gateway:
+        await fill(gateway.stomp_port)
+        with OperatorClient(data) as client:
+            assert client.ask(CreateDestination(B)).error is None
+        asking = begin(data, MoveMessages(A, B))
+        while not pending(data, B):
+            pass
+        gateway.kill()
+        asking.join()
+        gateway.start()
+        moved, left = pending(data, B), pending(data, A)
+        assert moved
+        assert await browse(gateway.stomp_port, "b", moved) == list(range(moved))
+        assert await browse(gateway.stomp_port, "a", left) == list(range(moved, COUNT))
+        with OperatorClient(data) as client:
+            answer = client.ask(MoveMessages(A, B)).answer
+        assert isinstance(answer, Done)
+        assert answer.count == left
+        assert await browse(gateway.stomp_port, "b", COUNT) == list(range(COUNT))
+        asking = begin(data, PurgeDestination(B))
+        while pending(data, B) == COUNT:
+            pass
+        gateway.kill()
+        asking.join()
+        gateway.start()
+        left = pending(data, B)
+        assert await browse(gateway.stomp_port, "b", left) == list(range(COUNT - left, COUNT))

@@ -1,0 +1,246 @@
+"""`verify`: what agrees is proved, and each thing that does not is named."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidegate.spi import LogState
+from tidegate_sink_spark._target import Target
+from tidegate_sink_spark.delta_rs.table import DeltaRsTable
+from tidegate_sink_spark.job.driver import Addition
+from tidegate_sink_spark.job.parquet import ParquetTable
+from tidegate_sink_spark.job.table import application_id
+from tidegate_sink_spark.staging.files import list_staged
+from tidegate_sink_spark.verify import proof
+from tidegate_sink_spark.verify.proof import Findings, Seen, prove
+from tidegate_sink_spark.verify.seen import Log, SeenTable, look_at
+
+pa: Any = importlib.import_module("pyarrow")
+pq: Any = importlib.import_module("pyarrow.parquet")
+
+APP_ID = application_id("gw", "store-1")
+LOG = Log("gw", "store-1")
+
+
+def no_spark() -> Any:
+    raise AssertionError("this needs no Java")
+
+
+class Bench:
+    """A table, a dead-letter table, staged files, and a log that says what it is told to."""
+
+    def __init__(self, directory: Path, kit: Any, table_format: str) -> None:
+        self.kit = kit
+        self.format = table_format
+        self.path = directory / "lake" / "table"
+        self.dead_path = directory / "lake" / "table_dlq"
+        self.staging = directory / "staging"
+        self.staging.mkdir(parents=True)
+        self.elsewhere = directory / "elsewhere"
+        self.log = LogState("store-1", 1, 0)
+
+    def open(self, path: Path) -> Any:
+        kinds: dict[str, Callable[..., Any]] = {"delta": DeltaRsTable, "parquet": ParquetTable}
+        return kinds[self.format](path, "partitioned", APP_ID)
+
+    def commit(self, lo: int, hi: int, *, only: list[int] | None = None, mark: int = 0) -> None:
+        """Append rows *lo* to *hi*, or *only* some; the mark is *hi* then, or *mark*."""
+        file = self.kit.stage(self.elsewhere / f"{lo}", lo, hi, only)
+        table = self.open(self.path)
+        count = hi - lo + 1 if only is None else len(only)
+        table.append(Addition([file], after=lo - 1, through=mark or hi, count=count))
+
+    def bury(self, lo: int, hi: int) -> None:
+        file = self.kit.stage(self.elsewhere / f"dead-{lo}", lo, hi)
+        table = self.open(self.dead_path)
+        mark = table.state().mark
+        count = hi - lo + 1
+        table.append(Addition([file], after=mark, through=mark + count, count=count))
+
+    def stage(self, lo: int, hi: int) -> Path:
+        return self.kit.stage(self.staging, lo, hi)
+
+    def look(self, path: Path) -> SeenTable | None:
+        return look_at(Target(str(path), False, {}), self.format, LOG, no_spark)
+
+    def verify(self, *, is_dense: bool = True, first: int = 1, content: bool = False) -> Findings:
+        seen = Seen(
+            self.log,
+            self.log,
+            list_staged(self.staging),
+            self.look(self.path),
+            {},
+            self.look(self.dead_path),
+            is_dense,
+            first,
+        )
+        return prove(seen, content=content)
+
+
+@pytest.fixture(params=["delta", "parquet"])
+def bench(tmp_path: Path, kit: Any, request: pytest.FixtureRequest) -> Bench:
+    return Bench(tmp_path, kit, request.param)
+
+
+@pytest.fixture
+def parquet(tmp_path: Path, kit: Any) -> Bench:
+    return Bench(tmp_path, kit, "parquet")
+
+
+def test_what_agrees_is_proved(bench: Bench) -> None:
+    bench.commit(1, 10)
+    bench.commit(11, 25, only=[n for n in range(11, 26) if n != 13])
+    bench.bury(13, 13)
+    bench.stage(26, 30)
+    bench.stage(31, 33)
+    bench.log = LogState("store-1", 26, 40)
+    found = bench.verify()
+    assert found.problems == []
+    assert (found.mark, found.rows, found.dead_rows) == (25, 24, 1)
+    assert (found.staged_through, found.staged_rows) == (33, 8)
+    assert found.files == 2
+
+
+def test_before_the_first_commit_there_is_nothing_to_disprove(bench: Bench) -> None:
+    bench.stage(1, 5)
+    bench.log = LogState("store-1", 1, 9)
+    found = bench.verify(content=True)
+    assert (found.problems, found.mark, found.staged_through) == ([], 0, 5)
+
+
+def test_rows_that_are_in_no_table_are_named(bench: Bench) -> None:
+    bench.commit(1, 20, only=[n for n in range(1, 21) if n not in (1, 7, 8, 20)])
+    bench.log = LogState("store-1", 21, 20)
+    (problem,) = bench.verify().problems
+    assert problem.startswith("rows 1, 7 to 8, 20 (4 in all) are in no table, and the mark is 20")
+    assert len(bench.verify(first=9).problems) == 1
+    assert bench.verify(is_dense=False).problems == [], "it does not take all destinations"
+
+
+def test_rows_from_the_beginning_may_be_left_out(bench: Bench) -> None:
+    bench.commit(8, 20)
+    bench.log = LogState("store-1", 21, 20)
+    (problem,) = bench.verify().problems
+    assert "rows 1 to 7 (7 in all) are in no table" in problem
+    assert bench.verify(first=8).problems == []
+
+
+def test_a_row_that_is_there_twice_is_named(bench: Bench) -> None:
+    bench.commit(1, 10)
+    bench.bury(4, 5)
+    bench.log = LogState("store-1", 11, 10)
+    (problem,) = bench.verify().problems
+    assert problem.startswith("rows 4 to 5 (2 in all) are there more than once")
+
+
+def test_rows_above_the_mark_are_named(bench: Bench) -> None:
+    bench.commit(1, 12, mark=10)
+    bench.log = LogState("store-1", 11, 12)
+    problems = bench.verify().problems
+    assert any(
+        "rows 11 to 12 (2 in all) are in the table above its mark, 10" in p for p in problems
+    )
+
+
+def test_a_hole_among_staged_files_and_a_damaged_one_are_named(parquet: Bench) -> None:
+    parquet.commit(1, 10)
+    parquet.log = LogState("store-1", 11, 40)
+    parquet.stage(11, 15)
+    parquet.stage(18, 20)
+    (problem,) = parquet.verify().problems
+    assert problem.startswith("staged files leave out rows 16 to 17 before ack-")
+    damaged = parquet.stage(16, 17)
+    assert parquet.verify().problems == []
+    damaged.write_bytes(damaged.read_bytes()[:-7])
+    (problem,) = parquet.verify().problems
+    assert f"the staged file {damaged.name} does not hold what its name says" in problem
+
+
+def test_rows_that_neither_table_nor_log_has_are_named(parquet: Bench) -> None:
+    parquet.commit(1, 10)
+    parquet.log = LogState("store-1", 14, 20)
+    (problem,) = parquet.verify().problems
+    assert problem.startswith("rows 11 to 13 are neither in the table nor in the log")
+    parquet.stage(11, 13)
+    assert parquet.verify().problems == []
+
+
+def test_a_table_ahead_of_its_log_is_named(parquet: Bench) -> None:
+    parquet.commit(1, 10)
+    parquet.stage(11, 12)
+    parquet.log = LogState("store-1", 1, 7)
+    first, second = parquet.verify().problems
+    assert "restored from an older copy" in first
+    assert "staged files go up to 12, and the log ends at 7" in second
+
+
+def test_rows_of_other_logs_do_not_count(parquet: Bench) -> None:
+    parquet.commit(1, 10)
+    other = look_at(Target(str(parquet.path), False, {}), "parquet", Log("gw", "2"), no_spark)
+    assert other is not None
+    assert other.mark == 0
+    assert list(other.rows(("ack_seq",), 1, None)) == []
+
+
+def test_windows_are_as_good_as_all_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof, "WINDOW", 4)
+    bench.commit(1, 22, only=[n for n in range(1, 23) if n not in (4, 5, 12)])
+    bench.log = LogState("store-1", 23, 22)
+    (problem,) = bench.verify().problems
+    assert problem.startswith("rows 4 to 5, 12 (3 in all) are in no table")
+
+
+def test_contents_have_one_hash_whatever_the_format_and_the_files(
+    tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashes: set[str] = set()
+    for name, bounds in (("delta", ((1, 30),)), ("parquet", ((1, 12), (13, 30)))):
+        bench = Bench(tmp_path / name, kit, name)
+        bench.log = LogState("store-1", 31, 30)
+        for lo, hi in bounds:
+            bench.commit(lo, hi)
+        found = bench.verify(content=True)
+        assert found.problems == []
+        hashes.add(found.content)
+        monkeypatch.setattr(proof, "CONTENT_WINDOW", 7)
+    assert len(hashes) == 1
+    bench = Bench(tmp_path / "shorter", kit, "parquet")
+    bench.commit(1, 29)
+    bench.log = LogState("store-1", 30, 29)
+    assert bench.verify(content=True).content not in hashes
+
+
+def test_a_row_that_was_changed_in_the_table_is_found_by_its_content(parquet: Bench) -> None:
+    parquet.commit(1, 10)
+    parquet.stage(6, 12)  # a job that was killed, or a file that was not deleted yet
+    parquet.log = LogState("store-1", 6, 12)
+    found = parquet.verify(content=True)
+    assert (found.problems, found.compared) == ([], 5)
+    (path,) = [p for p in parquet.path.rglob("*.parquet") if "_tidegate" not in p.parts]
+    rows = pq.ParquetFile(path).read()
+    bodies = [
+        b"changed" if n == 8 else b
+        for n, b in zip(rows["ack_seq"].to_pylist(), rows["body"].to_pylist(), strict=True)
+    ]
+    index = rows.column_names.index("body")
+    pq.write_table(
+        rows.set_column(index, rows.schema.field("body"), pa.array(bodies, pa.binary())), path
+    )
+    (problem,) = parquet.verify(content=True).problems
+    assert problem.startswith("rows 8 are not in the table what they are in the staged files")
+    assert parquet.verify().problems == [], "asked for by content only"
+
+
+def test_looking_changes_nothing(bench: Bench) -> None:
+    assert bench.look(bench.path) is None
+    assert not bench.path.exists()
+    bench.commit(1, 10)
+    before = {path: os.stat(path).st_mtime_ns for path in bench.path.rglob("*")}
+    assert bench.verify(content=True).mark == 10
+    assert {path: os.stat(path).st_mtime_ns for path in bench.path.rglob("*")} == before
