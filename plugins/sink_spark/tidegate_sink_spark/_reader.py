@@ -7,9 +7,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tidegate_sink_spark import _jars, _runtime
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._target import find_target
+from tidegate_sink_spark.java import jars, runtime
 from tidegate_sink_spark.job.session import spark_conf, start_session
 
 
@@ -27,18 +27,12 @@ def create_session(app_name: str, options: SparkSinkOptions | None = None) -> An
     """
     options = options or SparkSinkOptions()
     work = Path(tempfile.mkdtemp(prefix="tidegate-spark-"))
-    java = _runtime.find_java(options.java_home, work / "java", os.environ)
-    environment = _runtime.job_environment(java, os.environ)
-    jars = _jars.ensure_jars(
-        options.jars,
-        _jars.cache_directory(options.jars_cache, os.environ),
-        repository=options.maven_repository,
-        environment=environment,
-        table_format=options.format,
-    )
+    java = runtime.find_java(options.java_home, work / "java", os.environ)
+    environment = runtime.job_environment(java, os.environ)
+    found = jars.jars_of(options, environment)
     os.environ.update(environment)
     conf = spark_conf(
-        jars=jars,
+        jars=found,
         driver_memory_bytes=options.driver_memory,
         work_directory=work,
         overrides={

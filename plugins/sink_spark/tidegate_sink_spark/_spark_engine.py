@@ -8,13 +8,13 @@ import os
 from collections.abc import Mapping, Sequence
 
 from tidegate.spi import SinkContext
-from tidegate_sink_spark import _jars, _runtime
 from tidegate_sink_spark._engine import EngineError
 from tidegate_sink_spark._job_engine import JobEngine
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._process import JOB_COMMAND
 from tidegate_sink_spark._target import check_classes
 from tidegate_sink_spark.cluster.place import master_of, overrides_of, unreachable_master
+from tidegate_sink_spark.java import jars, runtime
 from tidegate_sink_spark.job.session import is_cluster, spark_conf
 
 log = logging.getLogger(__name__)
@@ -44,15 +44,13 @@ class SparkEngine(JobEngine):
         for target in self._targets:
             await asyncio.to_thread(check_classes, self._options, target)
         java = await asyncio.to_thread(
-            _runtime.find_java,
+            runtime.find_java,
             self._options.java_home,
             self._context.data_directory / "java",
             os.environ,
         )
         log.info("java version=%d source=%s home=%s", java.version, java.source, java.home)
-        self._environment = _runtime.job_environment(
-            java, os.environ, is_alone=not self._is_cluster
-        )
+        self._environment = runtime.job_environment(java, os.environ, is_alone=not self._is_cluster)
 
     async def _needs(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
         """Fetches the jars when they are missing."""
@@ -61,19 +59,12 @@ class SparkEngine(JobEngine):
         if problem:
             raise EngineError(f"{problem}; see that it runs, and that `master` names it")
         try:
-            jars = await asyncio.to_thread(
-                _jars.ensure_jars,
-                options.jars,
-                _jars.cache_directory(options.jars_cache, os.environ),
-                repository=options.maven_repository,
-                environment=self._environment,
-                table_format=options.format,
-            )
-        except _jars.JarsError as exc:
+            found = await asyncio.to_thread(jars.jars_of, options, self._environment)
+        except jars.JarsError as exc:
             raise EngineError(str(exc)) from exc
         overrides = {"spark.master": master} if master else {}
         conf = spark_conf(
-            jars=jars,
+            jars=found,
             driver_memory_bytes=options.driver_memory,
             work_directory=self._work_directory,
             overrides=overrides | overrides_of(options, self._targets),

@@ -17,8 +17,8 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from tidegate.spi import ConfigError, SinkContext
-from tidegate_sink_spark import _runtime
 from tidegate_sink_spark._options import SparkSinkOptions
+from tidegate_sink_spark.java import runtime
 from tidegate_sink_spark.job.files import local_path
 from tidegate_sink_spark.staging.columns import find_columns
 from tidegate_sink_spark.staging.further import Further
@@ -179,7 +179,7 @@ def check_classes(options: SparkSinkOptions, target: Target) -> None:
         return  # Spark fetches it
     jars = [path.expanduser() for path in paths if path is not None]
     for item in needed:
-        own = (_runtime.spark_home() / "jars").glob("*.jar")
+        own = (runtime.spark_home() / "jars").glob("*.jar")
         if not any(_holds(jar, item.name) for jar in (*jars, *own)):
             raise ConfigError(
                 f"{target.table!r} needs the Java class {item.name}, which is in no jar that Spark "

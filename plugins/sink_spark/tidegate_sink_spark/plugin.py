@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final, final
 
 from tidegate.spi import ConfigError, PluginInfo, Sink, SinkContext, SinkFactory, hookimpl
-from tidegate_sink_spark import _jars
 from tidegate_sink_spark._job_engine import JobEngine
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._sink import SparkSink
@@ -14,6 +13,7 @@ from tidegate_sink_spark.cluster.engine import SubmittedEngine
 from tidegate_sink_spark.cluster.place import check_place
 from tidegate_sink_spark.connect.engine import ConnectEngine, check_connect
 from tidegate_sink_spark.delta_rs.engine import DeltaRsEngine
+from tidegate_sink_spark.java import jars
 
 tidegate_plugin = PluginInfo(
     summary="Streams acknowledged messages, exactly once, into a Delta, Iceberg or Parquet table.",
@@ -46,7 +46,7 @@ class SparkSinkFactory:
         """Build the sink; nothing is started, nothing is written. Raises: ConfigError."""
         if not isinstance(options, SparkSinkOptions):
             raise TypeError(f"options must be SparkSinkOptions, not {type(options).__name__}")
-        _jars.check_choice(options.jars, options.maven_repository)
+        jars.check_choice(options.jars, options.maven_repository)
         if options.segment_size > options.staging_max:
             raise ConfigError("is larger than staging_max", key="segment_size")
         if options.driver_idle and options.job == "submitted":

@@ -29,7 +29,7 @@ from tidegate.spi import (
     RequestError,
     StoreError,
 )
-from tidegate_sink_spark._jars import Artifact
+from tidegate_sink_spark.java.jars import Artifact
 
 pq: Any = importlib.import_module("pyarrow.parquet")
 
@@ -301,11 +301,11 @@ class Spark:
 
     def jars(self, table_format: str) -> tuple[Path, ...]:
         """Found, or fetched as the sink does it."""
-        from tidegate_sink_spark import _jars
+        from tidegate_sink_spark.java import jars
 
-        return _jars.ensure_jars(
+        return jars.ensure_jars(
             "auto",
-            _jars.cache_directory("", os.environ),
+            jars.cache_directory("", os.environ),
             repository="",
             environment=self.environment,
             table_format=table_format,
@@ -313,13 +313,13 @@ class Spark:
 
     def conf_of_reader(self, table_format: str) -> dict[str, str]:
         """For a program of one's own; with Iceberg it has a JDBC catalog, so it needs a driver."""
-        from tidegate_sink_spark import _jars
+        from tidegate_sink_spark.java import jars
 
         if table_format != "iceberg":
             return dict(self.SHORT_JOB)
-        cache = _jars.cache_directory("", os.environ)
-        if not _jars.is_it(SQLITE, cache / SQLITE.file_name):
-            _jars.download(cache, "", self.environment, [SQLITE])
+        cache = jars.cache_directory("", os.environ)
+        if not jars.is_it(SQLITE, cache / SQLITE.file_name):
+            jars.download(cache, "", self.environment, [SQLITE])
         return {**self.SHORT_JOB, "spark.jars": str(cache / SQLITE.file_name)}
 
     def conf(self, work_directory: Path, table_format: str = "delta") -> dict[str, str]:
@@ -343,10 +343,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Spark:
     """Java, and jars when they are asked for, found and fetched as the sink does it."""
-    from tidegate_sink_spark import _runtime
+    from tidegate_sink_spark.java import runtime
 
-    java = _runtime.find_java("", tmp_path_factory.mktemp("java"), os.environ)
-    return Spark(_runtime.job_environment(java, os.environ))
+    java = runtime.find_java("", tmp_path_factory.mktemp("java"), os.environ)
+    return Spark(runtime.job_environment(java, os.environ))
 
 
 @pytest.fixture(scope="session")

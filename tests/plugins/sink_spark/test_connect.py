@@ -12,11 +12,11 @@ from spark_cluster import Daemon
 
 from tidegate.spi import ConfigError, SinkContext
 from tidegate_sink_spark._options import SparkSinkOptions
-from tidegate_sink_spark._runtime import spark_home
 from tidegate_sink_spark._sink import SparkSink
 from tidegate_sink_spark.connect import engine
 from tidegate_sink_spark.connect.engine import ConnectEngine, check_connect
 from tidegate_sink_spark.connect.table import ConnectTable, is_table, merge_statement
+from tidegate_sink_spark.java.runtime import spark_home
 from tidegate_sink_spark.job.driver import Addition, MarkMovedError
 from tidegate_sink_spark.job.session import connect_session
 from tidegate_sink_spark.job.table import application_id

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tidegate.spi import ConfigError
-from tidegate_sink_spark import _jars
-from tidegate_sink_spark._jars import (
+from tidegate_sink_spark.java import jars
+from tidegate_sink_spark.java.jars import (
     ARTIFACTS,
     Artifact,
     JarsError,
@@ -26,7 +26,7 @@ from tidegate_sink_spark._jars import (
     maven_mirror,
     resolve,
 )
-from tidegate_sink_spark._runtime import spark_home
+from tidegate_sink_spark.java.runtime import spark_home
 
 
 def make_jar(path: Path) -> None:
@@ -39,7 +39,7 @@ def make_jar(path: Path) -> None:
 def any_jar_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """The jars of these tests hold nothing; those that are meant have digests of their own."""
     plain = tuple(dataclasses.replace(artifact, sha256="") for artifact in ARTIFACTS)
-    monkeypatch.setattr(_jars, "ARTIFACTS", plain)
+    monkeypatch.setattr(jars, "ARTIFACTS", plain)
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def test_a_page_that_is_no_jar_is_refused(repository: Path, cache: Path) -> None
 def test_a_jar_that_never_ends_is_refused(
     repository: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_jars, "JAR_BYTES_MAX", 10)
+    monkeypatch.setattr(jars, "JAR_BYTES_MAX", 10)
     with pytest.raises(JarsError, match="larger than 10 bytes"):
         download(cache, repository.as_uri(), {})
 
@@ -290,7 +290,7 @@ def test_the_ivy_that_pyspark_brings_names_its_repository() -> None:
 def test_without_any_repository_the_error_says_what_to_set(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_jars, "ivy_repository", lambda jars: "")
+    monkeypatch.setattr(jars, "ivy_repository", lambda jars: "")
     with pytest.raises(JarsError, match="TIDEGATE_MAVEN_REPOSITORY"):
         download(cache, "", {})
 
@@ -310,7 +310,7 @@ def pin(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         )
         for artifact in ARTIFACTS
     )
-    monkeypatch.setattr(_jars, "ARTIFACTS", pinned)
+    monkeypatch.setattr(jars, "ARTIFACTS", pinned)
 
 
 def test_every_jar_that_is_fetched_is_pinned() -> None:

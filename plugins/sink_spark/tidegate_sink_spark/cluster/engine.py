@@ -44,7 +44,6 @@ class SubmittedEngine(JobEngine):
     """A :class:`tidegate_sink_spark._engine.Engine`."""
 
     name = "submitted Spark"
-    auto_layout = "clustered"
 
     def __init__(
         self,

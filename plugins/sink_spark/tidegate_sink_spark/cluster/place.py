@@ -14,9 +14,9 @@ from typing import Final
 from urllib.parse import quote
 
 from tidegate.spi import ConfigError, SinkContext
-from tidegate_sink_spark import _jars, _runtime
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._target import Target, find_routes, find_target, is_name
+from tidegate_sink_spark.java import jars, runtime
 from tidegate_sink_spark.job.files import local_path
 from tidegate_sink_spark.job.session import is_cluster, masters_of, spark_conf
 
@@ -105,17 +105,11 @@ def submitted_conf(options: SparkSinkOptions, environ: Mapping[str, str]) -> dic
     target = find_target(options, Path())
     targets = (target, *find_routes(options, target).values())
     try:
-        jars = _jars.ensure_jars(
-            options.jars,
-            _jars.cache_directory(options.jars_cache, environ),
-            repository=options.maven_repository,
-            environment={**environ, "SPARK_HOME": str(_runtime.spark_home())},
-            table_format=options.format,
-        )
-    except _jars.JarsError as exc:
+        found = jars.jars_of(options, {**environ, "SPARK_HOME": str(runtime.spark_home())})
+    except jars.JarsError as exc:
         raise ConfigError(str(exc), key="jars") from exc
     conf = spark_conf(
-        jars=jars,
+        jars=found,
         driver_memory_bytes=options.driver_memory,
         work_directory=Path(),
         overrides=overrides_of(options, targets) | {"spark.master": SUBMITTED},

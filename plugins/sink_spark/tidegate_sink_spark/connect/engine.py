@@ -10,12 +10,12 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from tidegate.spi import ConfigError
-from tidegate_sink_spark import _runtime
 from tidegate_sink_spark._engine import EngineError
 from tidegate_sink_spark._job_engine import JobEngine
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._target import is_name
 from tidegate_sink_spark.cluster.place import check_shared, unreachable
+from tidegate_sink_spark.java import runtime
 
 #: What PySpark's client imports.
 _PACKAGES: Final = ("grpc", "grpc_status", "google.rpc", "pandas")
@@ -82,7 +82,6 @@ class ConnectEngine(JobEngine):
     """A :class:`tidegate_sink_spark._engine.Engine`."""
 
     name = "Spark Connect"
-    auto_layout = "clustered"
 
     @property
     def _is_cluster(self) -> bool:
@@ -105,7 +104,7 @@ class ConnectEngine(JobEngine):
         problem = await unreachable([address], "Spark Connect server")
         if problem:
             raise EngineError(f"{problem}; see that it runs, and that `connect` names it")
-        return self._options.spark_conf, _runtime.own_pyspark(os.environ)
+        return self._options.spark_conf, runtime.own_pyspark(os.environ)
 
 
 def _is_there(name: str) -> bool:

@@ -119,7 +119,7 @@ def spark_conf(
 
 
 def start_session(conf: Mapping[str, str], directory: Path) -> Any:
-    """Start the Java machine and return its ``SparkSession``; needs the environment of ``_runtime``.
+    """Start the Java machine and return its ``SparkSession``; needs the environment of ``java.runtime``.
 
     Args: directory: holds the settings while Spark starts, in a file with mode 0600.
     Raises: OSError; what PySpark raises.

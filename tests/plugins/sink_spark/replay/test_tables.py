@@ -28,14 +28,15 @@ ROWS_WRITTEN = [
 SPARK = """
 import json, sys
 from pathlib import Path
-from tidegate_sink_spark import SparkSinkOptions, _jars, create_session
+from tidegate_sink_spark import SparkSinkOptions, create_session
+from tidegate_sink_spark.java import jars
 from tidegate_sink_spark.replay import tables
 from tidegate_sink_spark.replay.messages import Maker
 from tidegate_sink_spark.replay.selecting import Reader, Selection
 conf, lake, where, since = json.loads(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:5]
 import os
-iceberg = _jars.ensure_jars("auto", _jars.cache_directory("", os.environ), repository="",
-                            environment=os.environ, table_format="iceberg")
+iceberg = jars.ensure_jars("auto", jars.cache_directory("", os.environ), repository="",
+                         environment=os.environ, table_format="iceberg")
 conf |= {"spark.jars": ",".join(map(str, iceberg)),
          "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
          "spark.sql.catalog.lake.type": "hadoop", "spark.sql.catalog.lake.warehouse": str(lake)}

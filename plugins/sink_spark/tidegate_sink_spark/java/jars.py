@@ -34,7 +34,8 @@ from xml.etree import ElementTree
 
 from tidegate.spi import ConfigError
 from tidegate.spi.private_files import WRITABLE, make_private_directory, warn_of_others
-from tidegate_sink_spark._runtime import spark_home
+from tidegate_sink_spark._options import SparkSinkOptions
+from tidegate_sink_spark.java.runtime import spark_home
 from tidegate_sink_spark.job.session import temporary_files_in
 
 log = logging.getLogger(__name__)
@@ -136,6 +137,17 @@ def cache_directory(option: str, environ: Mapping[str, str]) -> Path:
         return Path(option).expanduser().absolute()
     base = environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "tidegate" / "jars"
+
+
+def jars_of(options: SparkSinkOptions, environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """:func:`ensure_jars` for a sink. Args: environment: of the job. Raises: JarsError, OSError."""
+    return ensure_jars(
+        options.jars,
+        cache_directory(options.jars_cache, environment),
+        repository=options.maven_repository,
+        environment=environment,
+        table_format=options.format,
+    )
 
 
 def ensure_jars(
