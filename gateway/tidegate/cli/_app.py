@@ -12,7 +12,7 @@ import typer
 from tidegate import __version__
 from tidegate._logging import LogLevel
 from tidegate.cli import _reference, _show
-from tidegate.cli._commands import Commands
+from tidegate.cli._commands import Commands, ConfigOption, JsonOption
 from tidegate.cli._exit import ExitCode
 from tidegate.cli._host import Host
 from tidegate.cli._run import run_gateway, warn_of_configuration
@@ -35,12 +35,6 @@ app.add_typer(store.app, name="store")
 app.add_typer(transactions.app, name="transactions")
 app.add_typer(destinations.app, name="destination")
 app.add_typer(sinks.app, name="sink")
-
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="The configuration; else the default."),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
 def call(arguments: Sequence[str]) -> int:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
-from typing import Any, Final
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -18,6 +19,13 @@ from tidegate.spi import PluginContractError, PluginError, PluginLoadError
 from tidegate.spi.commands import COMMANDS_GROUP
 
 _log = logging.getLogger("tidegate.cli")
+
+#: Options that many commands have.
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", metavar="FILE", help="The configuration; else the default."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
 class OpenGroup(TyperGroup):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from rich import box
 from rich.console import Console
@@ -29,6 +30,8 @@ from tidegate.spi.commands import ClientError, ConfiguredSink, ConfiguredStore, 
 from tidegate.spi.commands import Progress as ProgressCall
 from tidegate.spi.operate import ListSinks, SinkList
 from tidegate.spi.printable import printable
+
+_RowT = TypeVar("_RowT")
 
 
 class Host:
@@ -158,6 +161,14 @@ def plain_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Ta
     for row in rows:
         table.add_row(*(Text("" if value is None else printable(str(value))) for value in row))
     return table
+
+
+def column_table(
+    columns: Sequence[tuple[str, Callable[[_RowT], object]]], rows: Sequence[_RowT]
+) -> Table:
+    """The same, of rows that are one thing each. Args: columns: headings, and what each shows."""
+    cells = [[value(row) for _, value in columns] for row in rows]
+    return plain_table([heading for heading, _ in columns], cells)
 
 
 class Bars:

@@ -6,14 +6,13 @@ import time
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
 import typer
 
 from tidegate.config import load_config
 from tidegate.operator_socket import SOCKET_NAME, OperatorClient
+from tidegate.spi import RequestError
 from tidegate.spi.commands import ClientError
 from tidegate.spi.operate import Answer, Request
-from tidegate.spi.printable import printable
 
 _AnswerT = TypeVar("_AnswerT", bound=Answer)
 
@@ -45,21 +44,17 @@ def connected(config: Path | None) -> OperatorClient:
 
 
 def ask(client: OperatorClient, request: Request, kind: type[_AnswerT]) -> _AnswerT:
-    """The answer to *request*. Raises: ClientError; typer.BadParameter for what makes no sense."""
+    """The answer to *request*.
+
+    Raises: typer.BadParameter for what makes no sense; AccessError; ClientError for all else.
+    """
     try:
-        reply = client.ask(request)
-    except (OSError, EOFError) as error:
-        raise ClientError(f"the gateway went away: {error}") from error
-    except msgspec.DecodeError as error:
-        raise ClientError(f"the gateway is of another version: {error}") from error
-    if reply.error is not None:
-        problem = printable(reply.error.problem)
-        if reply.error.kind == "RequestError":
-            raise typer.BadParameter(problem)
-        raise ClientError(problem)
-    if not isinstance(reply.answer, kind):
+        answer = client.answer(request)
+    except RequestError as error:
+        raise typer.BadParameter(str(error)) from error
+    if not isinstance(answer, kind):
         raise ClientError("the gateway is of another version: it answered something else")
-    return reply.answer
+    return answer
 
 
 def moment(microseconds: int) -> str:

@@ -10,9 +10,10 @@ import msgspec
 import typer
 
 from tidegate.cli import _show
-from tidegate.cli._host import plain_table
+from tidegate.cli._commands import ConfigOption, JsonOption
+from tidegate.cli._host import column_table, plain_table
 from tidegate.cli.groups._asking import ask, connected, moment
-from tidegate.spi import names
+from tidegate.spi import GatewayError, names
 from tidegate.spi.commands import ClientError
 from tidegate.spi.operate import (
     CopyMessages,
@@ -24,10 +25,12 @@ from tidegate.spi.operate import (
     DestinationSort,
     Done,
     Feed,
+    Lengthy,
     ListDestinations,
     MoveMessages,
     PauseDestination,
     PurgeDestination,
+    Request,
     ResumeDestination,
     ShowDestination,
     Side,
@@ -40,11 +43,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-_ConfigOption = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="The configuration; else the default."),
-]
-_JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 _NameArgument = Annotated[
     str,
     typer.Argument(metavar="DESTINATION", help="NAME of a queue, queue://NAME or topic://NAME."),
@@ -83,8 +81,8 @@ def list_destinations(
         DestinationSort, typer.Option("--sort", help="By name, or the largest first.")
     ] = DestinationSort.NAME,
     limit: Annotated[int, typer.Option("--limit", min=0, help="So many at most; 0: all.")] = 0,
-    config: _ConfigOption = None,
-    as_json: _JsonOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """List queues, and the filters of topics that somebody subscribes to."""
     rows: list[Destination] = []
@@ -101,16 +99,14 @@ def list_destinations(
     if as_json:
         _show.print_json(msgspec.to_builtins(rows))
     elif rows:
-        headings = [heading for heading, _ in _COLUMNS]
-        cells = [[value(row) for _, value in _COLUMNS] for row in rows]
-        _show.make_console().print(plain_table(headings, cells))
+        _show.make_console().print(column_table(_COLUMNS, rows))
     else:
         typer.echo("no destinations")
 
 
 @app.command()
 def show(
-    destination: _NameArgument, config: _ConfigOption = None, as_json: _JsonOption = False
+    destination: _NameArgument, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
     """Show one destination, and the policy that it has."""
     with connected(config) as client:
@@ -152,12 +148,12 @@ def _fed(feed: Feed) -> list[tuple[str, object]]:
 
 @app.command()
 def create(
-    destination: _NameArgument, config: _ConfigOption = None, as_json: _JsonOption = False
+    destination: _NameArgument, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
     """Make a queue."""
-    with connected(config) as client:
-        done = ask(client, CreateDestination(_canonical(destination)), Done)
-    _report(f"created {_canonical(destination)}", done, as_json)
+    request = CreateDestination(_canonical(destination))
+    done = _ask_once(config, request)
+    _report(f"created {request.destination}", done, as_json)
 
 
 @app.command()
@@ -169,17 +165,16 @@ def delete(
     with_consumers: Annotated[
         bool, typer.Option("--with-consumers", help="Also when it has consumers; they are ended.")
     ] = False,
-    config: _ConfigOption = None,
-    as_json: _JsonOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """End a queue."""
-    with connected(config) as client:
-        request = DeleteDestination(_canonical(destination), with_messages, with_consumers)
-        done = ask(client, request, Done)
+    request = DeleteDestination(_canonical(destination), with_messages, with_consumers)
+    done = _ask_once(config, request)
     _report(f"deleted {request.destination} with {done.count} pending messages", done, as_json)
 
 
-_SidesOptions = Annotated[
+_ProducersOption = Annotated[
     bool, typer.Option("--producers", help="Producers only: what they send is refused.")
 ]
 _ConsumersOption = Annotated[
@@ -190,31 +185,27 @@ _ConsumersOption = Annotated[
 @app.command()
 def pause(
     destination: _NameArgument,
-    producers: _SidesOptions = False,
+    producers: _ProducersOption = False,
     consumers: _ConsumersOption = False,
-    config: _ConfigOption = None,
-    as_json: _JsonOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Refuse what producers send, and hand nothing out to consumers."""
     request = PauseDestination(_canonical(destination), _sides(producers, consumers))
-    with connected(config) as client:
-        done = ask(client, request, Done)
-    _report(f"paused {_words(request.sides)} of {request.destination}", done, as_json)
+    _switch("paused", request, config, as_json)
 
 
 @app.command()
 def resume(
     destination: _NameArgument,
-    producers: _SidesOptions = False,
+    producers: _ProducersOption = False,
     consumers: _ConsumersOption = False,
-    config: _ConfigOption = None,
-    as_json: _JsonOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Let producers and consumers go on."""
     request = ResumeDestination(_canonical(destination), _sides(producers, consumers))
-    with connected(config) as client:
-        done = ask(client, request, Done)
-    _report(f"resumed {_words(request.sides)} of {request.destination}", done, as_json)
+    _switch("resumed", request, config, as_json)
 
 
 @app.command()
@@ -222,8 +213,8 @@ def purge(
     destination: _NameArgument,
     selector: _SelectorOption = "",
     count: _CountOption = 0,
-    config: _ConfigOption = None,
-    as_json: _JsonOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Remove messages of a queue for good."""
     request = PurgeDestination(_canonical(destination), selector, count)
@@ -237,15 +228,12 @@ def move(
     target: _TargetArgument,
     selector: _SelectorOption = "",
     count: _CountOption = 0,
-    config: _ConfigOption = None,
-    as_json: _JsonOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Move messages of a queue to the end of another one."""
     request = MoveMessages(_canonical(destination), _canonical(target), selector, count)
-    done = _go_on(config, request)
-    _report(
-        f"moved {done.count} messages of {request.destination} to {request.target}", done, as_json
-    )
+    _carry("moved", request, config, as_json)
 
 
 @app.command()
@@ -254,28 +242,46 @@ def copy(
     target: _TargetArgument,
     selector: _SelectorOption = "",
     count: _CountOption = 0,
-    config: _ConfigOption = None,
-    as_json: _JsonOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Append copies of a queue's messages to another one."""
     request = CopyMessages(_canonical(destination), _canonical(target), selector, count)
-    done = _go_on(config, request)
-    _report(
-        f"copied {done.count} messages of {request.destination} to {request.target}", done, as_json
-    )
+    _carry("copied", request, config, as_json)
 
 
 # --- asking ------------------------------------------------------------------------------------
 
 
-def _go_on(config: Path | None, request: PurgeDestination | MoveMessages | CopyMessages) -> Done:
-    """Ask until all of it is done. Raises: ClientError, which says how far it came."""
+def _ask_once(config: Path | None, request: Request) -> Done:
+    with connected(config) as client:
+        return ask(client, request, Done)
+
+
+def _switch(
+    word: str, request: PauseDestination | ResumeDestination, config: Path | None, as_json: bool
+) -> None:
+    done = _ask_once(config, request)
+    sides = " and ".join(side.value for side in request.sides)
+    _report(f"{word} {sides} of {request.destination}", done, as_json)
+
+
+def _carry(
+    word: str, request: MoveMessages | CopyMessages, config: Path | None, as_json: bool
+) -> None:
+    done = _go_on(config, request)
+    text = f"{word} {done.count} messages of {request.destination} to {request.target}"
+    _report(text, done, as_json)
+
+
+def _go_on(config: Path | None, request: Lengthy) -> Done:
+    """Ask until all of it is done. Raises: as `ask`; ClientError, which says how far it came."""
     count, asked = 0, request
     with connected(config) as client:
         while True:
             try:
                 done = ask(client, asked, Done)
-            except (ClientError, typer.BadParameter) as error:
+            except (GatewayError, typer.BadParameter) as error:
                 if not count:
                     raise
                 raise ClientError(f"stopped after {count} messages: {error}") from error
@@ -299,10 +305,6 @@ def _sides(producers: bool, consumers: bool) -> tuple[Side, ...]:
     if producers is consumers:
         return (Side.PRODUCERS, Side.CONSUMERS)
     return (Side.PRODUCERS,) if producers else (Side.CONSUMERS,)
-
-
-def _words(sides: tuple[Side, ...]) -> str:
-    return " and ".join(side.value for side in sides)
 
 
 def _overflow(row: Destination) -> str:

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
 import typer
 
 from tidegate.cli import _show
-from tidegate.cli._commands import open_typer
-from tidegate.cli._host import plain_table
+from tidegate.cli._commands import ConfigOption, JsonOption, open_typer
+from tidegate.cli._host import column_table, plain_table
 from tidegate.cli.groups._asking import ask, connected, moment
+from tidegate.cli.groups._offline import carry
 from tidegate.spi.commands import CommandHost
 from tidegate.spi.operate import ListSinks, ShowSink, SinkDetails, SinkList, SinkStatus
 from tidegate.spi.printable import printable
 
 app: Final = open_typer("What carries acknowledged messages into tables, and how far it is.")
 
-_ConfigOption = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="The configuration; else the default."),
-]
-_JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 _NameArgument = Annotated[
     str, typer.Argument(metavar="[NAME]", help="One sink; else all of them.", show_default=False)
 ]
@@ -44,7 +39,7 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[SinkStatus], object]], ...]] = (
 
 @app.command()
 def status(
-    name: _NameArgument = "", config: _ConfigOption = None, as_json: _JsonOption = False
+    name: _NameArgument = "", config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
     """Show how far the sinks of a running gateway are, and what is wrong with them."""
     with connected(config) as client:
@@ -58,9 +53,7 @@ def status(
     elif name:
         _show.make_console().print(plain_table(("what", "value"), _facts(rows[0])))
     elif rows:
-        headings = [heading for heading, _ in _COLUMNS]
-        cells = [[value(row) for _, value in _COLUMNS] for row in rows]
-        _show.make_console().print(plain_table(headings, cells))
+        _show.make_console().print(column_table(_COLUMNS, rows))
     else:
         typer.echo("no sinks")
 
@@ -96,7 +89,7 @@ def _facts(row: SinkStatus) -> list[tuple[str, object]]:
 
 @app.command()
 def errors(
-    name: _NameArgument = "", config: _ConfigOption = None, as_json: _JsonOption = False
+    name: _NameArgument = "", config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
     """Show what went wrong with the sinks of a running gateway since its start, and what to do."""
     with connected(config) as client:
@@ -136,21 +129,20 @@ def run(
     timeout: Annotated[
         float, typer.Option("--timeout", min=0, metavar="SECONDS", help="Give up then; 0: never.")
     ] = 0.0,
-    config: _ConfigOption = None,
-    as_json: _JsonOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Carry what is acknowledged into the tables without a gateway, and end.
 
     Opens the store of a gateway that does not run; nobody can connect. What goes wrong is on stderr, and
     tried again until the time is over.
     """
-    from tidegate.cli.groups._carrying import carry
-
     host: CommandHost = context.obj
     rows = carry(config, name, timeout, host.progress())
     if as_json:
         _show.print_json([{"name": row.name, "mark": row.health.mark} for row in rows])
-    for row in () if as_json else rows:
+        return
+    for row in rows:
         typer.echo(f"{printable(row.name)}: everything up to row {row.health.mark} is in its table")
 
 

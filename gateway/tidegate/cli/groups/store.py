@@ -8,16 +8,10 @@ from typing import Annotated, Final
 
 import typer
 
-from tidegate.cli._commands import open_typer
+from tidegate.cli._commands import ConfigOption, JsonOption, open_typer
 from tidegate.spi.commands import CommandHost
 
 app: Final = open_typer("Carry a store's contents elsewhere; more commands come with its plugin.")
-
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="The configuration; else the default."),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
 @app.command(name="export")

@@ -7,18 +7,19 @@ while one runs they are refused.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import typer
-from rich import box
 from rich.table import Table
-from rich.text import Text
 
 from tidegate._logging import LogLevel, configure_logging
 from tidegate.cli import _show
+from tidegate.cli._commands import ConfigOption, JsonOption
+from tidegate.cli._host import plain_table
+from tidegate.cli.groups._asking import moment
+from tidegate.cli.groups._offline import offline
 from tidegate.config import load_config, resolve
 from tidegate.plugins import PluginHost
 from tidegate.spi import (
@@ -28,11 +29,9 @@ from tidegate.spi import (
     GatewayError,
     RecoveredState,
     RequestError,
-    StoreLockedError,
     Token,
     parse_branch_id,
 )
-from tidegate.spi.printable import printable
 
 if TYPE_CHECKING:
     from tidegate.gateway import Gateway
@@ -44,10 +43,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-_ConfigOption = Annotated[
-    Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="The configuration; else the default."),
-]
 _BranchArgument = Annotated[
     str,
     typer.Argument(metavar="BRANCH", help="FORMAT:GLOBAL:QUALIFIER@PRINCIPAL, as listed."),
@@ -62,8 +57,8 @@ _STATES: Final = {
 
 @app.command(name="list")
 def list_branches(
-    config: _ConfigOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """List prepared branches, and those that an operator completed.
 
@@ -84,7 +79,7 @@ def list_branches(
 
 
 @app.command()
-def commit(branch: _BranchArgument, config: _ConfigOption = None) -> None:
+def commit(branch: _BranchArgument, config: ConfigOption = None) -> None:
     """Commit a branch that is in doubt, without its transaction manager.
 
     What it sends can be consumed when the gateway runs again, and what it acknowledged is gone. The
@@ -94,7 +89,7 @@ def commit(branch: _BranchArgument, config: _ConfigOption = None) -> None:
 
 
 @app.command()
-def rollback(branch: _BranchArgument, config: _ConfigOption = None) -> None:
+def rollback(branch: _BranchArgument, config: ConfigOption = None) -> None:
     """Roll a branch back that is in doubt, without its transaction manager.
 
     What it sends is gone, and what it acknowledged will be delivered again. The decision is remembered
@@ -104,7 +99,7 @@ def rollback(branch: _BranchArgument, config: _ConfigOption = None) -> None:
 
 
 @app.command()
-def forget(branch: _BranchArgument, config: _ConfigOption = None) -> None:
+def forget(branch: _BranchArgument, config: ConfigOption = None) -> None:
     """Forget a branch that an operator committed or rolled back."""
     branch_id = _parsed(branch)
 
@@ -156,28 +151,12 @@ def _with_broker(config: Path | None, work: Callable[[Gateway], Awaitable[T]]) -
 
     Raises: StoreLockedError while the gateway runs; typer.BadParameter for what the broker refuses.
     """
-    from tidegate.gateway import Gateway  # the broker is the bulk of the imports
-
     configure_logging(LogLevel.ERROR)
     plugins = PluginHost()
     resolved = resolve(load_config(config), plugins)
-
-    async def run() -> T:
-        gateway = Gateway(resolved, plugins, progress=_silent, serves=False)
-        await gateway.start()
-        try:
-            return await work(gateway)
-        finally:
-            await gateway.stop()
-
+    why = "only its transaction manager can complete a transaction while it runs"
     try:
-        return asyncio.run(run())
-    except StoreLockedError as error:
-        raise StoreLockedError(
-            f"{error}; stop the gateway first: only its transaction manager can complete a"
-            " transaction while it runs",
-            owner=error.owner,
-        ) from error
+        return offline(resolved, plugins, work, progress=_silent, why=why)
     except RequestError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -191,8 +170,8 @@ def _described(branch: Branch, state: RecoveredState) -> dict[str, object]:
     return {
         "branch": str(branch.branch_id),
         "state": _STATES[branch.state],
-        "prepared_at": _moment(branch.prepared_at),
-        "completed_at": _moment(branch.completed_at) if branch.completed_at else None,
+        "prepared_at": moment(branch.prepared_at),
+        "completed_at": moment(branch.completed_at) if branch.completed_at else None,
         "principal": branch.principal,
         "client_id": branch.client_id,
         "protocol": branch.protocol,
@@ -203,16 +182,7 @@ def _described(branch: Branch, state: RecoveredState) -> dict[str, object]:
 
 
 def _table(branches: Sequence[Branch], state: RecoveredState) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    headings = ("branch", "state", "prepared at", "principal", "client id", "messages", "locked")
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    for branch in branches:
-        facts = _described(branch, state)
-        keys = ("branch", "state", "prepared_at", "principal", "client_id", "messages", "locked")
-        table.add_row(*(Text(printable(str(facts[key]))) for key in keys))
-    return table
-
-
-def _moment(microseconds: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(microseconds // 1_000_000))
+    keys = ("branch", "state", "prepared_at", "principal", "client_id", "messages", "locked")
+    facts = [_described(branch, state) for branch in branches]
+    rows = [[described[key] for key in keys] for described in facts]
+    return plain_table([key.replace("_", " ") for key in keys], rows)

@@ -1,11 +1,11 @@
-"""Sinks without a gateway: the store is open, nobody can connect, and rows go where they are to go."""
+"""What commands do while no gateway runs: the store is open, the broker works, and nobody can connect."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tidegate._logging import LogLevel, configure_logging
 from tidegate.config import load_config, resolve
@@ -15,10 +15,44 @@ from tidegate.spi.commands import ClientError, Progress
 from tidegate.spi.operate import SinkStatus
 
 if TYPE_CHECKING:
+    from tidegate.config import ResolvedConfig
     from tidegate.gateway import Gateway
+
+_T = TypeVar("_T")
 
 #: Between two looks at how far the sinks are.
 _LOOK_S: Final = 0.2
+
+
+def offline(
+    config: ResolvedConfig,
+    plugins: PluginHost,
+    work: Callable[[Gateway], Awaitable[_T]],
+    *,
+    progress: Progress,
+    why: str,
+) -> _T:
+    """Do *work* on a gateway that nobody can connect to.
+
+    Args: progress: of the recovery; why: a gateway that runs is to be stopped first.
+    Raises: StoreLockedError while one runs; ConfigError, PluginError, StoreError, OSError.
+    """
+    from tidegate.gateway import Gateway  # the broker is the bulk of the imports
+
+    async def run() -> _T:
+        gateway = Gateway(config, plugins, progress=progress, serves=False)
+        await gateway.start()
+        try:
+            return await work(gateway)
+        finally:
+            await gateway.stop()
+
+    try:
+        return asyncio.run(run())
+    except StoreLockedError as error:
+        raise StoreLockedError(
+            f"{error}; stop the gateway first: {why}", owner=error.owner
+        ) from error
 
 
 def carry(
@@ -39,24 +73,13 @@ def carry(
         raise ConfigError(
             f"there is {which}; there are: {known}", path=str(config or ""), key="sinks"
         )
-    from tidegate.gateway import Gateway  # the broker is the bulk of the imports
 
-    async def run() -> Sequence[SinkStatus]:
-        gateway = Gateway(resolved, plugins, progress=progress, serves=False)
-        await gateway.start()
-        try:
-            await gateway.start_sinks(name)
-            return await _until_carried(gateway, name, timeout_s, progress)
-        finally:
-            await gateway.stop()
+    async def carried(gateway: Gateway) -> Sequence[SinkStatus]:
+        await gateway.start_sinks(name)
+        return await _until_carried(gateway, name, timeout_s, progress)
 
-    try:
-        return asyncio.run(run())
-    except StoreLockedError as error:
-        raise StoreLockedError(
-            f"{error}; stop the gateway first: while it runs it carries them itself",
-            owner=error.owner,
-        ) from error
+    why = "while it runs it carries them itself"
+    return offline(resolved, plugins, carried, progress=progress, why=why)
 
 
 async def _until_carried(
