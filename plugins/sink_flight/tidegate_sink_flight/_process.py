@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from tidegate.spi import GatewayError
+from tidegate.spi.machine.children import start_child
 from tidegate_sink_flight import _protocol as protocol
 
 _log = logging.getLogger("tidegate.sink.flight")
@@ -58,14 +59,8 @@ class ServerProcess:
         """Start it and wait until it listens. Raises: OSError, ServerStartError."""
         ours, theirs = socket.socketpair()
         with theirs:
-            process = await asyncio.create_subprocess_exec(
-                *COMMAND,
-                str(theirs.fileno()),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
+            process = await start_child(
+                [*COMMAND, str(theirs.fileno())], pass_fds=(theirs.fileno(),)
             )
         reader, writer = await asyncio.open_connection(sock=ours)
         server = cls(process, reader, writer)

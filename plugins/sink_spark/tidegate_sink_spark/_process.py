@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from tidegate.spi.machine.children import start_child
 from tidegate_sink_spark._protocol import (
     Command,
     JobConfig,
@@ -27,7 +28,6 @@ JOB_COMMAND: Final = (sys.executable, "-P", "-m", "tidegate_sink_spark.job.run")
 TAIL_LINES: Final = 20
 _READ_BYTES: Final = 1 << 16
 _PIPE_TIMEOUT: Final = 5.0
-_LINE_BYTES_MAX: Final = 1 << 20
 
 
 class JobProcess:
@@ -48,15 +48,12 @@ class JobProcess:
         command: Sequence[str] = JOB_COMMAND,
     ) -> JobProcess:
         """Start the job in a session of its own (no Ctrl-C reaches it). Raises: OSError."""
-        process = await asyncio.create_subprocess_exec(
-            *command,
+        process = await start_child(
+            command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=dict(environment),
-            cwd=work_directory,
-            start_new_session=True,
-            limit=_LINE_BYTES_MAX,
+            environment=environment,
+            directory=work_directory,
         )
         job = cls(process)
         job._write(encode_line(config))

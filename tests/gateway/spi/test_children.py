@@ -1,0 +1,101 @@
+"""A child has what it is given, on both event loops, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from tidegate.spi.machine.children import start_child
+
+#: What the descriptors are, of the program itself, before it opens anything.
+LIST = """
+import json, os
+found = {}
+for name in os.listdir("/dev/fd"):
+    try:
+        status = os.fstat(int(name))
+    except OSError:
+        continue  # the one of the listing itself
+    found[name] = status.st_dev, status.st_ino
+print(json.dumps(found))
+"""
+
+
+async def descriptors_of_child(passed: int) -> dict[int, tuple[int, int]]:
+    child = await start_child(
+        [sys.executable, "-S", "-c", LIST],
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        pass_fds=[passed],
+    )
+    output, errors = await child.communicate()
+    assert child.returncode == 0, errors
+    return {int(number): (node[0], node[1]) for number, node in json.loads(output).items()}
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_child_has_its_streams_and_what_it_is_passed(
+    loop: Callable[[], asyncio.AbstractEventLoop], tmp_path: Path
+) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        (tmp_path / "locked").open("w") as file,
+        (tmp_path / "passed").open("w") as passed,
+        asyncio.Runner(loop_factory=loop) as runner,
+    ):
+        for ours in (listener, file):
+            os.set_inheritable(ours.fileno(), True)  # as LMDB leaves its data file
+        found = runner.run(descriptors_of_child(passed.fileno()))
+        status, ours = os.fstat(passed.fileno()), passed.fileno()
+    assert {0, 1, 2, ours} <= found.keys()
+    streams = {found[0], found[1], found[2]}  # uvloop's child has each of them twice
+    others = {number: node for number, node in found.items() if node not in streams}
+    assert others == {ours: (status.st_dev, status.st_ino)}
+
+
+async def test_many_descriptors_do_not_hold_the_loop(tmp_path: Path) -> None:
+    """Ten thousand clients are as many descriptors; a clock that runs beside counts what it misses."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    opened = [os.open(tmp_path, os.O_RDONLY) for _ in range(700)]
+    counting = asyncio.create_task(count())
+    try:
+        child = await start_child([sys.executable, "-S", "-c", ""], directory=tmp_path)
+        seen = turns
+        await child.communicate()
+    finally:
+        counting.cancel()
+        for number in opened:
+            os.close(number)
+    assert seen >= 7
+
+
+async def test_it_has_a_session_and_a_directory_of_its_own(tmp_path: Path) -> None:
+    program = "import os; print(os.getsid(0) == os.getpid(), os.getcwd(), os.environ['HERE'])"
+    child = await start_child(
+        [sys.executable, "-S", "-c", program],
+        stdout=asyncio.subprocess.PIPE,
+        environment={"HERE": "there"},
+        directory=tmp_path,
+    )
+    output, _ = await child.communicate()
+    assert output.decode().split() == ["True", str(tmp_path.resolve()), "there"]
+
+
+async def test_a_program_that_is_not_there_is_an_os_error() -> None:
+    with pytest.raises(FileNotFoundError):
+        await start_child(["/nowhere/python"])
