@@ -8,7 +8,6 @@ How to read the figures, and what each broker promises: docs/benchmarks.md.
 import argparse
 import dataclasses
 import datetime
-import json
 import signal
 import subprocess
 import sys
@@ -18,19 +17,13 @@ from typing import Final, Never
 from benchkit import machine, report, results
 from benchkit.arguments import parse_arguments
 from benchkit.brokers import BENCHMARKS, OURS, Address, Protocol, Target
-from benchkit.instead.modes import EXIT_MISSED, run_instead
+from benchkit.choice import SetupError, chosen
+from benchkit.generator import build_load_generator, good_report_of, report_of
+from benchkit.instead.modes import EXIT_MISSED, mode_of, run_instead
 from benchkit.process import BrokerProcess, BrokerStartError
 from benchkit.results import Heading
 from benchkit.scenarios import GOALS, SCENARIOS, Scenario
-from benchkit.targets import (
-    LOADGEN,
-    SetupError,
-    build_load_generator,
-    choose_targets,
-    console,
-    login_of,
-    serving,
-)
+from benchkit.targets import choose_targets, console, login_of, serving
 from rich.console import Console
 from rich.markup import escape
 
@@ -50,34 +43,15 @@ def choose_scenarios(only: str) -> list[Scenario]:
     """
     if not only:
         return [scenario for scenario in SCENARIOS.values() if scenario.default]
-    names = [name.strip() for name in only.split(",") if name.strip()]
-    if unknown := [name for name in names if name not in SCENARIOS]:
-        raise SetupError(f"no scenario {', '.join(unknown)}; there are {', '.join(SCENARIOS)}")
-    return [SCENARIOS[name] for name in names]
+    return [SCENARIOS[name] for name in chosen(only, "scenario", SCENARIOS)]
 
 
-def generate(
+def arguments_of(
     target: Target, scenario: Scenario, address: Address, messages: int, seconds: float
-) -> dict[str, object]:
-    """Run the load generator once and return its report.
-
-    Raises: RuntimeError when it gave none.
-    """
-    limit = seconds + 60
-    command = [
-        str(LOADGEN),
-        "-json",
-        f"-addr={address}",
-        f"-messages={messages}",
-        f"-duration={seconds:.3f}s",
-        f"-timeout={limit:.0f}s",
-        *scenario.arguments(target.spec),
-    ]
-    command += login_of(target)
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit + 30)
-    if not done.stdout.startswith("{"):
-        raise RuntimeError(done.stderr.strip() or f"no report, exit code {done.returncode}")
-    return json.loads(done.stdout)
+) -> tuple[list[str], float]:
+    """Returns: the load generator's options for one load, and its limit in seconds."""
+    options = [f"-addr={address}", f"-messages={messages}", f"-duration={seconds:.3f}s"]
+    return [*options, *scenario.arguments(target.spec), *login_of(target)], seconds + 60
 
 
 def measure(
@@ -99,14 +73,14 @@ def measure(
         messages, seconds = WARM_MESSAGES, WARM_SECONDS
         if first and not options.quick:
             messages, seconds = FIRST_WARM_MESSAGES, FIRST_WARM_SECONDS
-        warm = generate(target, scenario, address, messages, seconds)
-        if error := warm.get("error"):
-            return report.Run(scenario.name, name, turn, error=str(error))
+        good_report_of(*arguments_of(target, scenario, address, messages, seconds))
         one_at_a_time = scenario.window == 1
         floors = [machine.measure_floor(options.work)] if one_at_a_time else []
         bursts = [machine.measure_raw_write(options.work)] if scenario.is_large else []
         before = broker.cpu_seconds() if broker else 0.0
-        found = generate(target, scenario, address, options.messages, options.duration)
+        found = report_of(
+            *arguments_of(target, scenario, address, options.messages, options.duration)
+        )
         used = broker.cpu_seconds() - before if broker else None
         if one_at_a_time:
             floors.append(machine.measure_floor(options.work))
@@ -217,17 +191,14 @@ def main(arguments: Sequence[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _terminated)
     measured = report.Results()
+    mode = mode_of(options)
     try:
         options.work = options.work.resolve()
         options.work.mkdir(parents=True, exist_ok=True)
-        scenarios = (
-            []
-            if options.hostile or options.slow or options.sink
-            else choose_scenarios(options.only)
-        )
-        if not options.hostile:
+        scenarios = [] if mode else choose_scenarios(options.only)
+        if mode is None or mode.generates:
             build_load_generator()
-        if options.hostile or options.sink:
+        if mode and not mode.peers:
             options.peers = "none"
         targets = choose_targets(options)
     except SetupError as error:
@@ -239,12 +210,11 @@ def main(arguments: Sequence[str]) -> int:
     stamp = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
     path = options.json or BENCHMARKS / "results" / f"{stamp}.json"
     heading = Heading([sys.argv[0], *arguments], about, versions)
-    try:
-        done = run_instead(targets, options, heading, path)
-    except SetupError as error:
-        return refused(error)
-    if done is not None:
-        return done
+    if mode:
+        try:
+            return run_instead(mode, targets, options, heading, path)
+        except SetupError as error:
+            return refused(error)
     interrupted = False
     try:
         run_rounds(targets, scenarios, options, measured)

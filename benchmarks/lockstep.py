@@ -26,10 +26,10 @@ from typing import Final, Protocol
 from benchkit import brokers
 from benchkit.access import rules
 from benchkit.brokers import Address
-from benchkit.instead.attacks import connect, field, frame, packet
 from benchkit.instead.slow import holding_back
 from benchkit.process import BrokerProcess, BrokerStartError, free_ports, running
 from benchkit.report import percentile
+from benchkit.wire import connect, field, frame, packet
 from rich.console import Console
 from rich.table import Table
 

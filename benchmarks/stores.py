@@ -23,6 +23,7 @@ import bench
 from benchkit import machine, targets
 from benchkit.arguments import ROOT
 from benchkit.brokers import BROKERS, PEERS_SCRIPT, TIDEGATE, Address, Target, tidegate_config
+from benchkit.generator import build_load_generator
 from benchkit.postgres import PASSWORD, USER, Postgres, postgres
 from benchkit.process import BrokerStartError, free_ports, running
 from benchkit.scenarios import SCENARIOS
@@ -184,7 +185,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the benchmark and return the exit code: 1 when a goal is missed."""
     options = parse_arguments(arguments)
     options.work.mkdir(parents=True, exist_ok=True)
-    targets.build_load_generator()
+    build_load_generator()
     variants = [variant for variant in VARIANTS if variant.name in options.only]
     if options.no_classic:
         variants = [variant for variant in variants if variant.store is not None]

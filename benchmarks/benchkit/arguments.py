@@ -36,7 +36,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--no-tidegate", action="store_true", help="measure the peers only")
     parser.add_argument("--only", default="", help="scenarios, with commas (--list names them)")
     parser.add_argument("--list", action="store_true", help="list the scenarios and exit")
-    parser.add_argument(
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument(
         "--idle",
         type=int,
         metavar="N",
@@ -46,33 +47,33 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--idle-hold", type=float, default=30.0, metavar="SECONDS", help="how long --idle measures"
     )
-    parser.add_argument(
+    instead.add_argument(
         "--retained",
         type=int,
         metavar="N",
         help="instead of the scenarios: publish N retained messages, and time a new subscriber to all "
         "of them by a wildcard",
     )
-    parser.add_argument(
+    instead.add_argument(
         "--pending",
         type=int,
         metavar="N",
         help="instead of the scenarios: N pending messages in each broker and the drain, in one queue and "
         "again over --pending-queues; Tidegate is killed in between; goals for N = 5000000",
     )
-    parser.add_argument(
+    instead.add_argument(
         "--hostile",
         action="store_true",
         help="instead of the scenarios: each attack of benchkit/instead/attacks.py on Tidegate (--only chooses), "
         "and how long a second client's QoS 1 round trip takes meanwhile",
     )
-    parser.add_argument(
+    instead.add_argument(
         "--slow",
         action="store_true",
         help="instead of the scenarios: what consumers that do not keep up cost the others "
         "(benchkit/instead/slow.py; --only chooses)",
     )
-    parser.add_argument(
+    instead.add_argument(
         "--sink",
         action="store_true",
         help="instead of the scenarios: what Tidegate's sink costs, and how far its table is behind "
@@ -145,16 +146,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error("--pending-peer-seconds from 1 to 36000")
     if not 1 <= options.pending_starts <= 100:
         parser.error("--pending-starts from 1 to 100")
-    instead = (
-        options.idle,
-        options.retained,
-        options.pending,
-        options.hostile or None,
-        options.slow or None,
-        options.sink or None,
-    )
-    if sum(value is not None for value in instead) > 1:
-        parser.error("one of --idle, --retained, --pending, --hostile, --slow and --sink at a time")
+    if options.only and (options.idle or options.retained or options.pending):
+        parser.error("--only has no effect with --idle, --retained and --pending")
     if not 1 <= options.idle_hold <= 3600:
         parser.error("--idle-hold from 1 to 3600")
     return options

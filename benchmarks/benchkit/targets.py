@@ -1,10 +1,8 @@
-"""The brokers of one run: chosen, fetched, started; and the load generator."""
+"""The brokers of one run: chosen, fetched, started."""
 
 import argparse
 import contextlib
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +13,6 @@ from rich.markup import escape
 
 from benchkit import machine
 from benchkit.brokers import (
-    BENCHMARKS,
     BROKERS,
     JOURNAL_TYPES,
     OURS,
@@ -30,16 +27,12 @@ from benchkit.brokers import (
     peers_script,
     tidegate_config,
 )
+from benchkit.choice import SetupError, chosen
 from benchkit.process import BrokerProcess, free_ports, running
 
-LOADGEN: Final = BENCHMARKS / "bin" / "loadgen"
 _FETCHED: Final = frozenset({"artemis", "classic"})
 
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-
-
-class SetupError(Exception):
-    """The benchmark cannot begin; the text says what to do."""
 
 
 def remote_target(name: str, options: argparse.Namespace) -> Target | None:
@@ -74,9 +67,7 @@ def choose_targets(options: argparse.Namespace) -> list[Target]:
         if options.acl and target.ours:
             targets.append(Target(BROKERS[WITH_ACL], target.version))
     automatic = options.peers == "auto"
-    asked = [] if options.peers in ("auto", "none") else options.peers.split(",")
-    if unknown := [name for name in asked if name not in PEERS]:
-        raise SetupError(f"no peer {', '.join(unknown)}; there are {', '.join(PEERS)}")
+    asked = [] if options.peers in ("auto", "none") else chosen(options.peers, "peer", PEERS)
     for name in PEERS:
         if (target := remote_target(name, options)) is not None:
             targets.append(target)
@@ -108,31 +99,6 @@ def make_ready(name: str, work: Path, *, fetch: bool) -> str:
         console.print(f"fetching {name} with Maven into {work} ...")
         peers_script("fetch", name, str(work))
     return peers_script("version", name, str(work))
-
-
-def build_load_generator() -> None:
-    """Compile the load generator; Go builds only what has changed.
-
-    Raises: SetupError when Go is missing or the build fails.
-    """
-    if shutil.which("go") is None:
-        raise SetupError(
-            "the load generator needs Go 1.23 or newer, and `go` is not on PATH: "
-            "install it (https://go.dev/dl, or apt-get install golang) and run again"
-        )
-    LOADGEN.parent.mkdir(exist_ok=True)
-    made = LOADGEN.with_name(f"{LOADGEN.name}.{os.getpid()}")  # another may be running the old one
-    done = subprocess.run(
-        ["go", "build", "-o", str(made), "."],
-        cwd=BENCHMARKS / "loadgen",
-        env=os.environ | {"GOTOOLCHAIN": "local", "GOFLAGS": "-mod=mod", "GOWORK": "off"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode != 0:
-        raise SetupError(f"building the load generator failed:\n{done.stderr}")
-    made.replace(LOADGEN)
 
 
 def login_of(target: Target) -> tuple[str, ...]:

@@ -82,6 +82,7 @@ def test_a_failure_has_its_reason_and_neither_figures_nor_goals() -> None:
     [
         ["--pending", "999"],
         ["--pending", "5000", "--idle", "5"],
+        ["--pending", "5000", "--only", "stomp-1x1"],
         ["--pending", "5000", "--pending-queues", "0"],
         ["--pending", "5000", "--pending-starts", "0"],
     ],
@@ -99,17 +100,17 @@ def test_memory_is_read_from_the_status_file() -> None:
 
 
 @pytest.fixture(scope="module")
-def loadgen() -> Path:
+def loadgen() -> None:
     if shutil.which("go") is None:
         pytest.fail("the load generator needs Go")
     bench.build_load_generator()
-    return bench.LOADGEN
 
 
+@pytest.mark.usefixtures("loadgen")
 @pytest.mark.parametrize(("queues", "starts"), [(1, 3), (3, 1)])
 @pytest.mark.long
 def test_a_killed_gateway_gives_every_message_of_its_backlog_once(
-    tmp_path: Path, loadgen: Path, queues: int, starts: int
+    tmp_path: Path, queues: int, starts: int
 ) -> None:
     port = free_port()
     config = tmp_path / "bench.toml"
@@ -120,7 +121,6 @@ def test_a_killed_gateway_gives_every_message_of_its_backlog_once(
         "tidegate",
         command,
         tmp_path / "log",
-        loadgen,
         address,
         3000,
         queues,

@@ -25,6 +25,8 @@ sys.path.insert(0, str(BENCHMARKS))  # the scripts there are no distribution
 
 access = importlib.import_module("benchkit.access")
 brokers = importlib.import_module("benchkit.brokers")
+choice = importlib.import_module("benchkit.choice")
+generator = importlib.import_module("benchkit.generator")
 machine = importlib.import_module("benchkit.machine")
 process = importlib.import_module("benchkit.process")
 report = importlib.import_module("benchkit.report")
@@ -323,6 +325,29 @@ def test_a_peer_given_by_address_is_not_started() -> None:
     assert (target.ours, target.user, target.password) == (False, "u", "p")
     assert target.speaks("stomp")
     assert not target.speaks("mqtt")
+
+
+def test_names_between_commas_are_chosen_and_none_are_all() -> None:
+    assert choice.chosen("", "part", {"a": 1, "b": 2}) == ["a", "b"]
+    assert choice.chosen("b, a,", "part", "ab") == ["b", "a"]
+
+
+def test_a_load_generator_that_gives_no_report_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = tmp_path / "loadgen"
+    script.write_text("#!/bin/sh\necho $2 $3 >&2\nexit 3\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(generator, "LOADGEN", script)
+    with pytest.raises(RuntimeError, match="-timeout=5s -x"):
+        generator.report_of(["-x"], 5.0)
+    script.write_text("#!/bin/sh\nexit 3\n")
+    with pytest.raises(RuntimeError, match="exit code 3"):
+        generator.report_of([], 5.0)
+    script.write_text("""#!/bin/sh\necho '{"error": "2 lost", "lost": 2}'\n""")
+    assert generator.report_of([], 5.0)["lost"] == 2
+    with pytest.raises(RuntimeError, match="2 lost"):
+        generator.good_report_of([], 5.0)
 
 
 def test_an_unknown_scenario_or_peer_is_named() -> None:

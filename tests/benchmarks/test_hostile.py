@@ -12,6 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))  # the scripts there are no distribution
 
 hostile = importlib.import_module("benchkit.instead.hostile")
+modes = importlib.import_module("benchkit.instead.modes")
+choice = importlib.import_module("benchkit.choice")
 attacks = importlib.import_module("benchkit.instead.attacks")
 bench = importlib.import_module("bench")
 
@@ -27,11 +29,9 @@ def test_a_run_says_what_it_missed() -> None:
     assert not hostile.HostileRun("a", error="timed out").reached
 
 
-def test_attacks_are_chosen_by_name() -> None:
-    assert hostile.choose("") == ["nobody", *attacks.ATTACKS]
-    assert hostile.choose("nobody, selector") == ["nobody", "selector"]
-    with pytest.raises(ValueError, match="no attack x; there are mqtt-pings"):
-        hostile.choose("x")
+def test_an_attack_that_there_is_not_is_refused() -> None:
+    with pytest.raises(choice.SetupError, match="no attack x; there are nobody, mqtt-pings"):
+        modes.run_hostile([], bench.parse_arguments(["--hostile", "--only", "x"]))
 
 
 def test_it_is_not_measured_together_with_something_else() -> None:

@@ -87,7 +87,7 @@ def test_a_measurement_opens_holds_and_counts(
     command = [sys.executable, "-m", "tidegate", "run", "--config", str(config)]
     with process.running(command, tmp_path / "log", [address]) as broker:
         found = idle.measure(
-            "tidegate", broker, bench.LOADGEN, address, "stomp", 30, hold_s=2.0, heart_beat_s=20.0
+            "tidegate", broker, address, "stomp", 30, hold_s=2.0, heart_beat_s=20.0
         )
     assert found.error == ""
     assert (found.opened, found.survived) == (30, 30)

@@ -28,7 +28,7 @@ REPORT = {
 
 
 def test_the_line_has_every_figure() -> None:
-    run = retained.run_from_report("tidegate", "mqtt5", 1000, 1, REPORT, 2_048_000)
+    run = retained.run_from_report("tidegate", "mqtt5", 1000, REPORT, 2_048_000)
     line = run.line()
     for part in (
         "tidegate mqtt5 retained",
@@ -42,7 +42,7 @@ def test_the_line_has_every_figure() -> None:
 
 def test_a_failure_has_its_reason_and_no_figures() -> None:
     found = REPORT | {"error": "subscription 1: 9 of 10 retained messages came"}
-    run = retained.run_from_report("artemis", "mqtt", 10, 1, found, 0)
+    run = retained.run_from_report("artemis", "mqtt", 10, found, 0)
     assert run.line() == (
         "artemis mqtt retained: failed: subscription 1: 9 of 10 retained messages came"
     )
@@ -76,9 +76,7 @@ def test_a_measurement_publishes_and_waits_for_all(tmp_path: Path, protocol: str
     address = brokers.Address("127.0.0.1", port)
     command = [sys.executable, "-m", "tidegate", "run", "--config", str(config)]
     with process.running(command, tmp_path / "log", [address]) as broker:
-        found = retained.measure(
-            "tidegate", broker, bench.LOADGEN, address, protocol, 2_500, subscribes=2
-        )
+        found = retained.measure("tidegate", broker, address, protocol, 2_500, subscribes=2)
     assert found.error == ""
     assert len(found.all_s) == 2
     assert all(0 < first <= last for first, last in zip(found.first_s, found.all_s, strict=True))

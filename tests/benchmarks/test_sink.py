@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))  # the scripts there are no distribution
 
-sink = importlib.import_module("benchkit.instead.sink")
+modes = importlib.import_module("benchkit.instead.modes")
+choice = importlib.import_module("benchkit.choice")
 pipeline = importlib.import_module("benchkit.sink.pipeline")
 gateways = importlib.import_module("benchkit.sink.gateways")
 figures = importlib.import_module("benchkit.sink.figures")
@@ -47,11 +48,19 @@ def test_a_figure_says_its_goal_and_whether_it_is_reached(
     assert (made.reached, said in made.line()) == (reached, True), made.line()
 
 
-def test_parts_are_chosen_by_name() -> None:
-    assert sink.choose("lag, idle") == ["lag", "idle"]
-    assert set(sink.choose("")) >= {"staging", "delta", "start", "lag", "files", "messaging", "log"}
-    with pytest.raises(ValueError, match="no part x; there are staging"):
-        sink.choose("x")
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("--only", "no part x; there are staging, delta"),
+        ("--engines", "no engine x; there are spark"),
+    ],
+)
+def test_a_part_or_an_engine_that_there_is_not_is_refused(option: str, text: str) -> None:
+    with pytest.raises(choice.SetupError, match=text):
+        modes.run_sink([], bench.parse_arguments(["--sink", option, "x"]))
+
+
+def test_it_is_not_measured_together_with_something_else() -> None:
     with pytest.raises(SystemExit):
         bench.parse_arguments(["--sink", "--slow"])
 

@@ -12,6 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))  # the scripts there are no distribution
 
 slow = importlib.import_module("benchkit.instead.slow")
+modes = importlib.import_module("benchkit.instead.modes")
+choice = importlib.import_module("benchkit.choice")
 bench = importlib.import_module("bench")
 
 
@@ -35,11 +37,9 @@ def test_a_run_says_every_round_and_what_became_of_the_goal() -> None:
     assert slow.SlowRun("artemis", "stopped", error="refused").line().endswith("failed: refused")
 
 
-def test_measurements_are_chosen_by_name() -> None:
-    assert slow.choose("") == ["durable", "stopped", "unacknowledged"]
-    assert slow.choose("stopped") == ["stopped"]
-    with pytest.raises(ValueError, match="no measurement x; there are durable"):
-        slow.choose("x")
+def test_a_measurement_that_there_is_not_is_refused() -> None:
+    with pytest.raises(choice.SetupError, match="no measurement x; there are durable, stopped"):
+        modes.run_slow([], bench.parse_arguments(["--slow", "--only", "x"]))
 
 
 def test_it_is_not_measured_together_with_something_else() -> None:

@@ -1,6 +1,6 @@
 """Clients that mean harm, one at a time: what `bench.py --hostile` runs beside a client that does not.
 
-Each is a process of its own, run as `attacks.py NAME MQTT_PORT STOMP_PORT WS_PORT`. It prepares what
+Each is a process of its own, run as `-m benchkit.instead.attacks NAME MQTT_PORT STOMP_PORT WS_PORT`. It prepares what
 it needs, prints "ready", and goes on until it is killed. All are within the limits that the gateway
 has by default: what a limit refuses is no attack on time.
 """
@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
+
+from benchkit.wire import connect, field, frame, packet, publish_v5
 
 #: One read of the gateway's is up to 256,000 bytes, and it reads up to 32 times in a turn.
 _FLOOD_BYTES: Final = 8 << 20
@@ -67,49 +69,6 @@ class Client:
             self.socket.sendall(data)
 
 
-# --------------------------------------------------------------------------------------- bytes
-
-
-def field(data: bytes) -> bytes:
-    """Bytes behind their length (MQTT 5.0 section 1.5.4)."""
-    return len(data).to_bytes(2, "big") + data
-
-
-def packet(first: int, rest: bytes) -> bytes:
-    """An MQTT packet (MQTT 5.0 section 2.1)."""
-    length, size = b"", len(rest)
-    while True:
-        size, seven = size >> 7, size & 127
-        length += bytes((seven | (128 if size else 0),))
-        if not size:
-            return bytes((first,)) + length + rest
-
-
-def connect(client_id: str, level: int = 4) -> bytes:
-    """CONNECT with a clean session (MQTT 5.0 section 3.1)."""
-    properties = b"\0" if level == 5 else b""
-    return packet(
-        0x10, field(b"MQTT") + bytes((level, 2)) + b"\0\0" + properties + field(client_id.encode())
-    )
-
-
-def frame(command: str, body: bytes = b"", **headers: object) -> bytes:
-    """A STOMP frame; underscores in header names become hyphens."""
-    lines = "".join(f"{key.replace('_', '-')}:{value}\n" for key, value in headers.items())
-    return f"{command}\n{lines}\n".encode() + body + b"\0"
-
-
-def publish_v5(topic: bytes, properties: bytes) -> bytes:
-    """A PUBLISH of QoS 0 with properties (MQTT 5.0 section 3.3)."""
-    size = len(properties)  # of up to three bytes
-    length = bytes((size & 127 | 128, size >> 7 & 127 | 128, size >> 14))
-    if size < 1 << 7:
-        length = bytes((size,))
-    elif size < 1 << 14:
-        length = bytes((size & 127 | 128, size >> 7))
-    return packet(0x30, field(topic) + length + properties + b"x")
-
-
 _STOMP_CONNECT: Final = frame("CONNECT", accept_version="1.2", host="x")
 
 
@@ -125,9 +84,6 @@ def stomp(ports: Ports) -> Client:
     client = Client(ports.stomp)
     client.ask(_STOMP_CONNECT, b"CONNECTED")
     return client
-
-
-# ------------------------------------------------------------------------------------- attacks
 
 
 def mqtt_pings(ports: Ports) -> Iterator[None]:

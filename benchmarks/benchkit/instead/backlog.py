@@ -5,7 +5,6 @@ as soon as its last message is confirmed, new starts that are killed as soon as 
 more, with one consumer a queue until it is empty.
 """
 
-import json
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchkit.brokers import Address
+from benchkit.generator import good_report_of
 from benchkit.process import BrokerProcess, BrokerStartError, accepts, start
 
 #: The goals for 5 million messages of 256 bytes.
@@ -147,7 +147,6 @@ def measure(
     name: str,
     command: Sequence[str],
     log: Path,
-    loadgen: Path,
     address: Address,
     count: int,
     queues: int,
@@ -169,7 +168,7 @@ def measure(
     """
     found: dict[str, Any] = {}
     seconds_max = 0.0
-    generator = _Generator(loadgen, address, queues, more)
+    generator = _Generator(address, queues, more)
     try:
         began = time.time()
         broker = start(command, log)
@@ -209,7 +208,6 @@ def measure(
 class _Generator:
     """The load generator, as all loads of one measurement run it. Attributes: see :func:`measure`."""
 
-    loadgen: Path
     address: Address
     queues: int
     more: Sequence[str]
@@ -220,13 +218,10 @@ class _Generator:
         Raises: RuntimeError when it found anything but what was to be expected.
         """
         names = ",".join(f"/queue/{name}.{number}" for number in range(self.queues))
-        command = [
-            str(self.loadgen),
-            "-json",
+        options = [
             f"-addr={self.address}",
             f"-size={_SIZE_BYTES}",
             "-send-header=persistent:true",
-            f"-timeout={seconds:.0f}s",
             f"-messages={count}",
             f"-producers={self.queues}",
             # As many unconfirmed messages in all, however many producers there are.
@@ -235,15 +230,7 @@ class _Generator:
             *self.more,
             *arguments,
         ]
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=seconds + 60
-        )
-        if not done.stdout.startswith("{"):
-            raise RuntimeError(done.stderr.strip() or "the generator gave no report")
-        report: dict[str, Any] = json.loads(done.stdout)
-        if error := report.get("error"):
-            raise RuntimeError(str(error))
-        return report
+        return good_report_of(options, seconds)
 
     @property
     def consumers(self) -> tuple[str, str]:

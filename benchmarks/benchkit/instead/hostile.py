@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from benchkit.brokers import TIDEGATE, tidegate_config
-from benchkit.instead.attacks import ATTACKS, Ports, connect, field, packet
+from benchkit.brokers import BENCHMARKS, TIDEGATE, tidegate_config
+from benchkit.instead.attacks import Ports
 from benchkit.process import BrokerProcess
 from benchkit.report import percentile
+from benchkit.wire import connect, exchange, field, packet
 
 #: Nothing attacks: what the machine itself is good for.
 NOBODY: Final = "nobody"
@@ -29,6 +30,8 @@ _AFTER_SECONDS: Final = 0.5
 #: Between two round trips, so that the second client is no load of its own.
 _PAUSE_SECONDS: Final = 0.002
 _ANSWER_SECONDS: Final = 60.0
+#: Of a CONNACK and of a PUBACK.
+_ANSWER_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +100,9 @@ def attacking(name: str, ports: Ports) -> Iterator[None]:
     if name == NOBODY:
         yield
         return
-    script = Path(__file__).with_name("attacks.py")
-    command = [sys.executable, str(script), name, *map(str, (ports.mqtt, ports.stomp, ports.ws))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    command = [sys.executable, "-m", "benchkit.instead.attacks", name]
+    command += [str(port) for port in (ports.mqtt, ports.stomp, ports.ws)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=BENCHMARKS) as process:
         try:
             assert process.stdout is not None
             ready, _, _ = select.select([process.stdout], [], [], _READY_SECONDS)
@@ -118,23 +121,13 @@ class Witness:
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), _ANSWER_SECONDS)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._ask(connect("witness"))
+        exchange(self._socket, connect("witness"), _ANSWER_BYTES)
 
     def __enter__(self) -> "Witness":
         return self
 
     def __exit__(self, *_: object) -> None:
         self._socket.close()
-
-    def _ask(self, data: bytes) -> None:
-        """Send what is answered with four bytes."""
-        self._socket.sendall(data)
-        left = 4
-        while left:
-            answer = self._socket.recv(left)
-            if not answer:
-                raise OSError("the gateway closed the second client's connection")
-            left -= len(answer)
 
     def round_trips(self, seconds: float) -> list[float]:
         """Publish for so long. Returns: how long each PUBACK took, in seconds."""
@@ -143,18 +136,7 @@ class Witness:
         end = time.perf_counter() + seconds
         while not times or (times[-1] < seconds and time.perf_counter() < end):
             begin = time.perf_counter()
-            self._ask(data)
+            exchange(self._socket, data, _ANSWER_BYTES)
             times.append(time.perf_counter() - begin)
             time.sleep(_PAUSE_SECONDS)
         return times
-
-
-def choose(only: str) -> list[str]:
-    """The attacks to run: *only* these, with commas; "": all, and nobody first.
-
-    Raises: ValueError for a name that there is not.
-    """
-    names = [name.strip() for name in only.split(",") if name.strip()]
-    if unknown := [name for name in names if name not in (NOBODY, *ATTACKS)]:
-        raise ValueError(f"no attack {', '.join(unknown)}; there are {', '.join(ATTACKS)}")
-    return names or [NOBODY, *ATTACKS]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from benchkit.brokers import Address
+from benchkit.generator import LOADGEN
 from benchkit.process import BrokerProcess
 
 #: Connections opened and closed before the count begins, so that what a first client makes the
@@ -99,7 +100,6 @@ def open_files(pids: Sequence[int], root: Path = Path("/proc")) -> int:
 def measure(
     name: str,
     broker: BrokerProcess,
-    loadgen: Path,
     address: Address,
     protocol: str,
     wanted: int,
@@ -113,7 +113,7 @@ def measure(
     Args: protocol: as the load generator calls it: stomp, mqtt (3.1.1) or mqtt5.
     """
     count, limited = possible(wanted)
-    command = [str(loadgen), "-json", f"-protocol={protocol}", f"-addr={address}", *login]
+    command = [str(LOADGEN), "-json", f"-protocol={protocol}", f"-addr={address}", *login]
     command += [f"-heart-beat={heart_beat_s:g}s", f"-timeout={_OPEN_SECONDS_MAX + hold_s:g}s"]
 
     def failed(error: str) -> IdleRun:

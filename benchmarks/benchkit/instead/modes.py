@@ -11,22 +11,14 @@ from rich.markup import escape
 
 from benchkit import brokers, results
 from benchkit.brokers import OURS, Address, BrokerSpec, Target
+from benchkit.choice import chosen
 from benchkit.instead import backlog, hostile, idle, retained, sink, slow
-from benchkit.instead.attacks import Ports
+from benchkit.instead.attacks import ATTACKS, Ports
 from benchkit.process import BrokerProcess, BrokerStartError, free_ports, running
 from benchkit.results import Heading
 from benchkit.sink.figures import Figure
 from benchkit.sink.pipeline import ENGINES
-from benchkit.targets import (
-    LOADGEN,
-    SetupError,
-    clean,
-    console,
-    fresh_state,
-    login_of,
-    prepare,
-    serving,
-)
+from benchkit.targets import clean, console, fresh_state, login_of, prepare, serving
 
 EXIT_MISSED: Final = 1
 #: Where Artemis begins to page with `--pending`: what its broker.xml proposes. Without, half of the JVM's heap.
@@ -40,7 +32,6 @@ def run_idle(targets: Sequence[Target], options: argparse.Namespace) -> list[idl
         return idle.measure(
             target.spec.name,
             broker,
-            LOADGEN,
             address,
             load.name,
             options.idle,
@@ -64,7 +55,6 @@ def run_retained(
         return retained.measure(
             target.spec.name,
             broker,
-            LOADGEN,
             address,
             load.name,
             options.retained,
@@ -91,7 +81,6 @@ def run_pending(targets: Sequence[Target], options: argparse.Namespace) -> list[
                 target.spec.name,
                 command,
                 options.work / f"{target.spec.name}.log",
-                LOADGEN,
                 addresses["stomp"],
                 options.pending,
                 queues,
@@ -119,10 +108,7 @@ def run_slow(targets: Sequence[Target], options: argparse.Namespace) -> list[slo
 
     Raises: SetupError for a measurement that there is not.
     """
-    try:
-        names = slow.choose(options.only)
-    except ValueError as error:
-        raise SetupError(str(error)) from None
+    names = chosen(options.only, "measurement", slow.MEASUREMENTS)
     runs: list[slow.SlowRun] = []
     for name in names:
         for target in targets:
@@ -135,7 +121,6 @@ def run_slow(targets: Sequence[Target], options: argparse.Namespace) -> list[slo
                     bench = slow.Bench(
                         target.spec,
                         broker,
-                        LOADGEN,
                         addresses["stomp"],
                         addresses["mqtt"],
                         (target.user, target.password),
@@ -155,10 +140,7 @@ def run_hostile(targets: Sequence[Target], options: argparse.Namespace) -> list[
 
     Raises: SetupError for an attack that there is not.
     """
-    try:
-        names = hostile.choose(options.only)
-    except ValueError as error:
-        raise SetupError(str(error)) from None
+    names = chosen(options.only, "attack", (hostile.NOBODY, *ATTACKS))
     runs: list[hostile.HostileRun] = []
     for name in names:
         state = fresh_state(options)
@@ -187,18 +169,12 @@ def run_sink(targets: Sequence[Target], options: argparse.Namespace) -> list[Fig
 
     Raises: SetupError for a part or an engine that there is not.
     """
-    engines = [name.strip() for name in options.engines.split(",") if name.strip()]
-    if unknown := [name for name in engines if name not in ENGINES]:
-        raise SetupError(f"no engine {', '.join(unknown)}; there are {', '.join(ENGINES)}")
-    try:
-        parts = sink.choose(options.only)
-    except ValueError as error:
-        raise SetupError(str(error)) from None
+    engines = chosen(options.engines, "engine", ENGINES)
+    parts = chosen(options.only, "part", sink.PARTS)
     work = options.work / "sink"
     bench = sink.SinkBench(
         work,
         options.tidegate_command,
-        LOADGEN,
         engines,
         options.messages,
         options.duration,
@@ -266,29 +242,46 @@ class _Run(Protocol):
         ...
 
 
-def run_instead(
-    targets: Sequence[Target], options: argparse.Namespace, heading: Heading, path: Path
-) -> int | None:
-    """Measure what an option asks for instead of the loads, and write the result file.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Mode:
+    """What is measured instead of the loads.
 
-    Returns: the exit code; None when no option asks.
-    Raises: SetupError.
+    Attributes: name: of the option that asks for it. peers: of other brokers, too. generates: with the load generator.
     """
-    modes: list[tuple[str, bool, Callable[..., Sequence[_Run]]]] = [
-        ("idle", options.idle is not None, run_idle),
-        ("retained", options.retained is not None, run_retained),
-        ("pending", options.pending is not None, run_pending),
-        ("hostile", options.hostile, run_hostile),
-        ("slow", options.slow, run_slow),
-        ("sink", options.sink, run_sink),
-    ]
-    for name, is_asked, run in modes:
-        if is_asked:
-            runs = run(targets, options)
-            figures = [dataclasses.asdict(each) | {"reached": each.reached} for each in runs]
-            results.write(path, heading, **{name: figures})
-            console.print(f"results: {path}")
-            ours = [each for each in runs if each.broker in OURS]
-            missed = options.check_goals and not all(each.reached for each in ours)
-            return EXIT_MISSED if missed or any(each.error for each in ours) else 0
-    return None
+
+    name: str
+    run: Callable[[Sequence[Target], argparse.Namespace], Sequence[_Run]]
+    peers: bool = True
+    generates: bool = True
+
+
+MODES: Final = (
+    Mode("idle", run_idle),
+    Mode("retained", run_retained),
+    Mode("pending", run_pending),
+    Mode("hostile", run_hostile, peers=False, generates=False),
+    Mode("slow", run_slow),
+    Mode("sink", run_sink, peers=False),
+)
+
+
+def mode_of(options: argparse.Namespace) -> Mode | None:
+    """What the command line asks for; None: the loads."""
+    return next((mode for mode in MODES if getattr(options, mode.name)), None)
+
+
+def run_instead(
+    mode: Mode,
+    targets: Sequence[Target],
+    options: argparse.Namespace,
+    heading: Heading,
+    path: Path,
+) -> int:
+    """Measure, and write the result file. Returns: the exit code. Raises: SetupError."""
+    runs = mode.run(targets, options)
+    figures = [dataclasses.asdict(each) | {"reached": each.reached} for each in runs]
+    results.write(path, heading, **{mode.name: figures})
+    console.print(f"results: {path}")
+    ours = [each for each in runs if each.broker in OURS]
+    missed = options.check_goals and not all(each.reached for each in ours)
+    return EXIT_MISSED if missed or any(each.error for each in ours) else 0

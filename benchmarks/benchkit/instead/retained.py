@@ -1,14 +1,13 @@
 """How long a new subscriber takes to have all retained messages that its wildcard filter matches."""
 
-import json
 import statistics
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from benchkit.brokers import Address
+from benchkit.generator import report_of
 from benchkit.instead.idle import resident_bytes
 from benchkit.process import BrokerProcess
 
@@ -30,7 +29,6 @@ class RetainedRun:
     broker: str
     protocol: str
     count: int
-    qos: int = 1
     publish_s: float = 0.0
     first_s: tuple[float, ...] = ()
     all_s: tuple[float, ...] = ()
@@ -60,56 +58,44 @@ class RetainedRun:
 def measure(
     name: str,
     broker: BrokerProcess,
-    loadgen: Path,
     address: Address,
     protocol: str,
     count: int,
     *,
     login: Sequence[str] = (),
     subscribes: int = 3,
-    qos: int = 1,
 ) -> RetainedRun:
     """Publish *count* retained messages of 256 bytes, and subscribe to all of them *subscribes* times.
 
-    Args: protocol: as the load generator calls it: mqtt (3.1.1) or mqtt5; qos: of the subscriptions.
+    Args: protocol: as the load generator calls it: mqtt (3.1.1) or mqtt5.
     """
-    command = [
-        str(loadgen),
-        "-json",
+    options = [
         f"-protocol={protocol}",
         f"-addr={address}",
         f"-retained={count}",
         f"-subscribes={subscribes}",
-        f"-qos={qos}",
-        f"-timeout={_SECONDS_MAX:g}s",
+        "-qos=1",
         *login,
     ]
     before = resident_bytes(broker.pids())
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=_SECONDS_MAX + 60
-        )
-    except subprocess.TimeoutExpired as error:
-        return RetainedRun(name, protocol, count, qos, error=str(error))
+        found = report_of(options, _SECONDS_MAX)
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
+        return RetainedRun(name, protocol, count, error=str(error))
     after = resident_bytes(broker.pids())
-    if not done.stdout.startswith("{"):
-        return RetainedRun(
-            name, protocol, count, qos, error=done.stderr.strip() or "the generator gave no report"
-        )
-    return run_from_report(name, protocol, count, qos, json.loads(done.stdout), after - before)
+    return run_from_report(name, protocol, count, found, after - before)
 
 
 def run_from_report(
-    name: str, protocol: str, count: int, qos: int, found: Mapping[str, Any], grown_bytes: int
+    name: str, protocol: str, count: int, found: Mapping[str, Any], grown_bytes: int
 ) -> RetainedRun:
     """Make a run of the load generator's JSON report."""
     if error := found.get("error"):
-        return RetainedRun(name, protocol, count, qos, error=str(error))
+        return RetainedRun(name, protocol, count, error=str(error))
     return RetainedRun(
         name,
         protocol,
         count,
-        qos,
         publish_s=float(found["publish_seconds"]),
         first_s=tuple(found["first_seconds"]),
         all_s=tuple(found["subscribe_seconds"]),

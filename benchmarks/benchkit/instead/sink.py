@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from benchkit.instead.slow import Report
 from benchkit.process import BrokerStartError
@@ -48,7 +48,6 @@ class SinkBench:
 
     work: Path
     command: Path
-    loadgen: Path
     engines: Sequence[str]
     messages: int
     seconds: float
@@ -144,10 +143,8 @@ def files(bench: SinkBench) -> Iterator[Figure]:
         )
 
 
-def _live(bench: SinkBench, engine: str, rate: int, **options: Any) -> pipeline.Live:
-    live = pipeline.measure_live(
-        engine, bench.fresh("live"), rate, bench.seconds * _LAG_LOADS, **options
-    )
+def _live(bench: SinkBench, engine: str, rate: int) -> pipeline.Live:
+    live = pipeline.measure_live(engine, bench.fresh("live"), rate, bench.seconds * _LAG_LOADS)
     if not live.commits.ages:
         raise RuntimeError(f"{engine}: no commit in {live.seconds:g} s")
     return live
@@ -168,7 +165,7 @@ class _Load:
 def _load(bench: SinkBench, gateway: SinkGateway, *, ticking: bool = False) -> _Load:
     if ticking:
         gateway.stalls()
-    report: Report = gateway.bench(bench.loadgen, bench.seconds).load(
+    report: Report = gateway.bench(bench.seconds).load(
         gateway.addresses["stomp"],
         f"-destination={_QUEUE}",
         "-send-header=persistent:true",
@@ -296,14 +293,3 @@ def measure(name: str, bench: SinkBench) -> Iterator[Figure]:
         yield from PARTS[name](bench)
     except (OSError, RuntimeError, BrokerStartError, subprocess.TimeoutExpired) as error:
         yield Figure(name, "", error=str(error))
-
-
-def choose(only: str) -> list[str]:
-    """The parts to run: *only* these, with commas; "": all.
-
-    Raises: ValueError for a name that there is not.
-    """
-    names = [name.strip() for name in only.split(",") if name.strip()]
-    if unknown := [name for name in names if name not in PARTS]:
-        raise ValueError(f"no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
-    return names or list(PARTS)

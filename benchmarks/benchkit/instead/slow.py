@@ -6,19 +6,18 @@ microseconds; the others are ratios of two loads that run in turn, round by roun
 
 import contextlib
 import dataclasses
-import json
 import re
 import socket
 import statistics
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from benchkit.brokers import BROKERS, TIDEGATE, Address, BrokerSpec
-from benchkit.instead.attacks import field, frame, packet
+from benchkit.generator import good_report_of
 from benchkit.process import BrokerProcess
+from benchkit.wire import exchange, field, frame, packet
 
 #: Subscriptions in the measurements of topics, and how many of them are stopped in one of these.
 SUBSCRIPTIONS: Final = 1000
@@ -103,7 +102,6 @@ class Bench:
 
     spec: BrokerSpec
     broker: BrokerProcess
-    loadgen: Path
     stomp: Address
     mqtt: Address
     login: tuple[str, str]
@@ -114,18 +112,10 @@ class Bench:
         """Run the load generator. Raises: RuntimeError when a message is lost or it cannot run."""
         user, password = self.login
         cpu = self.broker.cpu_seconds()
-        command = [str(self.loadgen), "-json", f"-addr={address}", f"-size={_SIZE_BYTES}"]
-        command += [f"-messages={_MESSAGES_MAX}", f"-duration={self.seconds:g}s", *arguments]
-        command += [f"-timeout={self.seconds + 60:g}s"]
-        command += [f"-user={user}", f"-pass={password}"] if user else []
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=self.seconds + 120
-        )
-        if not done.stdout.startswith("{"):
-            raise RuntimeError(done.stderr.strip() or "the generator gave no report")
-        report: dict[str, Any] = json.loads(done.stdout)
-        if error := report.get("error"):
-            raise RuntimeError(str(error))
+        options = [f"-addr={address}", f"-size={_SIZE_BYTES}", f"-messages={_MESSAGES_MAX}"]
+        options += [f"-duration={self.seconds:g}s", *arguments]
+        options += [f"-user={user}", f"-pass={password}"] if user else []
+        report = good_report_of(options, self.seconds + 60)
         if faults := sum(int(report[key]) for key in ("lost", "duplicates", "corrupt")):
             raise RuntimeError(f"{faults} messages lost, repeated or damaged")
         used = self.broker.cpu_seconds() - cpu
@@ -154,16 +144,10 @@ class Sleeper:
         payload = field(client_id.encode())
         if user:
             payload += field(user.encode()) + field(password.encode())
-        self._ask(packet(0x10, field(b"MQTT") + bytes((4, flags)) + b"\0\0" + payload), 4)
-        self._ask(packet(0x82, b"\0\1" + field(topic.encode()) + bytes((qos,))), 5)
-
-    def _ask(self, data: bytes, size: int) -> None:
-        self._socket.sendall(data)
-        while size:
-            answer = self._socket.recv(size)
-            if not answer:
-                raise OSError("the broker closed a subscriber's connection")
-            size -= len(answer)
+        hello = packet(0x10, field(b"MQTT") + bytes((4, flags)) + b"\0\0" + payload)
+        exchange(self._socket, hello, 4)
+        subscribe = packet(0x82, b"\0\1" + field(topic.encode()) + bytes((qos,)))
+        exchange(self._socket, subscribe, 5)
 
     def leave(self) -> None:
         """Say goodbye: what it subscribed to with a session stays."""
@@ -336,19 +320,6 @@ def measure(name: str, bench: Bench) -> SlowRun:
         return MEASUREMENTS[name](bench)
     except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
         return SlowRun(bench.spec.name, name, error=f"{error}; {bench.broker.tail(1)}")
-
-
-def choose(only: str) -> list[str]:
-    """The measurements to make: *only* these, with commas; "": all.
-
-    Raises: ValueError for a name that there is not.
-    """
-    names = [name.strip() for name in only.split(",") if name.strip()]
-    if unknown := [name for name in names if name not in MEASUREMENTS]:
-        raise ValueError(
-            f"no measurement {', '.join(unknown)}; there are {', '.join(MEASUREMENTS)}"
-        )
-    return names or list(MEASUREMENTS)
 
 
 def _run(

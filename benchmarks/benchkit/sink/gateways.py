@@ -24,6 +24,7 @@ from benchkit.brokers import (
 )
 from benchkit.instead.slow import Bench
 from benchkit.process import BrokerProcess, free_ports, running
+from benchkit.sink.jobs import cpu_seconds, family
 from benchkit.sink.pipeline import ENGINES, live_files
 
 #: The gateway without a sink.
@@ -34,12 +35,8 @@ LOG_ALONE: Final = "log"
 _READY_SECONDS: Final = 120.0
 _QUIET_SECONDS: Final = 1.5
 _POLL_SECONDS: Final = 0.05
-_UNITS: Final = {
-    "commit_interval": "s",
-    "segment_interval": "s",
-    "driver_idle": "s",
-    "lag_goal": "s",
-}
+#: Options that are seconds in ENGINES.
+_DURATIONS: Final = frozenset({"commit_interval", "lag_goal"})
 _NAME: Final = "lake"
 
 
@@ -60,27 +57,18 @@ class SinkGateway:
     def table(self) -> Path:
         return self.directory / "table"
 
-    def bench(self, loadgen: Path, seconds: float) -> Bench:
+    def bench(self, seconds: float) -> Bench:
         """What gives it load."""
         spec, at = BROKERS[TIDEGATE], self.addresses
-        return Bench(spec, self.broker, loadgen, at["stomp"], at["mqtt"], ("", ""), seconds, 1)
+        return Bench(spec, self.broker, at["stomp"], at["mqtt"], ("", ""), seconds, 1)
 
     def jobs(self) -> list[psutil.Process]:
         """The processes of its sink's job."""
-        found: list[psutil.Process] = []
-        for pid in self.broker.pids():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                found += psutil.Process(pid).children(recursive=True)
-        return found
+        return [each for pid in self.broker.pids() for each in family(pid)[1:]]
 
     def job_cpu(self) -> float:
         """CPU seconds that its job has used so far; 0 when there is none."""
-        total = 0.0
-        for each in self.jobs():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                times = each.cpu_times()
-                total += times.user + times.system
-        return total
+        return cpu_seconds(self.jobs())
 
     def wait_quiet(self) -> None:
         """Wait until its table has all that was acknowledged. Raises: RuntimeError."""
@@ -122,14 +110,14 @@ def sink_table(engine: str, table: Path, **options: Any) -> str:
     lines = ["", "[[sinks]]", 'plugin = "spark"', f'name = "{_NAME}"']
     lines.append(f"table = {toml_string(str(table))}")
     for key, value in chosen.items():
-        text = f"{round(value * 1000)}ms" if key in _UNITS else value
+        text = f"{round(value * 1000)}ms" if key in _DURATIONS else value
         lines.append(f"{key} = {toml_string(text) if isinstance(text, str) else str(text).lower()}")
     return "\n".join(lines) + "\n"
 
 
 @contextlib.contextmanager
 def gateways(
-    names: Sequence[str], work: Path, command: Path, *, ticking: bool = False, **options: Any
+    names: Sequence[str], work: Path, command: Path, *, ticking: bool = False
 ) -> Iterator[list[SinkGateway]]:
     """Run a gateway for each of *names*: an engine, WITHOUT or LOG_ALONE, for a `with` block.
 
@@ -143,7 +131,7 @@ def gateways(
             shutil.rmtree(directory, ignore_errors=True)
             directory.mkdir(parents=True)
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
-            found.append(_start(stack, name, directory, command, ticking=ticking, **options))
+            found.append(_start(stack, name, directory, command, ticking=ticking))
         yield found
 
 
@@ -154,7 +142,6 @@ def _start(
     command: Path,
     *,
     ticking: bool,
-    **options: Any,
 ) -> SinkGateway:
     stomp, mqtt = free_ports(2)
     ports: dict[Protocol, int] = {"stomp": stomp, "mqtt": mqtt}
@@ -164,7 +151,7 @@ def _start(
         alone = {"staging_max": "1mb", "segment_size": "64kb"}
         text += sink_table("deltalake", directory / "table", **alone)
     elif name != WITHOUT:
-        text += sink_table(name, directory / "table", **options)
+        text += sink_table(name, directory / "table")
     config = directory / "bench.toml"
     config.write_text(text)
     run = [str(command), "run", "--config", str(config)]

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
-
 from benchkit.report import percentile
+from benchkit.sink.jobs import cpu_seconds, family, resident_bytes
 from benchkit.sink.log import GrowingLog, WholeLog, tick
 from tidegate.spi import SinkContext
 from tidegate_sink_spark._options import SparkSinkOptions
@@ -123,10 +122,7 @@ def measure_table(
 
     target = directory / "sink" / "staging" / GrowingLog.store_id
     shutil.copytree(staged, target, copy_function=os.link)
-    commits, _ = asyncio.run(
-        _with_sink(engine, directory, work, rows=count, commit_rows=commit_rows)
-    )
-    return commits
+    return asyncio.run(_with_sink(engine, directory, work, rows=count, commit_rows=commit_rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +145,7 @@ class Live:
     memory_bytes: int
 
 
-def measure_live(engine: str, directory: Path, rate: int, seconds: float, **options: Any) -> Live:
+def measure_live(engine: str, directory: Path, rate: int, seconds: float) -> Live:
     """Let the log grow by *rate* messages a second; 0: only one row, for the start alone."""
     found: list[float] = []
 
@@ -170,9 +166,9 @@ def measure_live(engine: str, directory: Path, rate: int, seconds: float, **opti
         await log.grow_steadily(rate, seconds)
         ticker.cancel()
         found.append(percentile(stalls, 0.99) * 1e3)
-        found.append(_of_job(sink.job_pid, _memory))
+        found.append(resident_bytes(family(sink.job_pid)))
 
-    commits, _ = asyncio.run(_with_sink(engine, directory, work, **options))
+    commits = asyncio.run(_with_sink(engine, directory, work))
     files = live_files(directory / "table")
     stall, memory = found[1:] or (0.0, 0.0)
     return Live(
@@ -214,14 +210,14 @@ async def _with_sink(
     *,
     rows: int = 0,
     **options: Any,
-) -> tuple[Commits, GrowingLog]:
+) -> Commits:
     log = GrowingLog()
     if rows:
         log.grow(rows)
     async with running_sink(engine, directory, log, **options) as (sink, commits):
         await work(sink, log, commits)
-        commits.job_cpu = _of_job(sink.job_pid, _cpu)
-    return commits, log
+        commits.job_cpu = cpu_seconds(family(sink.job_pid))
+    return commits
 
 
 @contextlib.asynccontextmanager
@@ -265,26 +261,6 @@ async def _until(condition: Callable[[], bool], sink: SparkSink) -> None:
         raise RuntimeError(f"not done after {_SECONDS_MAX:.0f} s: {problem}") from None
 
 
-def _of_job(pid: int, figure: Callable[[psutil.Process], float]) -> float:
-    """The sum of a figure over a process and all that it started."""
-    total = 0.0
-    with contextlib.suppress(psutil.NoSuchProcess):
-        process = psutil.Process(pid)
-        for each in (process, *process.children(recursive=True)):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                total += figure(each)
-    return total
-
-
-def _memory(process: psutil.Process) -> float:
-    return process.memory_info().rss
-
-
-def _cpu(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return times.user + times.system
-
-
 def steady_rate(commits: Commits) -> float:
     """Rows a second without the first commit, which is cold. Raises: RuntimeError when it is the only one."""
     if len(commits.rows) < 2:
@@ -292,7 +268,7 @@ def steady_rate(commits: Commits) -> float:
     return sum(commits.rows[1:]) / (commits.times[-1] - commits.times[0])
 
 
-def summary(values: Sequence[float], unit: str = "s") -> str:
+def summary(values: Sequence[float]) -> str:
     """p50, p95 and worst."""
     p50, p95 = percentile(values, 0.5), percentile(values, 0.95)
-    return f"p50 {p50:.2f} p95 {p95:.2f} worst {max(values):.2f} {unit}"
+    return f"p50 {p50:.2f} p95 {p95:.2f} worst {max(values):.2f} s"
