@@ -33,7 +33,7 @@ test: compiled  ## run the tests but the long ones, in WORKERS processes
 	@exec $(BIN)/pytest -n $(WORKERS) --dist worksteal --hypothesis-profile=quick $(ARGS)
 
 long: setup  ## those that take their time: gateways killed under load, models on PostgreSQL
-	@exec $(BIN)/pytest -m "long and not fuzz" -n $(WORKERS) --dist worksteal --timeout 600 $(ARGS)
+	@exec $(BIN)/pytest -m "long and not fuzz" -n $(WORKERS) --dist loadgroup --timeout 600 $(ARGS)
 
 lint: setup  ## ruff, pyright and codespell
 	$(BIN)/ruff check

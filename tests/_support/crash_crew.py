@@ -109,7 +109,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Modules with jobs come last (after the selection by marks); first what starts Java machines:
-    it takes longest, and processes of pytest-xdist take work from each other's end."""
+    it takes longest, and would be what is waited for at the end."""
     busy = {item.path for item in items if item.get_closest_marker("crew")}
     items.sort(key=lambda item: (item.path in busy, item.get_closest_marker("spark") is None))
 

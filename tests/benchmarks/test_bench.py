@@ -405,6 +405,7 @@ def test_the_result_file_holds_command_machine_and_every_run(tmp_path: Path) -> 
     assert document["runs"][0]["rate"] == 5.0
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("go") is None, reason="the load generator needs Go")
 def test_the_load_generators_own_tests_pass() -> None:
     done = subprocess.run(

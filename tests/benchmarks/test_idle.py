@@ -74,6 +74,7 @@ def test_wrong_options_are_refused(arguments: list[str]) -> None:
     assert caught.value.code == 2
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("go") is None, reason="the load generator needs Go")
 def test_a_measurement_opens_holds_and_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -20,6 +20,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return lockstep.main()
 
 
+@pytest.mark.long
 def test_bursts_of_every_load_go_through_two_gateways(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

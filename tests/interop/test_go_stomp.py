@@ -15,6 +15,7 @@ from built import building, put
 
 pytestmark = [
     pytest.mark.interop,
+    pytest.mark.long,  # compiled for half a minute
     pytest.mark.skipif(
         shutil.which("go") is None, reason="go-stomp needs Go, and go is not on PATH"
     ),
@@ -47,19 +48,8 @@ def program() -> Path:
         return put(BUILD / "made", BUILD / "go_stomp")
 
 
-def _waits(version: str, scenario: str) -> list[pytest.MarkDecorator]:
-    """Heart-beats take seconds, so those of the older versions are with the long tests."""
-    return [pytest.mark.long] if scenario == "heartbeat" and version != "1.2" else []
-
-
-@pytest.mark.parametrize(
-    ("version", "scenario"),
-    [
-        pytest.param(version, name, marks=_waits(version, name))
-        for version in ("1.0", "1.1", "1.2")
-        for name in SCENARIOS
-    ],
-)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("version", ["1.0", "1.1", "1.2"])
 def test_go_stomp(gateway, program, version, scenario) -> None:
     done = subprocess.run(
         [str(program), f"127.0.0.1:{gateway.stomp_port}", version, scenario],

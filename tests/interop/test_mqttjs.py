@@ -15,6 +15,7 @@ from built import node_client
 
 pytestmark = [
     pytest.mark.interop,
+    pytest.mark.long,  # its packages are installed first
     pytest.mark.skipif(
         shutil.which("node") is None or shutil.which("npm") is None,
         reason="MQTT.js needs Node, and node and npm are not both on PATH",
@@ -32,17 +33,9 @@ def program() -> Path:
     return node_client(SOURCE, BUILD, "mqtt")
 
 
+@pytest.mark.parametrize("transport", ["tcp", "tls", "ws", "wss"])
 @pytest.mark.parametrize(
-    "transport",
-    ["tcp", "wss", *(pytest.param(name, marks=pytest.mark.long) for name in ("tls", "ws"))],
-)
-@pytest.mark.parametrize(
-    "version",
-    [
-        pytest.param(3, id="3.1", marks=pytest.mark.long),
-        pytest.param(4, id="3.1.1"),
-        pytest.param(5, id="5.0"),
-    ],
+    "version", [pytest.param(3, id="3.1"), pytest.param(4, id="3.1.1"), pytest.param(5, id="5.0")]
 )
 def test_mqttjs(program, mqtt_gateway, version, transport) -> None:
     path = "/mqtt" if transport in ("ws", "wss") else ""

@@ -337,13 +337,16 @@ def read_cold(jobs: Jobs, *further: Path) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param("delta", marks=pytest.mark.long),
-        pytest.param("iceberg", marks=pytest.mark.long),
-    ],
-)
+# A whole scenario takes minutes: its tests go to the same process of pytest-xdist, which has it once.
+OF_DELTA = pytest.mark.xdist_group("scenario of delta")
+OF_ICEBERG = pytest.mark.xdist_group("scenario of iceberg")
+BOTH = [
+    pytest.param("delta", marks=[pytest.mark.long, OF_DELTA]),
+    pytest.param("iceberg", marks=[pytest.mark.long, OF_ICEBERG]),
+]
+
+
+@pytest.fixture(scope="module", params=BOTH)
 def begun(request: pytest.FixtureRequest, scenarios: Any) -> Facts:
     """A scenario, of which commits, re-delivery and a gap come first."""
     return scenarios(request.param)
@@ -361,7 +364,7 @@ def scenarios(
     )
 
 
-@pytest.fixture(scope="module", params=["delta", "iceberg"])
+@pytest.fixture(scope="module", params=BOTH)
 def facts(request: pytest.FixtureRequest, scenarios: Callable[[str], Facts]) -> Facts:
     return scenarios(request.param)
 
@@ -446,14 +449,12 @@ def test_no_setting_stands_on_a_command_line(begun: Facts) -> None:
     assert not any(SECRET.encode() in line for line in begun.command_lines)
 
 
-@pytest.mark.long
 def test_two_jobs_at_once_write_every_row_once(facts: Facts) -> None:
     assert facts.exit_codes == [0, 0]
     assert facts.end.mark == 3_000 + 5 * 700
     assert facts.end.is_exact
 
 
-@pytest.mark.long
 def test_after_more_than_25_commits_a_cold_reader_sees_every_row_once(facts: Facts) -> None:
     """Delta 4.1 and 4.2 break here: at the first checkpoint, which only a cold reader needs."""
     assert facts.end.is_exact
@@ -461,13 +462,11 @@ def test_after_more_than_25_commits_a_cold_reader_sees_every_row_once(facts: Fac
     assert facts.cold["cold"] == {"counts": [6_500] * 4, "mark": 6_500}
 
 
-@pytest.mark.long
 def test_the_mark_survives_compaction_and_the_end_of_its_snapshot(facts: Facts) -> None:
     assert facts.cold["optimized"] == facts.cold["cold"]
     assert facts.cold.get("snapshots", 1) == 1
 
 
-@pytest.mark.long
 def test_spark_proves_the_table_and_its_contents_before_and_after_a_compaction(
     facts: Facts,
 ) -> None:
@@ -477,34 +476,36 @@ def test_spark_proves_the_table_and_its_contents_before_and_after_a_compaction(
     assert files > fewer > 0
 
 
+@OF_DELTA
 @pytest.mark.long
 def test_a_session_of_ones_own_writes_and_reads_delta_tables(delta: Facts) -> None:
     assert delta.cold["own"][:2] == [5, "reader-test"]
 
 
+@OF_ICEBERG
 @pytest.mark.long
 def test_a_name_in_a_catalog_is_a_table_that_no_zombie_gets_into(iceberg: Facts) -> None:
     """In a Hadoop and in a JDBC catalog, without the lock that local tables have besides."""
     assert iceberg.cold["own"][:2] == [[100, 100, False, True]] * 2
 
 
+@OF_ICEBERG
 @pytest.mark.long
 def test_an_iceberg_table_of_an_older_gateway_gets_the_columns_it_has_not(iceberg: Facts) -> None:
     assert iceberg.cold["evolved"] == [True, 100]
 
 
-@pytest.mark.long
 def test_rows_of_some_destinations_have_a_table_of_their_own(facts: Facts) -> None:
     """All rows of a commit go to the other table; the main one has the position, and none of them."""
     assert facts.cold["own"][2] == [100, 100, 0, 100]
 
 
+@OF_ICEBERG
 @pytest.mark.long
 def test_spark_reads_a_table_of_parquet_files(iceberg: Facts) -> None:
     assert iceberg.cold["parquet"] == [100, 100, 100, "2026-01-02"]
 
 
-@pytest.mark.long
 def test_spark_reads_the_values_that_were_acknowledged(facts: Facts) -> None:
     row = facts.cold["row"]
     assert row["acked_text"] == "2026-01-02T03:04:05.000015"
@@ -514,7 +515,6 @@ def test_spark_reads_the_values_that_were_acknowledged(facts: Facts) -> None:
     assert row["body"] == '{"n": 7}'
 
 
-@pytest.mark.long
 def test_the_table_is_clustered_and_a_commit_says_what_it_holds(facts: Facts) -> None:
     columns = ["destination", "acked_at"] if facts.format == "delta" else [5, 14]
     assert facts.cold["clustering"] == columns

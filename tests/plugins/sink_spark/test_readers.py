@@ -211,6 +211,10 @@ spark.stop()
 """
 
 
+# What Spark saw takes a minute: its tests go to the same process of pytest-xdist.
+SEEN = pytest.mark.xdist_group("what Spark saw")
+
+
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory, spark: Any, kit: Any) -> Any:
     """What Spark saw, and where its tables are."""
@@ -243,6 +247,7 @@ def newest(table: Path) -> str:
     return str(max(files, key=lambda path: int(path.name[1:].split(".")[0])))
 
 
+@SEEN
 @pytest.mark.spark
 @pytest.mark.long
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
@@ -267,6 +272,7 @@ def test_spark_writes_and_reads_key_columns_variants_and_partitions(
     assert found["pruned"] == [sum(range(1, 28, 3)), 14]
 
 
+@SEEN
 @pytest.mark.spark
 @pytest.mark.long
 def test_others_read_what_spark_wrote(seen: Any) -> None:

@@ -145,6 +145,7 @@ def test_a_file_goes_before_its_rows_are_released(
     assert staged_at_release == [[]]
 
 
+@pytest.mark.long
 def test_a_job_that_is_killed_is_started_again_and_nothing_is_lost_or_doubled(
     bench: Bench,
 ) -> None:
@@ -160,6 +161,7 @@ def test_a_job_that_is_killed_is_started_again_and_nothing_is_lost_or_doubled(
     assert bench.rows() == list(range(1, 8 * 13 + 1))
 
 
+@pytest.mark.long
 def test_a_job_that_dies_between_commit_and_report_does_not_commit_twice(bench: Bench) -> None:
     async def work(sink: SparkSink) -> None:
         for expected in (10, 20, 30):
@@ -434,6 +436,7 @@ def test_the_default_table_is_in_the_data_directory(bench: Bench) -> None:
     assert json.loads(table.read_text())["rows"] == [1]
 
 
+@pytest.mark.long
 def test_the_sink_goes_on_behind_damaged_rows_whatever_dies(bench: Bench) -> None:
     bench.log.damaged = {4, 5, 27, 40}
 
