@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._target import find_target
 from tidegate_sink_spark.java import jars, runtime
+from tidegate_sink_spark.java.scratch import make_scratch_directory
 from tidegate_sink_spark.job.session import spark_conf, start_session
 
 
@@ -26,7 +25,7 @@ def create_session(app_name: str, options: SparkSinkOptions | None = None) -> An
     Raises: ConfigError when there is no Java; JarsError when the jars cannot be had.
     """
     options = options or SparkSinkOptions()
-    work = Path(tempfile.mkdtemp(prefix="tidegate-spark-"))
+    work = make_scratch_directory()
     java = runtime.find_java(options.java_home, work / "java", os.environ)
     environment = runtime.job_environment(java, os.environ)
     found = jars.jars_of(options, environment)
