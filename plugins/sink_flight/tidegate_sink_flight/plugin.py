@@ -9,7 +9,8 @@ from tidegate_sink_flight._options import FlightSinkOptions, listening_of
 from tidegate_sink_flight._sink import FlightSink
 
 tidegate_plugin = PluginInfo(
-    summary="Lets Spark and any Arrow Flight client read the acknowledged log.", spi_version=(1, 0)
+    summary="the acknowledged log over Arrow Flight, for Spark and other programs",
+    spi_version=(1, 0),
 )
 
 

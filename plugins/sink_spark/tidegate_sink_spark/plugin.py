@@ -16,7 +16,7 @@ from tidegate_sink_spark.delta_rs.engine import DeltaRsEngine
 from tidegate_sink_spark.java import jars
 
 tidegate_plugin = PluginInfo(
-    summary="Streams acknowledged messages, exactly once, into a Delta, Iceberg or Parquet table.",
+    summary="acknowledged messages, exactly once, into a Delta, Iceberg or Parquet table",
     spi_version=(1, 0),
 )
 

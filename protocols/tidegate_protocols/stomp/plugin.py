@@ -6,7 +6,7 @@ from tidegate.spi import FrontEndFactory, PluginInfo, hookimpl
 from tidegate_protocols.stomp._front_end import StompFrontEndFactory
 
 tidegate_plugin = PluginInfo(
-    summary="STOMP 1.0, 1.1 and 1.2 listeners over TCP",
+    summary="STOMP 1.0, 1.1 and 1.2",
     spi_version=(1, 0),
 )
 
