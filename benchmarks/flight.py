@@ -20,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchkit.machine import facts
+from benchkit.process import Memory, memory_of
 from benchkit.sink.log import WholeLog, tick
 
 from tidegate.spi import SinkContext
@@ -66,13 +67,14 @@ class _Broker:
 
 
 async def measure(rows: int, readers: int) -> dict[str, Any]:
-    """One run. Returns: rows/s, and how late the gateway's loop was (milliseconds)."""
+    """One run. Returns: rows/s, how late the gateway's loop was (milliseconds), and the server's memory."""
     options = FlightSinkOptions(bind="127.0.0.1:0", readers={"etl": "anonymous"})
     with tempfile.TemporaryDirectory() as directory:
         made: Any = FlightSinkFactory().create(SinkContext("f", "gw", Path(directory)), options)
         broker: Any = _Broker()
         await made.start(WholeLog(rows))
         address = await made.serve(broker)
+        idle = _server_memory(made)
         stalls: list[float] = []
         ticking = asyncio.create_task(tick(stalls))
         before = time.process_time()
@@ -80,6 +82,7 @@ async def measure(rows: int, readers: int) -> dict[str, Any]:
         done = await asyncio.to_thread(subprocess.check_output, command)
         cpu = time.process_time() - before
         ticking.cancel()
+        after = _server_memory(made)
         await made.stop()
     count, seconds = json.loads(done)
     assert count == rows, f"{count} of {rows} rows came"
@@ -90,7 +93,13 @@ async def measure(rows: int, readers: int) -> dict[str, Any]:
         "loop_cpu_us_per_row": round(cpu / rows * 1e6, 2),
         "loop_stall_p99_ms": round(statistics.quantiles(stalls, n=100)[98] * 1e3, 2),
         "loop_stall_max_ms": round(max(stalls) * 1e3, 2),
+        "server_idle_mb": round(idle.now / 1e6),
+        "server_peak_mb": round(after.peak / 1e6),
     }
+
+
+def _server_memory(sink: Any) -> Memory:
+    return memory_of(Path(f"/proc/{sink._server.pid}/status").read_text())
 
 
 def main(arguments: list[str]) -> None:

@@ -238,8 +238,11 @@ def main() -> int:
     with console.status("Spark reads the table"):
         found = report.read_table(WORK / "table", arguments.format, WORK)
     agrees = report.compare(console, expected, found)
-    console.print(f"whole demo: {time.monotonic() - started:.0f} s; table: {WORK / 'table'}")
-    console.print("plots:", *map(str, found.pictures))
+    # Not broken into lines: paths are copied.
+    console.print(
+        f"whole demo: {time.monotonic() - started:.0f} s; table: {WORK / 'table'}", soft_wrap=True
+    )
+    console.print("plots:", *map(str, found.pictures), soft_wrap=True)
     return 0 if agrees else 1
 
 

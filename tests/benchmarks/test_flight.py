@@ -16,3 +16,4 @@ async def test_every_row_comes_and_the_loop_is_watched() -> None:
     assert found["rows"] == 3000
     assert found["rows_per_second"] > 0
     assert found["loop_stall_max_ms"] >= found["loop_stall_p99_ms"]
+    assert 0 < found["server_idle_mb"] <= found["server_peak_mb"]

@@ -58,7 +58,7 @@ class FlightSinkOptions:
         32,
         minimum=1,
         maximum=1000,
-        help="Reads at a time. Each holds a thread and some megabytes of the Flight server, which is a process of "
+        help="Reads at a time. Each holds a thread and some 20 MB of the Flight server, which is a process of "
         "its own.",
         act="another read is told that the server is busy; the Spark source tries it again",
     )
