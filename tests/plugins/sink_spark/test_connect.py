@@ -19,7 +19,7 @@ from tidegate_sink_spark.connect.table import ConnectTable, is_table, merge_stat
 from tidegate_sink_spark.java.runtime import spark_home
 from tidegate_sink_spark.job.driver import Addition, MarkMovedError
 from tidegate_sink_spark.job.session import connect_session
-from tidegate_sink_spark.job.table import application_id
+from tidegate_sink_spark.job.table import Shape, application_id
 
 APP_ID = application_id("gw", "store-1")
 
@@ -122,7 +122,7 @@ def test_a_commit_that_comes_behind_the_compared_mark_doubles_nothing(
     session = connect_session(server, {})
     path = tmp_path / "a [table]"
     assert not is_table(session, str(path))
-    mine, zombie = (ConnectTable(session, str(path), "clustered", APP_ID) for _ in range(2))
+    mine, zombie = (ConnectTable(session, str(path), Shape("clustered"), APP_ID) for _ in range(2))
     assert is_table(session, str(path))
     session.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES (delta.checkpointInterval = 3)")
     check_mark = Addition.check_mark
@@ -145,11 +145,11 @@ def test_a_commit_that_comes_behind_the_compared_mark_doubles_nothing(
         mine.append(Addition([staged], lo - 1, lo + 99, 100, overlaps=True))
     mine.append(Addition([staged], 600, 650, 0, overlaps=True))  # no row that it takes
     assert mine.state().mark == 650
-    cold = ConnectTable(session, str(path), "clustered", APP_ID)
+    cold = ConnectTable(session, str(path), Shape("clustered"), APP_ID)
     assert cold.state() == mine.state()
     assert cold.sequences("gw", "store-1", 597) == [598, 599, 600]
     assert kit.read_table(path, APP_ID).sequences == list(range(1, 601))
-    assert ConnectTable(session, str(path), "clustered", "another/log").state().mark == 0
+    assert ConnectTable(session, str(path), Shape("clustered"), "another/log").state().mark == 0
     session.stop()
 
 

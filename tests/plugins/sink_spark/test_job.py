@@ -31,7 +31,7 @@ from tidegate_sink_spark.job import run
 from tidegate_sink_spark.job.driver import Addition
 from tidegate_sink_spark.job.files import lock_path
 from tidegate_sink_spark.job.parquet import ParquetTable
-from tidegate_sink_spark.job.table import application_id
+from tidegate_sink_spark.job.table import Shape, application_id
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
@@ -128,6 +128,7 @@ from pathlib import Path
 from tidegate_sink_spark import create_session
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark.job.delta import DeltaTable
+from tidegate_sink_spark.job.table import Shape
 from tidegate_sink_spark.job.driver import Addition
 from tidegate_sink_spark.job.routed import RoutedTable
 conf, path, app_id, staged = json.loads(sys.argv[1]), *sys.argv[2:5]
@@ -136,7 +137,7 @@ def facts():
     table = spark.read.format("delta").load(path)
     row = table.selectExpr("count(*)", "count(DISTINCT ack_seq)", "max(ack_seq)",
                            "count(DISTINCT message_id)").first()
-    return {"counts": list(row), "mark": DeltaTable(spark, path, "clustered", app_id).state().mark}
+    return {"counts": list(row), "mark": DeltaTable(spark, path, Shape("clustered"), app_id).state().mark}
 cold, proved_cold = facts(), proved(path, "delta")
 table = spark.read.format("delta").load(path)
 detail = spark.sql(f"DESCRIBE DETAIL delta.`{path}`").first()
@@ -147,7 +148,7 @@ row = table.where("ack_seq = 7").selectExpr(
 spark.sql(f"OPTIMIZE delta.`{path}`").collect()
 def routed():
     names = [f"{path} main", f"{path} eu"]
-    main, eu = [DeltaTable(spark, name, "clustered", app_id) for name in names]
+    main, eu = [DeltaTable(spark, name, Shape("clustered"), app_id) for name in names]
     table = RoutedTable(main, {"queue://orders.>": names[1]}, lambda name: eu, Path(path).parent)
     table.append(Addition([Path(staged)], 0, 100, 100))
     return [table.state().mark, eu.state().mark, *(
@@ -178,6 +179,7 @@ from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark.job import table as columns
 from tidegate_sink_spark.job.driver import Addition, MarkMovedError
 from tidegate_sink_spark.job.iceberg import IcebergTable
+from tidegate_sink_spark.job.table import Shape
 from tidegate_sink_spark.job.routed import RoutedTable
 conf, path, app_id, staged, parquet = json.loads(sys.argv[1]), *sys.argv[2:6]
 lake = str(Path(path).parent / "warehouse")
@@ -190,9 +192,9 @@ def facts():
     table = spark.read.format("iceberg").load(path)
     row = table.selectExpr("count(*)", "count(DISTINCT ack_seq)", "max(ack_seq)",
                            "count(DISTINCT message_id)").first()
-    return {"counts": list(row), "mark": IcebergTable(spark, path, "clustered", app_id).state().mark}
+    return {"counts": list(row), "mark": IcebergTable(spark, path, Shape("clustered"), app_id).state().mark}
 cold, proved_cold = facts(), proved(path, "iceberg")
-table = IcebergTable(spark, path, "clustered", app_id)._table
+table = IcebergTable(spark, path, Shape("clustered"), app_id)._table
 last_commit = json.loads(table.currentSnapshot().summary()["tidegate.commit"])
 row = spark.read.format("iceberg").load(path).where("ack_seq = 7").selectExpr(
     "*", "date_format(acked_at, \\"yyyy-MM-dd'T'HH:mm:ss.SSSSSS\\") AS acked_text").first().asDict()
@@ -206,7 +208,7 @@ snapshots = len(list(table.snapshots()))
 def by_name(name):
     # Another driver commits between what a zombie compared and what it would swap.
     named, zombie, late = [
-        IcebergTable(spark, name, "partitioned", app_id, is_name=True) for _ in range(3)]
+        IcebergTable(spark, name, Shape("partitioned"), app_id, is_name=True) for _ in range(3)]
     files = zombie._write(spark.read.parquet(staged))
     base, changed = zombie._prepare(files, Addition([], 0, 60, 60))
     named.append(Addition([Path(staged)], 0, 100, 100))
@@ -215,20 +217,20 @@ def by_name(name):
         late._commit(files, Addition([], 0, 60, 60))
     except MarkMovedError:
         refused = True
-    again = IcebergTable(spark, name, "partitioned", app_id, is_name=True)
+    again = IcebergTable(spark, name, Shape("partitioned"), app_id, is_name=True)
     return [again.state().mark, spark.table(name).count(), swapped, refused]
 def routed():
     names = ["lake.sales.main", "lake.sales.eu"]
-    main, eu = [IcebergTable(spark, name, "clustered", app_id, is_name=True) for name in names]
+    main, eu = [IcebergTable(spark, name, Shape("clustered"), app_id, is_name=True) for name in names]
     table = RoutedTable(main, {"queue://orders.>": names[1]}, lambda name: eu, Path(path).parent)
     table.append(Addition([Path(staged)], 0, 100, 100))
     return [table.state().mark, eu.state().mark, *(spark.table(name).count() for name in names)]
 def evolved():
     # One that an older gateway made has fifteen columns.
     now, columns.COLUMNS = columns.COLUMNS, columns.COLUMNS[:15]
-    IcebergTable(spark, "lake.sales.old", "clustered", app_id, is_name=True)
+    IcebergTable(spark, "lake.sales.old", Shape("clustered"), app_id, is_name=True)
     columns.COLUMNS = now
-    table = IcebergTable(spark, "lake.sales.old", "clustered", app_id, is_name=True)
+    table = IcebergTable(spark, "lake.sales.old", Shape("clustered"), app_id, is_name=True)
     table.append(Addition([Path(staged)], 0, 100, 100))
     return [len(now) == len(spark.table("lake.sales.old").columns), table.state().mark]
 print(json.dumps({
@@ -410,7 +412,7 @@ def whole_scenario(jobs: Jobs) -> Facts:
     if jobs.format == "delta":
         facts.cold = read_cold(jobs, staged)
         return facts
-    ParquetTable(parquet, "partitioned", APP_ID).append(
+    ParquetTable(parquet, Shape("partitioned"), APP_ID).append(
         Addition([staged], after=0, through=100, count=100)
     )
     facts.cold = read_cold(jobs, staged, parquet)

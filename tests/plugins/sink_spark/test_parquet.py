@@ -21,7 +21,7 @@ from tidegate_sink_spark._sink import SparkSink
 from tidegate_sink_spark.job import durable, parquet
 from tidegate_sink_spark.job.driver import Addition, CommitError, MarkMovedError, TableState
 from tidegate_sink_spark.job.parquet import ParquetTable
-from tidegate_sink_spark.job.table import COLUMNS, application_id
+from tidegate_sink_spark.job.table import COLUMNS, Shape, application_id
 from tidegate_sink_spark.staging.files import staged_name
 
 APP_ID = application_id("gw", "store-1")
@@ -44,7 +44,7 @@ class Power:
 
 
 def open_table(directory: Path, layout: str = "partitioned") -> ParquetTable:
-    return ParquetTable(directory, layout, APP_ID)
+    return ParquetTable(directory, Shape(layout), APP_ID)
 
 
 def append(table: ParquetTable, path: Path, after: int, through: int, **changes: Any) -> None:
@@ -103,7 +103,7 @@ def test_a_file_with_other_rows_than_it_should_have_changes_nothing(
 def test_two_logs_share_one_table_and_have_a_mark_each(tmp_path: Path, kit: Any) -> None:
     staged = kit.stage(tmp_path / "s", 1, 10)
     append(open_table(tmp_path / "t"), staged, 0, 10)
-    other = ParquetTable(tmp_path / "t", "partitioned", application_id("gw", "store-2"))
+    other = ParquetTable(tmp_path / "t", Shape("partitioned"), application_id("gw", "store-2"))
     assert other.state().mark == 0
     append(other, staged, 0, 10)
     assert len(kit.read_parquet_table(tmp_path / "t", APP_ID).sequences) == 20

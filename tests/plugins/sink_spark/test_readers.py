@@ -23,6 +23,7 @@ import pytest
 from tidegate_sink_spark.delta_rs.table import DeltaRsTable
 from tidegate_sink_spark.job.driver import Addition
 from tidegate_sink_spark.job.parquet import ParquetTable
+from tidegate_sink_spark.job.table import Shape
 from tidegate_sink_spark.staging.arrow import build_batch, write_parquet
 from tidegate_sink_spark.staging.columns import find_columns
 from tidegate_sink_spark.staging.further import Further
@@ -109,7 +110,7 @@ def test_parquet_is_read_by_destination(
 ) -> None:
     further = Further(find_columns(COLUMNS), "json")
     path = tmp_path / "t"
-    table = ParquetTable(path, "partitioned", "app", further=further.sql, partition_by=partition_by)
+    table = ParquetTable(path, Shape("partitioned", further.sql, partition_by), "app")
     table.append(Addition([stage(kit, tmp_path / "s.parquet", further, 1, 27)], 0, 27, 27))
     files = f"read_parquet('{path}/**/*.parquet', hive_partitioning = true)"
     rows = in_duckdb(files)
@@ -127,7 +128,7 @@ def test_delta_without_java_is_read_by_destination(
 ) -> None:
     further = Further(find_columns(COLUMNS), "json")
     path = tmp_path / "t"
-    table = DeltaRsTable(path, "partitioned", "app", further=further.sql, partition_by=partition_by)
+    table = DeltaRsTable(path, Shape("partitioned", further.sql, partition_by), "app")
     table.append(Addition([stage(kit, tmp_path / "s.parquet", further, 1, 27)], 0, 27, 27))
     # The rows of one destination and day are linked as they are staged.
     one = further.read(rows := [kit.acknowledged(28, destination=WANTED, body=body_of(28))])
@@ -157,7 +158,7 @@ from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark.job.delta import DeltaTable
 from tidegate_sink_spark.job.driver import Addition, CommitError
 from tidegate_sink_spark.job.iceberg import IcebergTable
-from tidegate_sink_spark.job.table import COLUMNS
+from tidegate_sink_spark.job.table import COLUMNS, Shape
 conf, root, further, wanted, iceberg_jar = json.loads(sys.argv[1]), Path(sys.argv[2]), *map(json.loads, sys.argv[3:6])
 further = [tuple(column) for column in further]
 variant = [*further, ("body_variant", "VARIANT")]
@@ -171,7 +172,7 @@ def refused(act):
         return str(exc)
 def see(kind, format):
     def opened(name, further=(), **shape):
-        return kind(spark, str(root / format / name), "partitioned", "app", further=further, **shape)
+        return kind(spark, str(root / format / name), Shape("partitioned", further, **shape), "app")
     def rows(name):
         return spark.read.format(format).load(str(root / format / name))
     both = {"partition_by": ("ack_date", "destination")}

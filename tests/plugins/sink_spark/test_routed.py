@@ -11,7 +11,7 @@ from tidegate_sink_spark._protocol import JobConfig, RouteConfig
 from tidegate_sink_spark.job.driver import Addition, CommitError
 from tidegate_sink_spark.job.parquet import ParquetTable
 from tidegate_sink_spark.job.routed import RoutedTable
-from tidegate_sink_spark.job.table import application_id
+from tidegate_sink_spark.job.table import Shape, application_id
 from tidegate_sink_spark.job.target import open_table
 from tidegate_sink_spark.staging import arrow
 
@@ -28,9 +28,9 @@ class Bench:
 
     def open(self) -> RoutedTable:
         return RoutedTable(
-            ParquetTable(self.names["main"], "plain", APP_ID),
+            ParquetTable(self.names["main"], Shape("plain"), APP_ID),
             {"queue://orders.0": "zero", "orders.1": "one", "orders.0": "never"},
-            lambda name: ParquetTable(self.directory / name, "plain", APP_ID),
+            lambda name: ParquetTable(self.directory / name, Shape("plain"), APP_ID),
             self.directory,
         )
 

@@ -8,7 +8,7 @@ import pytest
 from tidegate_sink_spark.job.delta import create_statement
 from tidegate_sink_spark.job.driver import CommitError
 from tidegate_sink_spark.job.files import local_path, lock_path
-from tidegate_sink_spark.job.table import COLUMNS, application_id, bring_up_to_date
+from tidegate_sink_spark.job.table import COLUMNS, Shape, application_id, bring_up_to_date
 from tidegate_sink_spark.staging import arrow
 from tidegate_sink_spark.staging.arrow import SCHEMA_VERSION
 
@@ -155,15 +155,15 @@ def test_the_lock_is_beside_the_table_because_a_new_table_must_be_empty() -> Non
 
 
 def test_the_layout_decides_how_a_new_table_is_made() -> None:
-    clustered = create_statement("/lake/a`b", "clustered")
+    clustered = create_statement("/lake/a`b", Shape("clustered"))
     assert clustered.startswith("CREATE TABLE IF NOT EXISTS delta.`/lake/a``b` (ack_seq BIGINT,")
     assert "CLUSTER BY (destination, acked_at)" in clustered
     assert "'delta.checkpointInterval' = '50'" in clustered
     assert "'delta.enableDeletionVectors' = 'false'" in clustered
     assert "'tidegate.schema_version' = '1'" in clustered
-    assert "PARTITIONED BY (ack_date)" in create_statement("/t", "partitioned")
-    both = create_statement("/t", "partitioned", partition_by=("ack_date", "destination"))
+    assert "PARTITIONED BY (ack_date)" in create_statement("/t", Shape("partitioned"))
+    both = create_statement("/t", Shape("partitioned", (), ("ack_date", "destination")))
     assert "PARTITIONED BY (ack_date, destination)" in both
     assert ", `order` BIGINT) USING" in create_statement(
-        "/t", "plain", further=[("order", "BIGINT")]
+        "/t", Shape("plain", [("order", "BIGINT")])
     )

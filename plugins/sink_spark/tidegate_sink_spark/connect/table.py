@@ -18,7 +18,7 @@ The mark is read from the table's log: newest checkpoint, and the commits behind
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
@@ -28,7 +28,7 @@ from tidegate_sink_spark.job.driver import Addition, CommitError, TableState
 from tidegate_sink_spark.job.durable import LOG_DIRECTORY
 from tidegate_sink_spark.job.files import local_path
 from tidegate_sink_spark.job.rows import condition, escaped, spark_errors, staged_rows
-from tidegate_sink_spark.job.table import COLUMNS, PARTITIONED_BY
+from tidegate_sink_spark.job.table import COLUMNS, Shape
 
 _STAGED: Final = "tidegate_staged"
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\b[^/]*\.parquet$")
@@ -51,19 +51,11 @@ def is_table(spark: Any, table: str) -> bool:
 class ConnectTable(DeltaTable):
     """A :class:`tidegate_sink_spark.job.driver.Table` that is a Delta table behind a Connect server."""
 
-    def __init__(
-        self,
-        spark: Any,
-        table: str,
-        layout: str,
-        app_id: str,
-        *,
-        partition_by: Sequence[str] = PARTITIONED_BY,
-    ) -> None:
+    def __init__(self, spark: Any, table: str, shape: Shape, app_id: str) -> None:
         """Opens the table and creates it when it is missing; a path or URI. Raises: CommitError."""
         self._known: tuple[int, object] | None = None
         self._mark = 0
-        super().__init__(spark, table, layout, app_id, partition_by=partition_by)
+        super().__init__(spark, table, shape, app_id)
         directory = local_path(table)
         if directory is not None and not (directory / LOG_DIRECTORY).is_dir():
             raise CommitError(

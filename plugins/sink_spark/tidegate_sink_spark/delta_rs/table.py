@@ -28,12 +28,7 @@ from tidegate_sink_spark.job.delta import PROPERTIES
 from tidegate_sink_spark.job.driver import Addition, CommitError, TableState, first_line
 from tidegate_sink_spark.job.durable import LOG_DIRECTORY, SyncedCommits
 from tidegate_sink_spark.job.files import FileCount
-from tidegate_sink_spark.job.table import (
-    PARTITIONED_BY,
-    FurtherColumns,
-    bring_up_to_date,
-    columns_of,
-)
+from tidegate_sink_spark.job.table import Shape, bring_up_to_date, columns_of
 from tidegate_sink_spark.staging.arrow import VERSION_PROPERTY
 
 #: What delta-rs cannot write and Spark cannot take back once a table has it.
@@ -49,23 +44,11 @@ def is_table(directory: Path) -> bool:
 class DeltaRsTable:
     """A :class:`tidegate_sink_spark.job.driver.Table` that is a Delta table on a local file system."""
 
-    def __init__(
-        self,
-        directory: Path,
-        layout: str,
-        app_id: str,
-        *,
-        further: FurtherColumns = (),
-        partition_by: Sequence[str] = PARTITIONED_BY,
-    ) -> None:
+    def __init__(self, directory: Path, shape: Shape, app_id: str) -> None:
         """Opens the table and creates it when it is missing. Raises: CommitError, OSError.
 
-        Args:
-            layout: of a new table, ``partitioned`` or ``plain``.
-            further: columns besides those that every table has.
-            partition_by: with layout ``partitioned``, for a new table.
+        Args: shape: ``partitioned`` or ``plain``.
         """
-        self._further = further
         self._directory = directory
         self._app_id = app_id
         self._synced = SyncedCommits(directory)
@@ -74,24 +57,23 @@ class DeltaRsTable:
         self._errors: Any = importlib.import_module("deltalake.exceptions")
         directory.parent.mkdir(parents=True, exist_ok=True)
         with table_lock(self._directory), self._delta_errors("the table cannot be opened"):
-            columns = partition_by if layout == "partitioned" else ()
-            self._table: Any = self._open_or_create(columns)
+            self._table: Any = self._open_or_create(shape)
             self._identity = self._version_file()
             self._count_files = FileCount(lambda: len(self._table.file_uris()))
             self._check_features()
-            bring_up_to_date(self, str(directory), further)
+            bring_up_to_date(self, str(directory), shape.further)
             self._refresh()
-        self._placing = Placing(directory, self._partition_columns(), further)
+        self._placing = Placing(directory, self._partition_columns(), shape.further)
 
     # ------------------------------------------------------------------------------ the columns
-    def _open_or_create(self, partition_by: Sequence[str]) -> Any:
+    def _open_or_create(self, shape: Shape) -> Any:
         if not is_table(self._directory):
-            fields = delta_fields(columns_of(self._further))
+            fields = delta_fields(columns_of(shape.further))
             schema = json.dumps({"type": "struct", "fields": fields})
             self._deltalake.DeltaTable.create(
                 str(self._directory),
                 schema=self._deltalake.Schema.from_json(schema),
-                partition_by=list(partition_by) or None,
+                partition_by=list(shape.partitions) or None,
                 mode="ignore",
                 configuration=dict(PROPERTIES),
                 raise_if_key_not_exists=False,  # the version is a property of our own

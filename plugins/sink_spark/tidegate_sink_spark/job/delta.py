@@ -23,12 +23,7 @@ from tidegate_sink_spark.job.driver import Addition, TableState
 from tidegate_sink_spark.job.durable import SyncedCommits
 from tidegate_sink_spark.job.files import java_lock, local_path
 from tidegate_sink_spark.job.rows import ack_sequences, quoted_name, spark_errors, staged_rows
-from tidegate_sink_spark.job.table import (
-    PARTITIONED_BY,
-    FurtherColumns,
-    bring_up_to_date,
-    schema_text,
-)
+from tidegate_sink_spark.job.table import Shape, bring_up_to_date, schema_text
 from tidegate_sink_spark.staging.arrow import SCHEMA_VERSION, VERSION_PROPERTY
 
 #: 50 commits between two Delta checkpoints: at 5 s each that is one in four minutes. Deletion
@@ -45,19 +40,12 @@ _LAYOUTS: Final = {
 }
 
 
-def create_statement(
-    table: str,
-    layout: str,
-    *,
-    is_name: bool = False,
-    further: FurtherColumns = (),
-    partition_by: Sequence[str] = PARTITIONED_BY,
-) -> str:
+def create_statement(table: str, shape: Shape, *, is_name: bool = False) -> str:
     """SQL that creates *table* (a path, a URI, or a name in a catalog) unless it exists."""
     properties = ", ".join(f"'{key}' = '{value}'" for key, value in PROPERTIES.items())
     return (
-        f"CREATE TABLE IF NOT EXISTS {quoted(table, is_name)} ({schema_text(further)}) USING delta "
-        f"{_LAYOUTS[layout].format(', '.join(partition_by))} TBLPROPERTIES ({properties})"
+        f"CREATE TABLE IF NOT EXISTS {quoted(table, is_name)} ({schema_text(shape.further)}) USING delta "
+        f"{_LAYOUTS[shape.layout].format(', '.join(shape.partitions))} TBLPROPERTIES ({properties})"
     )
 
 
@@ -84,22 +72,17 @@ class DeltaTable:
         self,
         spark: Any,
         table: str,
-        layout: str,
+        shape: Shape,
         app_id: str,
         *,
         is_name: bool = False,
-        further: FurtherColumns = (),
-        partition_by: Sequence[str] = PARTITIONED_BY,
     ) -> None:
         """Opens the table and creates it when it is missing.
 
-        Args:
-            table: a path or URI; or, with *is_name*, a name in a catalog.
-            further: columns besides those that every table has.
-            partition_by: with layout ``partitioned``, for a new table.
+        Args: table: a path or URI; or, with *is_name*, a name in a catalog.
         Raises: CommitError.
         """
-        self._further = further
+        self._further = shape.further
         self._spark = spark
         self._table = table
         self._is_name = is_name
@@ -109,19 +92,11 @@ class DeltaTable:
             self._table = str(self._directory)
             self._directory.parent.mkdir(parents=True, exist_ok=True)
         with self._locked(), spark_errors("the table cannot be opened"):
-            spark.sql(
-                create_statement(
-                    self._table,
-                    layout,
-                    is_name=is_name,
-                    further=further,
-                    partition_by=partition_by,
-                )
-            )
+            spark.sql(create_statement(self._table, shape, is_name=is_name))
             if is_name:
                 self._directory = self._location()
         with self._locked(), spark_errors("the table cannot be opened"):
-            bring_up_to_date(self, self._table, further)
+            bring_up_to_date(self, self._table, shape.further)
         self._synced = SyncedCommits(self._directory) if self._directory is not None else None
 
     def _location(self) -> Path | None:

@@ -27,12 +27,7 @@ from tidegate_sink_spark.job.driver import Addition, CommitError, TableState
 from tidegate_sink_spark.job.durable import directories_above, sync_files
 from tidegate_sink_spark.job.files import java_lock, local_path
 from tidegate_sink_spark.job.rows import quoted_name, spark_errors, staged_rows
-from tidegate_sink_spark.job.table import (
-    PARTITIONED_BY,
-    FurtherColumns,
-    bring_up_to_date,
-    schema_text,
-)
+from tidegate_sink_spark.job.table import Shape, bring_up_to_date, schema_text
 from tidegate_sink_spark.staging.arrow import SCHEMA_VERSION, VERSION_PROPERTY
 
 MARK_PROPERTY: Final = "tidegate.mark."
@@ -90,36 +85,31 @@ class IcebergTable:
         self,
         spark: Any,
         table: str,
-        layout: str,
+        shape: Shape,
         app_id: str,
         *,
         is_name: bool = False,
-        further: FurtherColumns = (),
-        partition_by: Sequence[str] = PARTITIONED_BY,
     ) -> None:
         """Opens the table and creates it when it is missing.
 
-        Args:
-            table: a path or URI; or, with *is_name*, ``catalog.namespace.table``.
-            further: columns besides those that every table has.
-            partition_by: with layout ``partitioned``, for a new table.
+        Args: table: a path or URI; or, with *is_name*, ``catalog.namespace.table``.
         Raises: CommitError.
         """
-        self._further = further
-        has_variant = any(kind == "VARIANT" for _, kind in further)
+        self._further = shape.further
+        has_variant = any(kind == "VARIANT" for _, kind in shape.further)
         self._properties = _WITH_VARIANT if has_variant else _PROPERTIES
         self._spark = spark
         self._jvm = spark._jvm
         self._name = table
         self._property = MARK_PROPERTY + app_id
-        self._partition_by = tuple(partition_by) if layout == "partitioned" else ()
-        self._sort_by = () if layout == "plain" else _SORTED_BY
+        self._partition_by = shape.partitions
+        self._sort_by = () if shape.layout == "plain" else _SORTED_BY
         self._synced: int | None = None
         with spark_errors("the table cannot be opened"):
             self._table = self._named() if is_name else self._at(table)
             self._directory = local_path(str(self._table.location()))
             with self._locked():
-                bring_up_to_date(self, self._name, further)
+                bring_up_to_date(self, self._name, shape.further)
 
     # ------------------------------------------------------------------------------------ opening
     def _at(self, location: str) -> Any:

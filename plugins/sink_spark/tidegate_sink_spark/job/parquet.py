@@ -37,12 +37,7 @@ from tidegate_sink_spark.job.batches import BATCH_ROWS, by_partition, staged_bat
 from tidegate_sink_spark.job.driver import Addition, CommitError, TableState
 from tidegate_sink_spark.job.durable import directories_above, sync_files
 from tidegate_sink_spark.job.files import FileCount, wait_for_lock
-from tidegate_sink_spark.job.table import (
-    PARTITIONED_BY,
-    FurtherColumns,
-    bring_up_to_date,
-    columns_of,
-)
+from tidegate_sink_spark.job.table import Shape, bring_up_to_date, columns_of
 from tidegate_sink_spark.staging.arrow import FILE_METADATA, SCHEMA_VERSION
 
 pa: Final[Any] = importlib.import_module("pyarrow")
@@ -91,22 +86,9 @@ def is_parquet_table(directory: Path) -> bool:
 class ParquetTable:
     """A :class:`tidegate_sink_spark.job.driver.Table` that is a directory of Parquet files."""
 
-    def __init__(
-        self,
-        directory: Path,
-        layout: str,
-        app_id: str,
-        *,
-        further: FurtherColumns = (),
-        partition_by: Sequence[str] = PARTITIONED_BY,
-    ) -> None:
-        """Opens the table and creates it when it is missing. Raises: CommitError, OSError.
-
-        Args:
-            further: columns besides those that every table has.
-            partition_by: with layout ``partitioned``, for a new table.
-        """
-        self._schema = staged_schema(further)
+    def __init__(self, directory: Path, shape: Shape, app_id: str) -> None:
+        """Opens the table and creates it when it is missing. Raises: CommitError, OSError."""
+        self._schema = staged_schema(shape.further)
         self._directory = directory
         self._app_id = app_id
         self._log = hashlib.sha256(app_id.encode()).hexdigest()[:8]
@@ -120,11 +102,11 @@ class ParquetTable:
             found = _read_json(self._own / "table.json")
             self._table: dict[str, Any] = found or {
                 "schema_version": str(SCHEMA_VERSION),
-                "layout": layout,
-                "partition_by": list(partition_by) if layout == "partitioned" else [],
-                "columns": dict(columns_of(further)),
+                "layout": shape.layout,
+                "partition_by": list(shape.partitions),
+                "columns": dict(columns_of(shape.further)),
             }
-            bring_up_to_date(self, str(directory), further)
+            bring_up_to_date(self, str(directory), shape.further)
             if not found:
                 self._save("table.json", self._table, self._own)
             self._state()

@@ -7,6 +7,7 @@ Knows neither Spark nor a format: each format says which columns a table has and
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 from tidegate_sink_spark.job.driver import CommitError
@@ -89,6 +90,26 @@ PARTITIONED_BY: Final = ("ack_date",)
 
 #: Name and type in SQL of columns behind COLUMNS: those that the configuration names.
 FurtherColumns: TypeAlias = Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a table is to have.
+
+    Attributes:
+        layout: of a new one: ``clustered``, ``partitioned`` or ``plain``.
+        further: columns besides those that every table has; one that is there gets those it has not.
+        partition_by: columns, for a new one with layout ``partitioned``.
+    """
+
+    layout: str
+    further: FurtherColumns = ()
+    partition_by: tuple[str, ...] = PARTITIONED_BY
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The columns that a new table is partitioned by."""
+        return self.partition_by if self.layout == "partitioned" else ()
 
 
 def columns_of(further: FurtherColumns) -> tuple[tuple[str, str], ...]:

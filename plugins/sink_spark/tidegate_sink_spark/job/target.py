@@ -21,7 +21,7 @@ from tidegate_sink_spark.job.driver import Table
 from tidegate_sink_spark.job.iceberg import IcebergTable
 from tidegate_sink_spark.job.parquet import ParquetTable, is_parquet_table
 from tidegate_sink_spark.job.routed import RoutedTable
-from tidegate_sink_spark.job.table import PARTITIONED_BY, application_id
+from tidegate_sink_spark.job.table import PARTITIONED_BY, Shape, application_id
 
 
 def open_table(config: JobConfig, start_spark: Callable[[], Any]) -> Table:
@@ -52,25 +52,15 @@ def own_directory(config: JobConfig) -> Path:
 
 def _open_one(config: JobConfig, start_spark: Callable[[], Any]) -> SequencedTable:
     app_id = application_id(config.gateway_name, config.store_id)
-    further, partition_by = config.columns, config.partition_by
-    if config.engine == "deltalake" or config.format == "parquet":
-        opened = DeltaRsTable if config.engine == "deltalake" else ParquetTable
-        path = Path(config.table)
-        return opened(path, config.layout, app_id, further=further, partition_by=partition_by)
+    shape = Shape(config.layout, config.columns, config.partition_by)
+    if config.engine == "deltalake":
+        return DeltaRsTable(Path(config.table), shape, app_id)
+    if config.format == "parquet":
+        return ParquetTable(Path(config.table), shape, app_id)
     if config.connect:
-        return ConnectTable(
-            start_spark(), config.table, config.layout, app_id, partition_by=partition_by
-        )
+        return ConnectTable(start_spark(), config.table, shape, app_id)
     opened = IcebergTable if config.format == "iceberg" else DeltaTable
-    return opened(
-        start_spark(),
-        config.table,
-        config.layout,
-        app_id,
-        is_name=config.is_name,
-        further=further,
-        partition_by=partition_by,
-    )
+    return opened(start_spark(), config.table, shape, app_id, is_name=config.is_name)
 
 
 def open_dead_letters(

@@ -25,7 +25,7 @@ from tidegate_sink_spark.delta_rs import placing, table
 from tidegate_sink_spark.delta_rs.table import DeltaRsTable
 from tidegate_sink_spark.delta_rs.types import delta_fields
 from tidegate_sink_spark.job.driver import Addition, CommitError, MarkMovedError
-from tidegate_sink_spark.job.table import COLUMNS, application_id
+from tidegate_sink_spark.job.table import COLUMNS, Shape, application_id
 
 APP_ID = application_id("gw", "store-1")
 
@@ -37,7 +37,7 @@ class Bench:
         self.kit = kit
         self.staging = directory / "staging"
         self.path = directory / "a=lake" / "the table"
-        self.table = DeltaRsTable(self.path, "partitioned", APP_ID)
+        self.table = DeltaRsTable(self.path, Shape("partitioned"), APP_ID)
 
     def append(
         self,
@@ -113,7 +113,7 @@ def test_a_staged_file_is_committed_as_it_is(bench: Bench) -> None:
 def test_the_files_of_a_table_are_as_open_as_the_umask_says(bench: Bench) -> None:
     umask = os.umask(0o027)
     try:
-        DeltaRsTable(bench.path, "partitioned", APP_ID).append(
+        DeltaRsTable(bench.path, Shape("partitioned"), APP_ID).append(
             Addition([bench.kit.stage(bench.staging, 1, 5)], after=0, through=5, count=5)
         )
     finally:
@@ -185,7 +185,7 @@ def test_rows_without_a_date_have_a_partition_of_their_own(bench: Bench, tmp_pat
 
 
 def test_a_plain_table_has_no_partitions(tmp_path: Path, kit: Any) -> None:
-    plain = DeltaRsTable(tmp_path / "plain", "plain", APP_ID)
+    plain = DeltaRsTable(tmp_path / "plain", Shape("plain"), APP_ID)
     path = kit.stage(tmp_path / "staging", 1, 10)
     plain.append(Addition([path], after=0, through=10, count=10))
     assert kit.read_table(tmp_path / "plain", APP_ID).is_exact
@@ -202,7 +202,7 @@ def test_rows_that_the_table_has_are_left_out(bench: Bench) -> None:
 def test_an_old_transaction_is_refused(bench: Bench) -> None:
     """delta-rs itself would append the rows again, and take the mark back."""
     bench.append(1, 10)
-    other = DeltaRsTable(bench.path, "partitioned", APP_ID)
+    other = DeltaRsTable(bench.path, Shape("partitioned"), APP_ID)
     bench.append(11, 20)
     with pytest.raises(MarkMovedError):
         bench.append(11, 15, by=other)
@@ -218,7 +218,7 @@ def test_without_a_lock_too_one_of_two_writers_is_refused(
 
     Both are in one process, which the lock takes for one.
     """
-    zombie = DeltaRsTable(bench.path, "partitioned", APP_ID)
+    zombie = DeltaRsTable(bench.path, Shape("partitioned"), APP_ID)
     commit = DeltaRsTable._commit
 
     def late(self: DeltaRsTable, *arguments: Any) -> None:
@@ -235,7 +235,7 @@ def test_without_a_lock_too_one_of_two_writers_is_refused(
 
 
 def test_the_commits_of_others_do_not_disturb(bench: Bench) -> None:
-    other = DeltaRsTable(bench.path, "partitioned", application_id("gw-2", "store-2"))
+    other = DeltaRsTable(bench.path, Shape("partitioned"), application_id("gw-2", "store-2"))
     bench.append(1, 10)
     bench.append(1, 5, by=other)
     bench.append(11, 20)
@@ -321,7 +321,7 @@ def test_a_table_that_is_replaced_is_read_anew(bench: Bench) -> None:
     bench.append(1, 10)
     bench.append(11, 20)
     shutil.rmtree(bench.path)
-    other = DeltaRsTable(bench.path, "partitioned", APP_ID)
+    other = DeltaRsTable(bench.path, Shape("partitioned"), APP_ID)
     bench.append(1, 5, by=other)
     assert bench.table.state() == table.TableState(5, 1)
     bench.append(6, 20)
@@ -342,7 +342,7 @@ def test_after_more_than_25_commits_a_cold_reader_sees_every_row_once(
     cold = deltalake.DeltaTable(str(bench.path))
     rows = cold.to_pyarrow_table(columns=["ack_seq"])["ack_seq"].to_pylist()
     assert sorted(rows) == list(range(1, 53))
-    assert DeltaRsTable(bench.path, "partitioned", APP_ID).state().mark == 52
+    assert DeltaRsTable(bench.path, Shape("partitioned"), APP_ID).state().mark == 52
 
 
 def test_delta_rs_reads_the_values_that_were_acknowledged(bench: Bench) -> None:
@@ -388,7 +388,7 @@ def test_a_clustered_table_is_refused_with_a_remedy(tmp_path: Path) -> None:
     log.mkdir(parents=True)
     (log / f"{0:020}.json").write_text(CLUSTERED)
     with pytest.raises(CommitError, match=r"is clustered.* name another table, or go on with"):
-        DeltaRsTable(tmp_path / "table", "partitioned", APP_ID)
+        DeltaRsTable(tmp_path / "table", Shape("partitioned"), APP_ID)
 
 
 def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
@@ -396,14 +396,14 @@ def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
     log.mkdir(parents=True)
     (log / f"{0:020}.json").write_text(CLUSTERED.replace('"clustering",', ""))
     with pytest.raises(CommitError, match="has no column ack_seq"):
-        DeltaRsTable(tmp_path / "table", "partitioned", APP_ID)
+        DeltaRsTable(tmp_path / "table", Shape("partitioned"), APP_ID)
 
 
 def test_an_older_table_gets_the_columns_that_it_lacks(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "older"
     fields = json.dumps({"type": "struct", "fields": delta_fields(COLUMNS[:15])})
     deltalake.DeltaTable.create(path, schema=deltalake.Schema.from_json(fields))
-    older = DeltaRsTable(path, "partitioned", APP_ID)
+    older = DeltaRsTable(path, Shape("partitioned"), APP_ID)
     assert list(older.columns()) == [name for name, _ in COLUMNS]
     older.append(Addition([bench.kit.stage(bench.staging, 1, 10)], 0, 10, 10))
     assert bench.kit.read_table(path, APP_ID).is_exact

@@ -11,6 +11,7 @@ import pytest
 from tidegate_sink_spark.delta_rs.table import DeltaRsTable
 from tidegate_sink_spark.delta_rs.upkeep import Upkeep
 from tidegate_sink_spark.job.driver import Addition
+from tidegate_sink_spark.job.table import Shape
 
 APP_ID = "tidegate/gw/store-1"
 
@@ -22,7 +23,7 @@ class Bench:
         self.kit = kit
         self.staging = directory / "staging"
         self.path = directory / "table"
-        self.table = DeltaRsTable(self.path, "partitioned", APP_ID)
+        self.table = DeltaRsTable(self.path, Shape("partitioned"), APP_ID)
         self.problems: list[str] = []
         self.mark = 0
 
