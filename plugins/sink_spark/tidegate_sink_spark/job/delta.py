@@ -58,6 +58,24 @@ def is_table(spark: Any, table: str, *, is_name: bool = False) -> bool:
         return bool(java.isDeltaTable(spark._jsparkSession, str(local_path(table) or table)))
 
 
+def newest(spark: Any, table: str, *, is_name: bool = False) -> tuple[Any, Any]:
+    """Delta's own log of *table* and its newest snapshot. Raises: Py4JError."""
+    jvm, session = spark._jvm, spark._jsparkSession
+    if is_name:
+        log = jvm.io.delta.tables.DeltaTable.forName(session, table).deltaLog()
+    else:
+        path = str(local_path(table) or table)
+        log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, path)
+    nothing = jvm.scala.Option.empty()
+    return log, log.update(False, nothing, nothing)
+
+
+def mark_in(snapshot: Any, app_id: str) -> int:
+    """The mark of a log, 0 for none."""
+    found = snapshot.transactions().get(app_id)
+    return int(found.get()) if found.isDefined() else 0
+
+
 def quoted(table: str, is_name: bool) -> str:
     """*table* as SQL wants it: a path as ``delta.`...```, a name part by part."""
     if is_name:
@@ -143,23 +161,11 @@ class DeltaTable:
         return state
 
     def _state(self) -> TableState:
-        jvm = self._spark._jvm
-        if self._is_name:
-            session = self._spark._jsparkSession
-            log = jvm.io.delta.tables.DeltaTable.forName(session, self._table).deltaLog()
-        else:
-            log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(
-                self._spark._jsparkSession, self._table
-            )
-        nothing = jvm.scala.Option.empty()
-        snapshot = log.update(False, nothing, nothing)
-        found = snapshot.transactions().get(self._app_id)
-        mark = int(found.get()) if found.isDefined() else 0
-        files = (
-            snapshot.numOfFilesIfKnown()
-        )  # as its checksum says; to count them is a job of Spark's
+        _, snapshot = newest(self._spark, self._table, is_name=self._is_name)
+        # As its checksum says: to count them is a job of Spark's.
+        files = snapshot.numOfFilesIfKnown()
         count = int(files.get()) if files.isDefined() else None
-        return TableState(mark, int(snapshot.version()), count)
+        return TableState(mark_in(snapshot, self._app_id), int(snapshot.version()), count)
 
     def append(self, addition: Addition) -> None:
         """See :meth:`tidegate_sink_spark.job.driver.Table.append`."""

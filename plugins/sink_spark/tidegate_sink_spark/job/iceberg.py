@@ -50,15 +50,37 @@ ATTEMPTS_MAX: Final = 5
 _SYNCED_AT_START: Final = 4
 
 
+def find_table(spark: Any, table: str, *, is_name: bool = False) -> Any | None:
+    """Iceberg's own object for *table*; None when there is none. Raises: Py4JError."""
+    if is_name:
+        catalog, identifier = _identified(spark, table)
+        return catalog.loadTable(identifier) if catalog.tableExists(identifier) else None
+    tables, location = _hadoop_tables(spark), str(local_path(table) or table)
+    return tables.load(location) if tables.exists(location) else None
+
+
 def is_table(spark: Any, table: str, *, is_name: bool = False) -> bool:
     """Tell whether there is an Iceberg table. Raises: CommitError."""
     with spark_errors(f"it cannot be told whether there is a table {table}"):
-        if is_name:
-            catalog, identifier = _identified(spark, table)
-            return bool(catalog.tableExists(identifier))
-        conf = spark._jsparkSession.sessionState().newHadoopConf()
-        tables = spark._jvm.org.apache.iceberg.hadoop.HadoopTables(conf)
-        return bool(tables.exists(str(local_path(table) or table)))
+        return find_table(spark, table, is_name=is_name) is not None
+
+
+def mark_in(metadata: Any, app_id: str) -> int:
+    """The mark of a log, 0 for none."""
+    return int(metadata.properties().getOrDefault(MARK_PROPERTY + app_id, "0"))
+
+
+def files_of(snapshot: Any | None) -> int:
+    """How many data files a table consists of. Args: snapshot: None: the table is empty."""
+    if snapshot is None:
+        return 0
+    return int(snapshot.summary().getOrDefault("total-data-files", "0"))
+
+
+def _hadoop_tables(spark: Any) -> Any:
+    """Tables by their path or URI."""
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+    return spark._jvm.org.apache.iceberg.hadoop.HadoopTables(conf)
 
 
 def _identified(spark: Any, name: str) -> tuple[Any, Any]:
@@ -71,11 +93,16 @@ def _identified(spark: Any, name: str) -> tuple[Any, Any]:
     catalog = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(
         spark._jsparkSession, catalog_name
     )
-    levels = spark.sparkContext._gateway.new_array(jvm.java.lang.String, len(namespace))
-    for index, level in enumerate(namespace):
-        levels[index] = level
     api = jvm.org.apache.iceberg.catalog
-    return catalog, api.TableIdentifier.of(api.Namespace.of(levels), table)
+    return catalog, api.TableIdentifier.of(api.Namespace.of(_strings(spark, *namespace)), table)
+
+
+def _strings(spark: Any, *values: str) -> Any:
+    """An array for Java."""
+    array = spark.sparkContext._gateway.new_array(spark._jvm.java.lang.String, len(values))
+    for index, value in enumerate(values):
+        array[index] = value
+    return array
 
 
 class IcebergTable:
@@ -101,7 +128,7 @@ class IcebergTable:
         self._spark = spark
         self._jvm = spark._jvm
         self._name = table
-        self._property = MARK_PROPERTY + app_id
+        self._app_id = app_id
         self._partition_by = shape.partitions
         self._sort_by = () if shape.layout == "plain" else _SORTED_BY
         self._synced: int | None = None
@@ -117,18 +144,17 @@ class IcebergTable:
         if directory is not None:
             self._name = location = str(directory)
             directory.parent.mkdir(parents=True, exist_ok=True)
-        conf = self._spark._jsparkSession.sessionState().newHadoopConf()
-        tables = self._jvm.org.apache.iceberg.hadoop.HadoopTables(conf)
         if directory is None:
-            return self._open_or_create(tables, location)
+            return self._open_or_create(location)
         with java_lock(self._jvm, directory):
-            return self._open_or_create(tables, location)
+            return self._open_or_create(location)
 
-    def _open_or_create(self, tables: Any, location: str) -> Any:
-        if tables.exists(location):
-            return tables.load(location)
+    def _open_or_create(self, location: str) -> Any:
+        found = find_table(self._spark, location)
+        if found is not None:
+            return found
         schema = self._schema()
-        return tables.create(
+        return _hadoop_tables(self._spark).create(
             schema, self._spec(schema), self._order(schema), self._map(self._properties), location
         )
 
@@ -162,13 +188,6 @@ class IcebergTable:
         for column in self._sort_by:
             builder = builder.asc(column)
         return builder.build()
-
-    def _strings(self, *values: str) -> Any:
-        """An array for Java."""
-        array = self._spark.sparkContext._gateway.new_array(self._jvm.java.lang.String, len(values))
-        for index, value in enumerate(values):
-            array[index] = value
-        return array
 
     def _map(self, values: Mapping[str, str]) -> Any:
         found = self._jvm.java.util.HashMap()
@@ -220,17 +239,12 @@ class IcebergTable:
         with spark_errors("the table's mark cannot be read"):
             self._table.refresh()
             metadata = self._table.operations().current()
-            snapshot = metadata.currentSnapshot()
-            files = 0
-            if snapshot is not None:
-                files = int(snapshot.summary().getOrDefault("total-data-files", "0"))
-            state = TableState(self._mark(metadata), int(metadata.lastSequenceNumber()), files)
+            files = files_of(metadata.currentSnapshot())
+            mark = mark_in(metadata, self._app_id)
+            state = TableState(mark, int(metadata.lastSequenceNumber()), files)
             if self._directory is not None:
                 self._sync(metadata)
         return state
-
-    def _mark(self, metadata: Any) -> int:
-        return int(metadata.properties().getOrDefault(self._property, "0"))
 
     def _sync(self, metadata: Any) -> None:
         """Make what the newest snapshots consist of survive a power cut."""
@@ -275,7 +289,7 @@ class IcebergTable:
         with spark_errors("the table's rows cannot be read"):
             self._table.refresh()
             scan = iceberg.data.IcebergGenerics.read(self._table).where(wanted)
-            found = scan.select(self._strings("ack_seq")).build()
+            found = scan.select(_strings(self._spark, "ack_seq")).build()
             try:
                 records, numbers = found.iterator(), list[int]()
                 while records.hasNext():
@@ -289,7 +303,7 @@ class IcebergTable:
         """See :meth:`tidegate_sink_spark.job.driver.Table.append`."""
         with spark_errors("the commit failed"), self._locked():
             self._table.refresh()
-            addition.check_mark(self._mark(self._table.operations().current()))
+            addition.check_mark(mark_in(self._table.operations().current(), self._app_id))
             files = self._write(staged_rows(self._spark, addition, self._further))
             for attempt in range(1, ATTEMPTS_MAX + 1):
                 if self._commit(files, addition):
@@ -354,14 +368,14 @@ class IcebergTable:
             SUMMARY_PROPERTY, addition.metadata
         ).apply()  # writes manifests, no more
         base = operations.current()
-        addition.check_mark(self._mark(base))
+        addition.check_mark(mark_in(base, self._app_id))
         current = base.currentSnapshot()
         if snapshot.parentId() != (None if current is None else current.snapshotId()):
             return None
         return base, (
             self._jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
             .setBranchSnapshot(snapshot, "main")
-            .setProperties(self._map({self._property: str(addition.through)}))
+            .setProperties(self._map({MARK_PROPERTY + self._app_id: str(addition.through)}))
             .build()
         )
 

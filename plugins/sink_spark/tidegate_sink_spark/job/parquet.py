@@ -83,6 +83,45 @@ def is_parquet_table(directory: Path) -> bool:
     return (directory / OWN_DIRECTORY / "table.json").exists()
 
 
+def commits_of(directory: Path, app_id: str) -> Path:
+    """Where the table in *directory* has the manifests of a log, and files of its commits on their way."""
+    return directory / OWN_DIRECTORY / hashlib.sha256(app_id.encode()).hexdigest()[:8]
+
+
+def manifests_in(commits: Path) -> list[Path]:
+    """The manifests of one log, in the order of their numbers; the newest has the mark. Raises: OSError."""
+    return sorted(path for path in commits.glob("*.json") if _MANIFEST.fullmatch(path.name))
+
+
+def data_files(directory: Path) -> Iterator[Path]:
+    """What readers see of the table in *directory*. Raises: OSError."""
+    for path in directory.rglob("*.parquet"):
+        if OWN_DIRECTORY not in path.relative_to(directory).parts:
+            yield path
+
+
+@contextmanager
+def locked(directory: Path, *, is_shared: bool = False) -> Generator[None]:
+    """Hold the lock of the table in *directory*: alone, or *is_shared* with others who only read.
+
+    Raises: CommitError after LOCK_TIMEOUT; OSError.
+    """
+    path = directory / OWN_DIRECTORY / "lock"
+    operation = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
+    with path.open("a") as file:
+        wait_for_lock(lambda: _flock(file.fileno(), operation), path)
+        yield
+
+
+def _flock(fd: int, operation: int) -> bool:
+    """Take the lock of the file *fd*; False when another one has it. Raises: OSError."""
+    try:
+        fcntl.flock(fd, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 class ParquetTable:
     """A :class:`tidegate_sink_spark.job.driver.Table` that is a directory of Parquet files."""
 
@@ -91,14 +130,13 @@ class ParquetTable:
         self._schema = staged_schema(shape.further)
         self._directory = directory
         self._app_id = app_id
-        self._log = hashlib.sha256(app_id.encode()).hexdigest()[:8]
         self._own = directory / OWN_DIRECTORY
-        self._commits = self._own / self._log
-        self._count_files = FileCount(lambda: sum(1 for _ in self._data_files()))
+        self._commits = commits_of(directory, app_id)
+        self._count_files = FileCount(lambda: sum(1 for _ in data_files(directory)))
         self._check_directory()
         self._commits.mkdir(parents=True, exist_ok=True)
         sync_files((), (directory.parent, directory, self._own))
-        with self._locked():
+        with locked(self._directory):
             found = _read_json(self._own / "table.json")
             self._table: dict[str, Any] = found or {
                 "schema_version": str(SCHEMA_VERSION),
@@ -144,12 +182,12 @@ class ParquetTable:
     # --------------------------------------------------------------------------------------- mark
     def state(self) -> TableState:
         """See :meth:`tidegate_sink_spark.job.driver.Table.state`. Raises: CommitError, OSError."""
-        with self._locked():
+        with locked(self._directory):
             return self._state()
 
     def _state(self) -> TableState:
         """Finish what a writer that died left, and tell the mark."""
-        manifests = self._manifests()
+        manifests = manifests_in(self._commits)
         if not manifests:
             self._finish({})
             return TableState(0, 0, 0)
@@ -158,12 +196,6 @@ class ParquetTable:
             raise CommitError(f"{manifests[-1]} is not a manifest of {self._app_id}")
         self._finish(manifest["files"])
         return TableState(int(manifest["hi"]), int(manifest["version"]), self._count_files())
-
-    def _manifests(self) -> list[Path]:
-        """Those of this log, in the order of their numbers."""
-        return sorted(
-            path for path in self._commits.iterdir() if _MANIFEST.fullmatch(path.name) is not None
-        )
 
     def _finish(self, files: Mapping[str, str]) -> None:
         """Give the committed *files* their names, and remove other temporary ones."""
@@ -182,18 +214,12 @@ class ParquetTable:
         if moved:
             sync_files(moved, {*directories_above(moved, self._directory), self._commits})
 
-    def _data_files(self) -> Iterator[Path]:
-        """What readers see."""
-        for path in self._directory.rglob("*.parquet"):
-            if OWN_DIRECTORY not in path.parts[len(self._directory.parts) :]:
-                yield path
-
     def sequences(self, gateway_id: str, epoch: str, after: int) -> list[int]:
         """See :meth:`tidegate_sink_spark.job.dead.SequencedTable.sequences`."""
         found: list[int] = []
-        with self._locked():
+        with locked(self._directory):
             self._state()
-        for path in self._data_files():
+        for path in data_files(self._directory):
             rows = pq.read_table(
                 str(path),
                 columns=["ack_seq"],
@@ -208,7 +234,7 @@ class ParquetTable:
     # ------------------------------------------------------------------------------------- append
     def append(self, addition: Addition) -> None:
         """See :meth:`tidegate_sink_spark.job.driver.Table.append`. Raises: OSError, too."""
-        with self._locked():
+        with locked(self._directory):
             state = self._state()
             addition.check_mark(state.mark)
             lo, hi = addition.after + 1, addition.through
@@ -231,7 +257,7 @@ class ParquetTable:
             }
             self._save(f"{commit.stem}.json", manifest, self._commits)
             self._finish(commit.files)
-            for old in self._manifests()[:-MANIFESTS_KEPT]:
+            for old in manifests_in(self._commits)[:-MANIFESTS_KEPT]:
                 old.unlink()
 
     def _write(self, addition: Addition, commit: _Commit) -> None:
@@ -258,7 +284,7 @@ class ParquetTable:
             yield "/".join(directories), part.drop_columns(names)
 
     def _open(self, commit: _Commit, value: str, schema: Any) -> Any:
-        name = f"{commit.stem}-{self._log}-{len(commit.files)}.parquet"
+        name = f"{commit.stem}-{self._commits.name}-{len(commit.files)}.parquet"
         commit.files[f"{name}.tmp"] = str(Path(value) / name)
         commit.writers[value] = pq.ParquetWriter(
             str(self._commits / f"{name}.tmp"), schema, compression="zstd", store_schema=False
@@ -282,23 +308,6 @@ class ParquetTable:
         sync_files((temporary,))
         os.replace(temporary, directory / name)
         sync_files((), (directory,))
-
-    @contextmanager
-    def _locked(self) -> Generator[None]:
-        """Hold the table's lock. Raises: CommitError after LOCK_TIMEOUT; OSError."""
-        path = self._own / "lock"
-        with path.open("a") as file:
-            wait_for_lock(lambda: _flock(file.fileno()), path)
-            yield
-
-
-def _flock(fd: int) -> bool:
-    """Take the lock of the file *fd*; False when another one has it. Raises: OSError."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @contextmanager

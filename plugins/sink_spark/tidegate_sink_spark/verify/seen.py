@@ -6,13 +6,9 @@ PyArrow, anything else by Spark.
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import importlib
 import json
-import re
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -20,17 +16,21 @@ from typing import Any, Final, Protocol
 from tidegate_sink_spark._target import Target
 from tidegate_sink_spark.delta_rs import table as delta_rs
 from tidegate_sink_spark.job import delta, iceberg
-from tidegate_sink_spark.job.files import local_path, wait_for_lock
-from tidegate_sink_spark.job.parquet import OWN_DIRECTORY, is_parquet_table
-from tidegate_sink_spark.job.rows import quoted_name, spark_errors
+from tidegate_sink_spark.job.files import local_path
+from tidegate_sink_spark.job.parquet import (
+    commits_of,
+    data_files,
+    is_parquet_table,
+    locked,
+    manifests_in,
+)
+from tidegate_sink_spark.job.rows import spark_errors
 from tidegate_sink_spark.job.table import application_id
 from tidegate_sink_spark.staging import arrow
 
 pa: Final[Any] = importlib.import_module("pyarrow")
 pc: Final[Any] = importlib.import_module("pyarrow.compute")
 ds: Final[Any] = importlib.import_module("pyarrow.dataset")
-
-_MANIFEST: Final = re.compile(r"ack-\d{16}-\d{16}\.json", re.ASCII)
 
 
 class SeenTable(Protocol):
@@ -116,15 +116,10 @@ def _delta(directory: Path, log: Log) -> _Dataset:
 
 
 def _parquet(directory: Path, log: Log) -> _Dataset:
-    own = directory / OWN_DIRECTORY
-    commits = own / hashlib.sha256(log.application.encode()).hexdigest()[:8]
-    with _shared_lock(own / "lock"):
-        manifests = sorted(path for path in commits.glob("*.json") if _MANIFEST.match(path.name))
-        files = [
-            path
-            for path in directory.rglob("*.parquet")
-            if OWN_DIRECTORY not in path.relative_to(directory).parts
-        ]
+    commits = commits_of(directory, log.application)
+    with locked(directory, is_shared=True):
+        manifests = manifests_in(commits)
+        files = list(data_files(directory))
         mark = 0
         if manifests:
             newest = json.loads(manifests[-1].read_text())
@@ -139,21 +134,6 @@ def _parquet(directory: Path, log: Log) -> _Dataset:
         names, format="parquet", partitioning="hive", partition_base_dir=str(directory)
     )
     return _Dataset(found, log, mark, len(files))
-
-
-@contextmanager
-def _shared_lock(path: Path) -> Generator[None]:
-    with path.open("a") as file:
-
-        def take() -> bool:
-            try:
-                fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            return True
-
-        wait_for_lock(take, path)
-        yield
 
 
 # ---------------------------------------------------------------------------------- with Spark
@@ -187,40 +167,25 @@ def _spark_delta(spark: Any, target: Target, log: Log) -> _Spark | None:
     if not delta.is_table(spark, target.table, is_name=target.is_name):
         return None
     with spark_errors("the table cannot be read"):
-        jvm, session = spark._jvm, spark._jsparkSession
-        if target.is_name:
-            found = jvm.io.delta.tables.DeltaTable.forName(session, target.table).deltaLog()
-        else:
-            path = str(local_path(target.table) or target.table)
-            found = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, path)
-        nothing = jvm.scala.Option.empty()
-        snapshot = found.update(False, nothing, nothing)
-        mark = snapshot.transactions().get(log.application)
+        found, snapshot = delta.newest(spark, target.table, is_name=target.is_name)
         reader = spark.read.format("delta").option("versionAsOf", str(snapshot.version()))
         # By its path also where it has a name: a name takes no version here.
         frame = reader.load(str(found.dataPath().toString()))
-        files = int(snapshot.numOfFiles())
-        return _Spark(frame, log, int(mark.get()) if mark.isDefined() else 0, files)
+        mark = delta.mark_in(snapshot, log.application)
+        return _Spark(frame, log, mark, int(snapshot.numOfFiles()))
 
 
 def _spark_iceberg(spark: Any, target: Target, log: Log) -> _Spark | None:
-    if not iceberg.is_table(spark, target.table, is_name=target.is_name):
-        return None
     with spark_errors("the table cannot be read"):
-        jvm, session = spark._jvm, spark._jsparkSession
-        if target.is_name:
-            util = jvm.org.apache.iceberg.spark.Spark3Util
-            table = util.loadIcebergTable(spark._jsparkSession, quoted_name(target.table))
-            location = target.table
-        else:
-            location = str(local_path(target.table) or target.table)
-            conf = session.sessionState().newHadoopConf()
-            table = jvm.org.apache.iceberg.hadoop.HadoopTables(conf).load(location)
+        table = iceberg.find_table(spark, target.table, is_name=target.is_name)
+        if table is None:
+            return None
         metadata = table.operations().refresh()
-        mark = int(metadata.properties().getOrDefault(iceberg.MARK_PROPERTY + log.application, "0"))
         snapshot = metadata.currentSnapshot()
-        reader, files = spark.read.format("iceberg"), 0
+        reader = spark.read.format("iceberg")
         if snapshot is not None:
             reader = reader.option("versionAsOf", str(snapshot.snapshotId()))
-            files = int(snapshot.summary().getOrDefault("total-data-files", "0"))
-        return _Spark(reader.load(location), log, mark, files)
+        is_path = not target.is_name
+        location = str(local_path(target.table) or target.table) if is_path else target.table
+        mark = iceberg.mark_in(metadata, log.application)
+        return _Spark(reader.load(location), log, mark, iceberg.files_of(snapshot))
