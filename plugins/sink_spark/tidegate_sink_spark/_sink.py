@@ -22,11 +22,12 @@ from tidegate_sink_spark._history import History
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._protocol import Command, Failed, Gap, Mark, Ready, Unreadable
 from tidegate_sink_spark._remedies import with_remedy
-from tidegate_sink_spark._target import further_of
+from tidegate_sink_spark._target import further_of, identity
 from tidegate_sink_spark.cluster.place import as_file_name, staging_directory
 from tidegate_sink_spark.commits.committer import Committer
 from tidegate_sink_spark.commits.lag import LagWatch
 from tidegate_sink_spark.commits.pace import Pace
+from tidegate_sink_spark.job.table import dead_letters_of
 from tidegate_sink_spark.staging import arrow
 from tidegate_sink_spark.staging.files import list_staged
 from tidegate_sink_spark.staging.selection import Selection
@@ -43,7 +44,7 @@ SILENCE_MAX: Final = 300.0
 LOOK_INTERVAL: Final = 300.0
 
 
-#: Tables of the sinks that run in this process, and whose they are.
+#: Tables of the sinks that run in this process (:func:`identity`), and whose they are.
 _RUNNING: Final[dict[str, str]] = {}
 
 
@@ -75,6 +76,7 @@ class SparkSink:
         self._job_task: asyncio.Task[None] | None = None
         self._job: EngineJob | None = None
         self._stopping = False
+        self._claimed: set[str] = set()  # keys of _RUNNING
         self._mark = 0
         self._mark_known = False
         self._job_problem = ""
@@ -211,25 +213,27 @@ class SparkSink:
         Raises: ConfigError.
         """
         for key, table in self._tables():
-            other = _RUNNING.setdefault(table, self._context.name)
+            one = identity(table)
+            other = _RUNNING.setdefault(one, self._context.name)
             if other != self._context.name:
                 self._disclaim()
                 raise ConfigError(
-                    f"{table!r} is a table of the sink {other!r} already; give this one a table of "
-                    "its own",
+                    f"{table!r} is a table (or the dead-letter table) of the sink {other!r} already; "
+                    "give this one a table of its own",
                     key=key,
                 )
+            self._claimed.add(one)
 
     def _disclaim(self) -> None:
-        for _, table in self._tables():
-            if _RUNNING.get(table) == self._context.name:
-                del _RUNNING[table]
+        while self._claimed:
+            del _RUNNING[self._claimed.pop()]
 
     def _tables(self) -> list[tuple[str, str]]:
         """(key of the configuration, table) of each."""
-        further = self._engine.further_tables.items()
+        main, further = self._engine.table, self._engine.further_tables.items()
         return [
-            ("table", self._engine.table),
+            ("table", main),
+            ("table", dead_letters_of(main)),
             *((f"tables.{key}", table) for key, table in further),
         ]
 

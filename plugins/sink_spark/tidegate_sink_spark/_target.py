@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import re
 import zipfile
 from collections.abc import Iterable, Mapping
@@ -20,6 +21,7 @@ from tidegate.spi import ConfigError, SinkContext
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark.java import runtime
 from tidegate_sink_spark.job.files import local_path
+from tidegate_sink_spark.job.table import dead_letters_of
 from tidegate_sink_spark.staging.columns import find_columns
 from tidegate_sink_spark.staging.further import Further
 from tidegate_sink_spark.staging.selection import check_pattern
@@ -146,11 +148,19 @@ def find_routes(options: SparkSinkOptions, main: Target) -> dict[str, Target]:
             raise ConfigError(
                 error.problem, key=key if error.key == "table" else error.key
             ) from None
-        if found[pattern].table == main.table:
+        one = identity(found[pattern].table)
+        if one == identity(main.table):
             raise ConfigError(
                 "is the table that takes what no pattern covers; leave the pattern out", key=key
             )
+        if one == identity(dead_letters_of(main.table)):
+            raise ConfigError("is the sink's dead-letter table; name another one", key=key)
     return found
+
+
+def identity(table: str) -> str:
+    """*table* as no other table is written: a path without links, a URI without its last slash."""
+    return os.path.realpath(table) if os.path.isabs(table) else table.rstrip("/")
 
 
 def with_table(options: SparkSinkOptions, table: str) -> SparkSinkOptions:

@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 
 from tidegate_sink_spark._protocol import Command, Failed, Report, decode_config, encode_line
 from tidegate_sink_spark.job import run
-from tidegate_sink_spark.job.dead import SUFFIX, DeadLetterTable
+from tidegate_sink_spark.job.dead import DeadLetterTable
 from tidegate_sink_spark.job.driver import Addition, CommitError, Driver, TableState
+from tidegate_sink_spark.job.table import dead_letters_of
 from tidegate_sink_spark.staging.dead import REASON
 
 
@@ -83,7 +84,7 @@ def main() -> int:
     if config.spark_conf.get("fake.noise"):
         sys.stdout.write("Ivy says hello\n")
     try:
-        letters = Path(config.table + SUFFIX)
+        letters = Path(dead_letters_of(config.table))
 
         def find(creates: bool) -> FileTable | None:
             return FileTable(letters, config.spark_conf) if creates or letters.exists() else None

@@ -510,13 +510,38 @@ def test_a_sink_that_takes_nothing_for_long_lets_the_log_go(bench: Bench) -> Non
     assert bench.rows() == []
 
 
+@pytest.mark.parametrize("suffix", ["_dlq", "_link", ""])
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_no_sink_has_a_table_that_is_anothers_dead_letter_table_or_a_link_to_its_table(
+    bench: Bench, tmp_path: Path, suffix: str, is_first: bool
+) -> None:
+    """Both marks would be the same property of the same table, and each sink leave out the other's rows."""
+    bench.table.parent.mkdir()
+    Path(f"{bench.table}_link").symlink_to(bench.table)
+    context = SinkContext("other", "gw", tmp_path)
+    options = SparkSinkOptions(table=f"{bench.table}{suffix}", jars=str(bench.jar))
+    other = SparkSink(context, options, SparkEngine(context, options, job_command=FAKE_JOB))
+    sinks = [other, bench.make()] if is_first else [bench.make(), other]
+    await sinks[0].start(bench.log)
+    try:
+        with pytest.raises(ConfigError, match=r"of the sink '(lake|other)' already") as caught:
+            await sinks[1].start(bench.log)
+        assert caught.value.key == "table"
+    finally:
+        await sinks[0].stop()
+    await sinks[1].start(bench.log)
+    await sinks[1].stop()
+
+
 async def test_two_sinks_into_one_table_are_refused(bench: Bench, tmp_path: Path) -> None:
     first, context = bench.make(), SinkContext("other", "gw", tmp_path)
     options = SparkSinkOptions(table=str(bench.table), include=("a",))
     second = SparkSink(context, options, SparkEngine(context, options, job_command=FAKE_JOB))
     await first.start(bench.log)
     try:
-        with pytest.raises(ConfigError, match="is a table of the sink 'lake' already"):
+        with pytest.raises(
+            ConfigError, match=r"is a table \(or the dead-letter table\) of the sink 'lake' already"
+        ):
             await second.start(bench.kit.MemoryLog())
         await second.stop()
         with pytest.raises(ConfigError):

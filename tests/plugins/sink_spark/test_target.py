@@ -199,6 +199,21 @@ def routes(tables: dict[str, str], **options: Any) -> dict[str, Target]:
     return find_routes(chosen, find_target(chosen, Path("/d/t")))
 
 
+@pytest.mark.parametrize("table", ["/d/t_dlq", "/d/other/../t_dlq", "file:///d/t_dlq"])
+def test_no_pattern_leads_to_the_dead_letter_table_whose_mark_counts_something_else(
+    table: str,
+) -> None:
+    with pytest.raises(ConfigError, match="dead-letter table") as caught:
+        routes({"queue://orders.>": table})
+    assert caught.value.key == "tables.queue://orders.>"
+
+
+def test_a_pattern_for_the_table_itself_is_found_however_it_is_written() -> None:
+    chosen = SparkSinkOptions(table="s3a://b/t", tables={"a": "s3a://b/t/"})
+    with pytest.raises(ConfigError, match="leave the pattern out"):
+        find_routes(chosen, find_target(chosen, Path()))
+
+
 def test_patterns_have_tables_of_their_own() -> None:
     found = routes(
         {"queue://orders.>": "/srv/orders", "prices.*": "lake.sales.prices"}, catalog=HADOOP

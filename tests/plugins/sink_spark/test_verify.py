@@ -15,7 +15,7 @@ from tidegate_sink_spark._target import Target
 from tidegate_sink_spark.delta_rs.table import DeltaRsTable
 from tidegate_sink_spark.job.driver import Addition
 from tidegate_sink_spark.job.parquet import ParquetTable
-from tidegate_sink_spark.job.table import application_id
+from tidegate_sink_spark.job.table import Shape, application_id
 from tidegate_sink_spark.staging.files import list_staged
 from tidegate_sink_spark.verify import proof
 from tidegate_sink_spark.verify.proof import Findings, Seen, prove
@@ -47,7 +47,7 @@ class Bench:
 
     def open(self, path: Path) -> Any:
         kinds: dict[str, Callable[..., Any]] = {"delta": DeltaRsTable, "parquet": ParquetTable}
-        return kinds[self.format](path, "partitioned", APP_ID)
+        return kinds[self.format](path, Shape("partitioned"), APP_ID)
 
     def commit(self, lo: int, hi: int, *, only: list[int] | None = None, mark: int = 0) -> None:
         """Append rows *lo* to *hi*, or *only* some; the mark is *hi* then, or *mark*."""

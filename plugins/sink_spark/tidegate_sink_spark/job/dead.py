@@ -26,8 +26,6 @@ pc: Final[Any] = importlib.import_module("pyarrow.compute")
 pq: Final[Any] = importlib.import_module("pyarrow.parquet")
 pa: Final[Any] = importlib.import_module("pyarrow")
 
-SUFFIX: Final = "_dlq"
-
 
 class SequencedTable(Table, Protocol):
     """A table that can tell which rows it has."""

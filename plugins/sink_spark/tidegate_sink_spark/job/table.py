@@ -85,6 +85,11 @@ def application_id(gateway_name: str, store_id: str) -> str:
     return f"tidegate/{gateway_name}/{store_id}"
 
 
+def dead_letters_of(table: str) -> str:
+    """The dead-letter table of *table*: a path, URI or name like that. Documented."""
+    return f"{table.rstrip('/')}_dlq"
+
+
 #: What layout ``partitioned`` goes by, unless it is told.
 PARTITIONED_BY: Final = ("ack_date",)
 

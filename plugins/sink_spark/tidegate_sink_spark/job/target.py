@@ -15,13 +15,13 @@ from tidegate_sink_spark.delta_rs import table as delta_rs
 from tidegate_sink_spark.delta_rs.table import DeltaRsTable
 from tidegate_sink_spark.delta_rs.upkeep import Upkeep
 from tidegate_sink_spark.job import delta, iceberg
-from tidegate_sink_spark.job.dead import SUFFIX, SequencedTable
+from tidegate_sink_spark.job.dead import SequencedTable
 from tidegate_sink_spark.job.delta import DeltaTable
 from tidegate_sink_spark.job.driver import Table
 from tidegate_sink_spark.job.iceberg import IcebergTable
 from tidegate_sink_spark.job.parquet import ParquetTable, is_parquet_table
 from tidegate_sink_spark.job.routed import RoutedTable
-from tidegate_sink_spark.job.table import PARTITIONED_BY, Shape, application_id
+from tidegate_sink_spark.job.table import PARTITIONED_BY, Shape, application_id, dead_letters_of
 
 
 def open_table(config: JobConfig, start_spark: Callable[[], Any]) -> Table:
@@ -73,7 +73,7 @@ def open_dead_letters(
     """
     # Its destinations may be unknown, and too long for directories: it is not partitioned by them.
     beside = msgspec.structs.replace(
-        config, table=config.table.rstrip("/") + SUFFIX, partition_by=PARTITIONED_BY
+        config, table=dead_letters_of(config.table), partition_by=PARTITIONED_BY
     )
     return _open_one(beside, start_spark) if creates or _exists(beside, start_spark) else None
 

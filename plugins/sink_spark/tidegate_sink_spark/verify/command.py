@@ -70,7 +70,7 @@ def _verify(
 ) -> Findings:
     from tidegate_sink_spark._target import default_table, find_routes, find_target
     from tidegate_sink_spark.cluster.place import as_file_name, staging_directory
-    from tidegate_sink_spark.job.dead import SUFFIX
+    from tidegate_sink_spark.job.table import dead_letters_of
     from tidegate_sink_spark.staging.files import list_staged
     from tidegate_sink_spark.staging.selection import Selection
     from tidegate_sink_spark.verify.proof import Seen, prove
@@ -89,7 +89,7 @@ def _verify(
             for target in find_routes(options, main).values()
             if (found := look_at(target, options.format, log, start_spark)) is not None
         }
-        beside = dataclasses.replace(main, table=main.table.rstrip("/") + SUFFIX)
+        beside = dataclasses.replace(main, table=dead_letters_of(main.table))
         dead = look_at(beside, options.format, log, start_spark)
         return prove(
             Seen(
