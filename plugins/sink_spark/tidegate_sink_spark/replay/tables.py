@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
-import shutil
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,10 +15,10 @@ from tidegate.spi.commands import ClientError
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._reader import create_session
 from tidegate_sink_spark._remedies import with_remedy
-from tidegate_sink_spark._target import Target, find_target
+from tidegate_sink_spark._target import Target, find_target, further_of
 from tidegate_sink_spark.job.driver import CommitError
 from tidegate_sink_spark.job.files import local_path
-from tidegate_sink_spark.job.rows import quoted_name, spark_errors
+from tidegate_sink_spark.job.rows import escaped, quoted_name, spark_errors
 from tidegate_sink_spark.job.table import schema_text
 from tidegate_sink_spark.replay.selecting import ROWS, Table
 
@@ -50,23 +49,23 @@ class SparkRows:
         options = dataclasses.replace(options, spark_conf={**_QUIET, **options.spark_conf})
         with _stderr_elsewhere():
             self._spark = create_session("tidegate-replay", options)
-        self._directory = Path(self._spark.conf.get("spark.local.dir"))
         try:
             with spark_errors(f"the table {target.table} cannot be read"):
-                self._view(options.format, target)
+                self._view(options, target)
                 self.columns: Sequence[str] = self._spark.table(ROWS).columns
         except BaseException:
             self.close()
             raise
 
-    def _view(self, table_format: str, target: Target) -> None:
+    def _view(self, options: SparkSinkOptions, target: Target) -> None:
         spark = self._spark
         if target.is_name:
             rows = spark.table(quoted_name(target.table))
-        elif table_format == "parquet":
-            rows = spark.read.schema(schema_text()).parquet(target.table)
+        elif options.format == "parquet":
+            columns = schema_text(further_of(options).sql)
+            rows = spark.read.schema(columns).parquet(escaped(target.table))
         else:
-            rows = spark.read.format(table_format).load(target.table)
+            rows = spark.read.format(options.format).load(target.table)
         rows.createOrReplaceTempView(ROWS)
 
     @property
@@ -98,11 +97,8 @@ class SparkRows:
         return f"timestamp_micros({microseconds})"
 
     def close(self) -> None:
-        """Stop Spark, and remove what it left."""
-        try:
-            self._spark.stop()
-        finally:
-            shutil.rmtree(self._directory, ignore_errors=True)
+        """Stop Spark."""
+        self._spark.stop()
 
 
 class DeltaRsRows:

@@ -14,6 +14,7 @@ from replay_table import row, write_delta, write_parquet
 from tidegate.spi import ConfigError, RequestError
 from tidegate.spi.commands import ClientError
 from tidegate_sink_spark import SparkSinkOptions
+from tidegate_sink_spark.replay import tables
 from tidegate_sink_spark.replay.messages import Maker
 from tidegate_sink_spark.replay.selecting import ROWS, Reader, Selection
 from tidegate_sink_spark.replay.tables import open_table
@@ -144,3 +145,61 @@ def test_what_cannot_be_read_says_what_to_do(tmp_path: Path) -> None:
     deltalake.write_deltalake(str(tmp_path / "other"), pa.table({"x": [1]}))
     with pytest.raises(RequestError, match="has no column ack_seq"):
         opened(str(tmp_path / "other"))
+
+
+class Session:
+    """As much of a Spark session as opening a Parquet table asks for; remembers what it is told."""
+
+    def __init__(self, local_directory: Path) -> None:
+        self.conf = {"spark.local.dir": str(local_directory)}
+        self.columns: list[str] = []
+        self.schemas: list[str] = []
+        self.paths: list[str] = []
+        self.is_stopped = False
+
+    @property
+    def read(self) -> Session:
+        return self
+
+    def schema(self, text: str) -> Session:
+        self.schemas.append(text)
+        return self
+
+    def parquet(self, path: str) -> Session:
+        self.paths.append(path)
+        return self
+
+    def createOrReplaceTempView(self, name: str) -> None:
+        assert name == ROWS
+
+    def table(self, name: str) -> Session:
+        assert name == ROWS
+        return self
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+def test_sparks_directory_is_left_to_whom_it_belongs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`spark.local.dir` in spark_conf is a directory of the user's, with files of others in it."""
+    (tmp_path / "of-others").write_text("precious")
+    session = Session(tmp_path)
+    monkeypatch.setattr(tables, "create_session", lambda name, options: session)
+    options = SparkSinkOptions(format="parquet", spark_conf={"spark.local.dir": str(tmp_path)})
+    open_table(options, tmp_path / "t").close()
+    assert session.is_stopped
+    assert (tmp_path / "of-others").read_text() == "precious"
+
+
+def test_a_parquet_table_has_the_columns_of_the_configuration_and_a_path_that_is_no_pattern(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session(tmp_path)
+    monkeypatch.setattr(tables, "create_session", lambda name, options: session)
+    columns = {"order": "long json:$.order.id"}
+    options = SparkSinkOptions(format="parquet", table="/lake/a[1]", columns=columns, body="text")
+    open_table(options, tmp_path)
+    assert session.paths == ["/lake/a\\[1\\]"]
+    assert session.schemas[0].endswith(", `order` BIGINT, `body_text` STRING")
