@@ -15,6 +15,7 @@ from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._process import JOB_COMMAND, JobProcess
 from tidegate_sink_spark._protocol import JobConfig, RouteConfig
 from tidegate_sink_spark._target import (
+    Target,
     default_table,
     find_routes,
     find_target,
@@ -28,8 +29,8 @@ from tidegate_sink_spark.staging.storage import make_staging_directory
 class JobEngine:
     """An :class:`tidegate_sink_spark._engine.Engine`; as it is here, for Parquet, whose job needs nothing.
 
-    Another one says what its machine must have (:meth:`prepare`), and what its job is told and
-    given besides (:meth:`_needs`).
+    Another one says which tables it cannot write (:meth:`_check`), what its machine must have
+    (:meth:`prepare`), and what Spark is told (:meth:`_spark_conf`).
     """
 
     name = "Parquet"
@@ -50,6 +51,10 @@ class JobEngine:
         self._target = find_target(options, default_table(context))
         self._routes = find_routes(options, self._target)
         self._targets = (self._target, *self._routes.values())
+        for target in self._targets:
+            self._check(target)
+        #: Of the job.
+        self._environment: Mapping[str, str] = os.environ
 
     @property
     def _is_cluster(self) -> bool:
@@ -66,16 +71,19 @@ class JobEngine:
         """See :attr:`tidegate_sink_spark._engine.Engine.further_tables`."""
         return {pattern: target.table for pattern, target in self._routes.items()}
 
+    def _check(self, target: Target) -> None:
+        """Refuse a table that cannot be with this engine. Raises: ConfigError."""
+
     async def prepare(self) -> None:
         """See :meth:`tidegate_sink_spark._engine.Engine.prepare`."""
 
-    async def _needs(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """The job's Spark settings and its environment. Raises: EngineError, OSError."""
-        return {}, os.environ
+    async def _spark_conf(self) -> Mapping[str, str]:
+        """The job's Spark settings. Raises: EngineError, OSError."""
+        return {}
 
     async def start(self, staged: StagedLog) -> EngineJob:
         """See :meth:`tidegate_sink_spark._engine.Engine.start`."""
-        conf, environment = await self._needs()
+        conf = await self._spark_conf()
         await asyncio.to_thread(_empty, self._work_directory)
         shared = staged.directory / "job" if self._is_cluster else None
         if shared is not None:
@@ -83,7 +91,7 @@ class JobEngine:
             await asyncio.to_thread(make_staging_directory, shared, is_shared=True)
         return await JobProcess.start(
             self._config(staged, conf, shared),
-            environment=environment,
+            environment=self._environment,
             work_directory=self._work_directory,
             command=self._job_command,
         )

@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from tidegate.spi import SinkContext
 from tidegate_sink_spark._engine import EngineError
 from tidegate_sink_spark._job_engine import JobEngine
-from tidegate_sink_spark._options import SparkSinkOptions
-from tidegate_sink_spark._process import JOB_COMMAND
 from tidegate_sink_spark._target import check_classes
 from tidegate_sink_spark.cluster.place import master_of, overrides_of, unreachable_master
 from tidegate_sink_spark.java import jars, runtime
@@ -24,16 +21,6 @@ class SparkEngine(JobEngine):
     """A :class:`tidegate_sink_spark._engine.Engine`."""
 
     name = "Spark"
-
-    def __init__(
-        self,
-        context: SinkContext,
-        options: SparkSinkOptions,
-        *,
-        job_command: Sequence[str] = JOB_COMMAND,
-    ) -> None:
-        super().__init__(context, options, job_command=job_command)
-        self._environment: dict[str, str] = {}
 
     @property
     def _is_cluster(self) -> bool:
@@ -52,7 +39,7 @@ class SparkEngine(JobEngine):
         log.info("java version=%d source=%s home=%s", java.version, java.source, java.home)
         self._environment = runtime.job_environment(java, os.environ, is_alone=not self._is_cluster)
 
-    async def _needs(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    async def _spark_conf(self) -> Mapping[str, str]:
         """Fetches the jars when they are missing."""
         options, master = self._options, master_of(self._options)
         problem = await unreachable_master(master)
@@ -63,11 +50,10 @@ class SparkEngine(JobEngine):
         except jars.JarsError as exc:
             raise EngineError(str(exc)) from exc
         overrides = {"spark.master": master} if master else {}
-        conf = spark_conf(
+        return spark_conf(
             jars=found,
             driver_memory_bytes=options.driver_memory,
             work_directory=self._work_directory,
             overrides=overrides | overrides_of(options, self._targets),
             table_format=options.format,
         )
-        return conf, self._environment

@@ -96,15 +96,16 @@ class ConnectEngine(JobEngine):
                 "'tidegate-sink-spark[connect]'",
                 key="connect",
             )
+        self._environment = runtime.own_pyspark(os.environ)
 
-    async def _needs(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    async def _spark_conf(self) -> Mapping[str, str]:
         """See JobEngine; there must be a server: PySpark's client would try for ten minutes."""
         url = urlsplit(self._options.connect)
         address = (url.hostname or "", url.port or _PORT)
         problem = await unreachable([address], "Spark Connect server")
         if problem:
             raise EngineError(f"{problem}; see that it runs, and that `connect` names it")
-        return self._options.spark_conf, runtime.own_pyspark(os.environ)
+        return self._options.spark_conf
 
 
 def _is_there(name: str) -> bool:

@@ -7,12 +7,10 @@ what was killed has certainly stopped.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
 
-from tidegate.spi import ConfigError, SinkContext
+from tidegate.spi import ConfigError
 from tidegate_sink_spark._job_engine import JobEngine
 from tidegate_sink_spark._options import SparkSinkOptions
-from tidegate_sink_spark._process import JOB_COMMAND
 from tidegate_sink_spark._target import Target
 from tidegate_sink_spark.job.files import local_path
 
@@ -46,17 +44,8 @@ class DeltaRsEngine(JobEngine):
 
     name = "deltalake"
 
-    def __init__(
-        self,
-        context: SinkContext,
-        options: SparkSinkOptions,
-        *,
-        job_command: Sequence[str] = JOB_COMMAND,
-    ) -> None:
-        """Raises: ConfigError for options that this engine cannot have."""
-        super().__init__(context, options, job_command=job_command)
-        for target in self._targets:
-            _check(options, target)
+    def _check(self, target: Target) -> None:
+        _check(self._options, target)
 
     async def prepare(self) -> None:
         """See :meth:`tidegate_sink_spark._engine.Engine.prepare`: there must be a delta-rs."""
