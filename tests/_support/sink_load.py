@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -74,6 +75,15 @@ def job_of(gateway: GatewayProcess) -> psutil.Process | None:
     """The sink's job, the gateway's only child, when it runs."""
     children = psutil.Process(gateway.pid).children()
     return children[0] if children else None
+
+
+def running_job(gateway: GatewayProcess) -> psutil.Process:
+    """The same, as soon as it runs."""
+    deadline = time.monotonic() + 60
+    while (job := job_of(gateway)) is None:
+        assert time.monotonic() < deadline, gateway.tail()
+        time.sleep(0.01)
+    return job
 
 
 def delta_commits(table: Path) -> int:

@@ -8,17 +8,15 @@ message that was confirmed to its producer is one row.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 import shutil
-import signal
 import time
 from pathlib import Path
 
 import deltalake
 import pytest
 from gateway_process import GatewayProcess
-from sink_load import consume, delta_commits, drain, job_of, publish
+from sink_load import consume, delta_commits, drain, publish, running_job
 
 BATCH = 1_500
 KILLS = 8
@@ -34,15 +32,6 @@ def kill_at(
     else:
         time.sleep(chance.uniform(0.05, 1.0))
     gateway.kill()
-
-
-def kill_job(gateway: GatewayProcess) -> None:
-    """Kill the sink's job, the gateway's only child, as soon as it runs."""
-    deadline = time.monotonic() + 60
-    while (job := job_of(gateway)) is None:
-        assert time.monotonic() < deadline, gateway.tail()
-        time.sleep(0.01)
-    os.kill(job.pid, signal.SIGKILL)
 
 
 async def consume_and_kill(
@@ -79,7 +68,7 @@ stop_timeout = "120s"
             asyncio.run(publish(gateway.stomp_port, sent, BATCH))
             sent += BATCH
             if turn % 4 == 3:
-                kill_job(gateway)
+                running_job(gateway).kill()
             on_commit = turn % 2 == 1 and delta_commits(table) > 0
             asyncio.run(consume_and_kill(gateway, table, chance, on_commit=on_commit))
             if turn == 5:

@@ -12,17 +12,9 @@ import deltalake
 import psutil
 import pytest
 from gateway_process import GatewayProcess
-from sink_load import delta_commits, drain, exchange, job_of
+from sink_load import delta_commits, drain, exchange, running_job
 
 COUNT = 300
-
-
-def running_job(gateway: GatewayProcess) -> psutil.Process:
-    deadline = time.monotonic() + 60
-    while (job := job_of(gateway)) is None:
-        assert time.monotonic() < deadline, gateway.tail()
-        time.sleep(0.01)
-    return job
 
 
 @pytest.mark.long

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from crash_crew import amount
 from free_ports import free_port
 from gateway_process import GatewayProcess
 from sink_load import delta_commits, exchange
@@ -21,7 +22,7 @@ from spark_query import WAIT_S, SparkQuery
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(3000)]
 
-ROUNDS = 24 if os.environ.get("TIDEGATE_CRASH_LONG") else 8
+ROUNDS = amount(8, 24)
 ROWS = 600
 SINK = """
 [[sinks]]

@@ -115,11 +115,10 @@ class Client:
             if options.ca_file:
                 roots = {"tls_root_certs": Path(options.ca_file).read_bytes()}
             client = fl.FlightClient(options.uri, **roots)
-            if options.user:
+            secret = options.secret()
+            if options.user or secret:  # a token says whose it is
                 given = client.authenticate_basic_token(
-                    options.user,
-                    options.secret(),
-                    fl.FlightCallOptions(timeout=_CALL_TIMEOUT_S),
+                    options.user, secret, fl.FlightCallOptions(timeout=_CALL_TIMEOUT_S)
                 )
                 self._headers = [given]
             self._client = client

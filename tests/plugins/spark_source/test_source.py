@@ -1,5 +1,6 @@
 """The Spark side without Java: options, offsets, and a gateway that comes and goes."""
 
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,12 +38,14 @@ class _Middleware(fl.ServerMiddleware):
 class _Factory(fl.ServerMiddlewareFactory):
     def __init__(self) -> None:
         self.logins = 0
+        self.shown = ""
 
     def start_call(self, info: Any, headers: dict[str, list[str]]) -> _Middleware:
         header = headers.get("authorization", [""])[0]
         token = ""
         if info.method == fl.FlightMethod.HANDSHAKE:
             self.logins += 1
+            self.shown = header.removeprefix("Basic ")
             token = f"Bearer {self.logins}"
         return _Middleware(header, token)
 
@@ -192,6 +195,11 @@ def test_a_session_that_has_ended_is_begun_anew_once(server: Server) -> None:
     server.failures = [fl.FlightUnauthenticatedError("ended")]
     assert numbers(rows) == list(range(1, 101, 2))
     assert server.factory.logins == 3
+
+
+def test_a_token_without_a_user_name_is_shown(server: Server) -> None:
+    Client.of(options(server, password="ey.ey.x")).act("look")
+    assert server.factory.shown == base64.b64encode(b":ey.ey.x").decode()
 
 
 def test_a_wrong_password_is_not_tried_again_and_again(server: Server) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import socket
 import threading
@@ -10,6 +11,8 @@ from concurrent.futures import Future
 from typing import Final
 
 from tidegate_sink_flight import _protocol as protocol
+
+_log = logging.getLogger("tidegate.sink.flight.server")
 
 _RECEIVE_BYTES: Final = 1 << 20
 
@@ -29,16 +32,21 @@ class Link:
 
     def follow(self) -> None:
         """Hand out answers until the gateway is gone; never returns."""
+        code = 1
         try:
             while True:
                 answer = protocol.decode_answer(self._frame())
                 future = self._waiting.pop(answer.id, None)
                 if future is not None:
                     future.set_result(answer)
+        except (EOFError, OSError):
+            code = 0
+        except Exception:
+            _log.exception("what the gateway says is not understood")
         finally:
             # Not an exit that waits: a thread may be in the middle of a write to a client that reads
             # nothing, for ever.
-            os._exit(0)
+            os._exit(code)
 
     def ask(self, question: protocol.Question) -> Future[protocol.Answer]:
         """Send a call. Returns: what becomes its answer."""
