@@ -22,13 +22,13 @@ from rich.text import Text
 
 from tidegate.cli import _show
 from tidegate.cli.groups._asking import NoGatewayError, ask, connected
-from tidegate.config import base_of, load_config, require_acknowledged_log, resolve
+from tidegate.config import BrokerConfig, base_of, load_config, require_acknowledged_log, resolve
 from tidegate.operator_socket import OperatorClient
 from tidegate.plugins import PluginHost
-from tidegate.spi import ConfigError, SinkContext, parse_options
+from tidegate.spi import AcknowledgedMessage, ConfigError, SinkContext, parse_options
 from tidegate.spi.commands import ClientError, ConfiguredSink, ConfiguredStore, LogState
 from tidegate.spi.commands import Progress as ProgressCall
-from tidegate.spi.operate import ListSinks, SinkList
+from tidegate.spi.operate import ListSinks, LogRows, ReadLog, SinkList
 from tidegate.spi.printable import printable
 
 _RowT = TypeVar("_RowT")
@@ -107,6 +107,24 @@ class Host:
         first = min(sink.released for sink in sinks) + 1
         return LogState(sinks[0].store_id, first, sinks[0].last)
 
+    def read_log(
+        self,
+        config: Path | None,
+        after: int,
+        through: int,
+        take: Callable[[Sequence[AcknowledgedMessage]], None],
+    ) -> None:
+        """See CommandHost."""
+        reading = _LogReading(after, through, take)
+        try:
+            while not reading.is_over:
+                # Anew for each page: who takes it may take longer than the gateway waits for us.
+                with connected(config) as client:
+                    found = ask(client, ReadLog(reading.after), LogRows)
+                reading.take(found)
+        except NoGatewayError:
+            asyncio.run(_read_store(self.store(config), load_config(config).broker, reading))
+
     def operator(self, config: Path | None) -> OperatorClient:
         """See CommandHost."""
         return connected(config)
@@ -144,6 +162,42 @@ async def _log_state(configured: ConfiguredStore) -> LogState:
     try:
         found = require_acknowledged_log(store, configured.plugin).log_statistics()
         return LogState(state.store_id, found.first, found.last)
+    finally:
+        await store.close()
+
+
+class _LogReading:
+    """How far the reading of a log is. Attributes: after: where it goes on; is_over: it has come to its end."""
+
+    def __init__(
+        self, after: int, through: int, take: Callable[[Sequence[AcknowledgedMessage]], None]
+    ) -> None:
+        self.after = after
+        self._through = through
+        self._take = take
+        self.is_over = after >= through
+
+    def take(self, found: LogRows) -> None:
+        rows = [row for row in found.rows if row.ack_sequence <= self._through]
+        if rows:
+            self._take(rows)
+        self.is_over = found.through <= self.after or found.through >= self._through
+        self.after = found.through
+
+
+async def _read_store(
+    configured: ConfiguredStore, broker: BrokerConfig, reading: _LogReading
+) -> None:
+    from tidegate.broker.limits.acknowledged import AcknowledgedLog
+    from tidegate.broker.operate.log_rows import log_rows
+
+    store = configured.create()
+    await store.open()
+    try:
+        require_acknowledged_log(store, configured.plugin)
+        log = AcknowledgedLog(store, broker)
+        while not reading.is_over:
+            reading.take(await log_rows(log, ReadLog(reading.after)))
     finally:
         await store.close()
 

@@ -24,6 +24,7 @@ from tidegate.spi.operate import Answer, Request
 from tidegate.spi.sink import SinkContext, SinkFactory
 from tidegate.spi.storage.store import (
     DISK_FREE_LIMIT,
+    AcknowledgedMessage,
     MessageStore,
     MessageStoreFactory,
     StoreContext,
@@ -149,6 +150,20 @@ class CommandHost(Protocol):
         """How far the acknowledged log is: asks the gateway when it runs, else opens its store.
 
         Raises: ConfigError, PluginError, ClientError, StoreError, OSError.
+        """
+        ...
+
+    def read_log(
+        self,
+        config: Path | None,
+        after: int,
+        through: int,
+        take: Callable[[Sequence[AcknowledgedMessage]], None],
+    ) -> None:
+        """Give *take* the rows that the log still has behind *after* and up to *through*, in order and some at a time.
+
+        Asks the gateway when it runs, else opens its store. What is left out: see :class:`~tidegate.spi.operate.LogRows`.
+        Raises: as :meth:`log_state`; what *take* raises.
         """
         ...
 

@@ -30,12 +30,16 @@ from tidegate.spi.replay import (
     Verdicts,
 )
 from tidegate.spi.sink import SinkHealth
+from tidegate.spi.storage.store import AcknowledgedMessage
 
 #: Rows of one page at most.
 PAGE_MAX: Final = 1000
 
 #: Lists of a topic that are shown one by one.
 FEEDS_MAX: Final = 20
+
+#: Bodies in files of their own that rows of the log come with, in bytes.
+LOG_BODY_MAX: Final = 8 << 20
 
 #: How long one request goes on at most, in seconds; then its answer says how far it came.
 WORK_S: Final = 10.0
@@ -187,6 +191,18 @@ class ShowSink(msgspec.Struct, frozen=True, tag="show-sink"):
     sink: str
 
 
+class ReadLog(msgspec.Struct, frozen=True, tag="read-log"):
+    """Rows of the acknowledged log with their bodies; needs the right BROWSE on their destinations.
+
+    Attributes:
+        after: rows behind it; those that the log has no more are passed over.
+        limit: rows, 1 to ``PAGE_MAX``; fewer come when they are large.
+    """
+
+    after: Count = 0
+    limit: Limit = PAGE_MAX
+
+
 #: Requests that go over messages, and may have to be asked again to go on.
 Lengthy: TypeAlias = PurgeDestination | MoveMessages | CopyMessages
 
@@ -200,6 +216,7 @@ Request: TypeAlias = (
     | Lengthy
     | ListSinks
     | ShowSink
+    | ReadLog
     | ReplayRequest
 )
 
@@ -357,8 +374,22 @@ class SinkDetails(msgspec.Struct, frozen=True, tag="sink-details"):
     status: SinkStatus
 
 
+class LogRows(msgspec.Struct, frozen=True, tag="log-rows"):
+    """Rows of the acknowledged log.
+
+    Attributes:
+        rows: in order. Left out are those that cannot be read, and those whose body is in a file of its own and has more
+            than ``LOG_BODY_MAX`` bytes.
+        through: there is none up to here that is not among them or left out; ``after`` of the next request. The
+            ``after`` of this one when the log ends there.
+    """
+
+    rows: tuple[AcknowledgedMessage, ...]
+    through: int
+
+
 Answer: TypeAlias = (
-    DestinationPage | DestinationDetails | Done | SinkList | SinkDetails | ReplayAnswer
+    DestinationPage | DestinationDetails | Done | SinkList | SinkDetails | LogRows | ReplayAnswer
 )
 
 
@@ -395,6 +426,8 @@ class Operator(Protocol):
 
     async def show_sink(self, who: Identity, request: ShowSink) -> SinkDetails: ...
 
+    async def read_log(self, who: Identity, request: ReadLog) -> LogRows: ...
+
     async def begin_replay(self, who: Identity, request: BeginReplay) -> Replay: ...
 
     async def publish_replayed(self, who: Identity, request: PublishReplayed) -> Replay: ...
@@ -429,6 +462,8 @@ async def perform(operator: Operator, who: Identity, request: Request) -> Answer
             return await operator.list_sinks(who, request)
         case ShowSink():
             return await operator.show_sink(who, request)
+        case ReadLog():
+            return await operator.read_log(who, request)
         case BeginReplay():
             return await operator.begin_replay(who, request)
         case PublishReplayed():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from wire import StompClient
 from tidegate.cli import main
 from tidegate.cli._exit import ExitCode
 from tidegate.testing.embedded import EmbeddedGateway
+
+pa: Any = importlib.import_module("pyarrow")
+pq: Any = importlib.import_module("pyarrow.parquet")
 
 #: Needs neither Java nor jars.
 SINK = """
@@ -41,9 +45,11 @@ async def acknowledge(gateway: EmbeddedGateway, *bodies: str) -> None:
 class Shell:
     """The command, on the gateway of *directory*."""
 
-    def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, directory: Path, capsys: pytest.CaptureFixture[str], sinks: str = SINK
+    ) -> None:
         self.config = directory / "tidegate.toml"
-        self.config.write_text(f'[broker]\ndata_directory = "{directory}"\n{SINK}')
+        self.config.write_text(f'[broker]\ndata_directory = "{directory}"\n{sinks}')
         self._capsys = capsys
 
     async def call(self, *arguments: str) -> tuple[int, str]:
@@ -104,6 +110,39 @@ async def test_status_says_how_far_a_sink_is(shell: Shell, tmp_path: Path) -> No
         )
         code, out = await shell.call("status", "sea")
         assert (code, "no sink 'sea'; there are: lake" in out) == (ExitCode.CONFIG, True)
+
+
+async def test_verify_compares_the_table_with_the_log_of_a_gateway_that_runs_and_of_one_that_does_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another sink cannot get rid of the rows, so the log keeps them."""
+    sea = tmp_path / "sinks" / "sea" / "lake"
+    sea.parent.mkdir(parents=True)
+    sea.write_text("in the way")
+    sinks = SINK + SINK.replace('"lake"', '"sea"')
+    shell = Shell(tmp_path, capsys, sinks)
+    async with EmbeddedGateway(sinks, data_directory=tmp_path) as gateway, asyncio.timeout(60):
+        await acknowledge(gateway, "a", "b", "c")
+        while (await shell.json("status", "lake"))["health"]["mark"] < 3:
+            await asyncio.sleep(0.05)
+        (proved,) = await shell.json("verify", "lake", "--content")
+        assert (proved["problems"], proved["compared_log"]) == ([], 3)
+        (proved,) = await shell.json("verify", "lake")
+        assert proved["compared_log"] == 0
+    (proved,) = await shell.json("verify", "lake", "--content")
+    assert (proved["problems"], proved["compared_log"]) == ([], 3)
+    tampered = 0
+    for path in (tmp_path / "sinks" / "lake" / "lake").rglob("*.parquet"):
+        if "_tidegate" not in path.parts:
+            rows = pq.ParquetFile(path).read()
+            bodies = [b.replace(b"b", b"B") for b in rows["body"].to_pylist()]
+            tampered += bodies != rows["body"].to_pylist()
+            index = rows.column_names.index("body")
+            pq.write_table(rows.set_column(index, "body", pa.array(bodies, pa.binary())), path)
+    assert tampered == 1
+    code, out = await shell.call("verify", "lake", "--content")
+    assert code == 1
+    assert "rows 2 are not in the table what they are in the acknowledged log" in out
 
 
 async def test_errors_keep_what_is_over(shell: Shell, tmp_path: Path) -> None:

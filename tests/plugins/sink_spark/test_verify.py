@@ -19,7 +19,7 @@ from tidegate_sink_spark.job.table import Shape, application_id
 from tidegate_sink_spark.staging.files import list_staged
 from tidegate_sink_spark.verify import proof
 from tidegate_sink_spark.verify.proof import Findings, Seen, prove
-from tidegate_sink_spark.verify.seen import Log, SeenTable, look_at
+from tidegate_sink_spark.verify.seen import Log, SeenTable, log_table, look_at
 
 pa: Any = importlib.import_module("pyarrow")
 pq: Any = importlib.import_module("pyarrow.parquet")
@@ -69,6 +69,31 @@ class Bench:
     def look(self, path: Path) -> SeenTable | None:
         return look_at(Target(str(path), False, {}), self.format, LOG, no_spark)
 
+    def read_log(self, after: int, through: int, take: Callable[[Any], None]) -> None:
+        """What the log has, three at a time."""
+        numbers = range(max(after + 1, self.log.first), min(through, self.log.last) + 1)
+        for lo in range(0, len(numbers), 3):
+            take(log_table([self.kit.acknowledged(n) for n in numbers[lo : lo + 3]], LOG))
+
+    def tamper(self, row: int) -> None:
+        """Change the body of *row* in the table, and nothing else."""
+        for path in self.path.rglob("*.parquet"):
+            if "_tidegate" in path.parts or "_delta_log" in path.parts:
+                continue
+            size, rows = path.stat().st_size, pq.ParquetFile(path).read()
+            bodies = [
+                b"changed" if n == row else body
+                for n, body in zip(
+                    rows["ack_seq"].to_pylist(), rows["body"].to_pylist(), strict=True
+                )
+            ]
+            index = rows.column_names.index("body")
+            body = pa.array(bodies, pa.binary())
+            pq.write_table(rows.set_column(index, rows.schema.field("body"), body), path)
+            for commit in self.path.glob("_delta_log/*.json"):  # who tampers is thorough
+                text = commit.read_text()
+                commit.write_text(text.replace(f'"size":{size}', f'"size":{path.stat().st_size}'))
+
     def verify(self, *, is_dense: bool = True, first: int = 1, content: bool = False) -> Findings:
         seen = Seen(
             self.log,
@@ -79,6 +104,7 @@ class Bench:
             self.look(self.dead_path),
             is_dense,
             first,
+            self.read_log,
         )
         return prove(seen, content=content)
 
@@ -219,22 +245,39 @@ def test_contents_have_one_hash_whatever_the_format_and_the_files(
 def test_a_row_that_was_changed_in_the_table_is_found_by_its_content(parquet: Bench) -> None:
     parquet.commit(1, 10)
     parquet.stage(6, 12)  # a job that was killed, or a file that was not deleted yet
-    parquet.log = LogState("store-1", 6, 12)
+    parquet.log = LogState("store-1", 11, 12)
     found = parquet.verify(content=True)
     assert (found.problems, found.compared) == ([], 5)
-    (path,) = [p for p in parquet.path.rglob("*.parquet") if "_tidegate" not in p.parts]
-    rows = pq.ParquetFile(path).read()
-    bodies = [
-        b"changed" if n == 8 else b
-        for n, b in zip(rows["ack_seq"].to_pylist(), rows["body"].to_pylist(), strict=True)
-    ]
-    index = rows.column_names.index("body")
-    pq.write_table(
-        rows.set_column(index, rows.schema.field("body"), pa.array(bodies, pa.binary())), path
-    )
+    parquet.tamper(8)
     (problem,) = parquet.verify(content=True).problems
     assert problem.startswith("rows 8 are not in the table what they are in the staged files")
     assert parquet.verify().problems == [], "asked for by content only"
+
+
+def test_a_row_that_was_changed_in_the_table_is_found_while_the_log_has_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another sink waits for it, or the gateway died before it was released; nothing is staged any more."""
+    bench.commit(1, 20, only=[n for n in range(1, 21) if n != 15])
+    bench.bury(15, 15)
+    bench.log = LogState("store-1", 7, 23)
+    for window in (proof.CONTENT_WINDOW, 5):
+        monkeypatch.setattr(proof, "CONTENT_WINDOW", window)
+        found = bench.verify(content=True)
+        assert (found.problems, found.compared, found.compared_log) == ([], 0, 13)
+    assert bench.verify(content=True, first=18).compared_log == 3
+    bench.tamper(9)
+    (problem,) = bench.verify(content=True).problems
+    assert problem.startswith("rows 9 are not in the table what they are in the acknowledged log")
+    bench.log = LogState("store-1", 10, 23)
+    assert bench.verify(content=True).problems == [], "nobody has the row any more"
+
+
+def test_rows_of_the_log_that_fit_no_table_are_left_out(kit: Any) -> None:
+    good, bad = kit.acknowledged(1), kit.acknowledged(2, priority=1 << 40)
+    found = log_table([good, bad, bad], LOG)
+    assert found["ack_seq"].to_pylist() == [1]
+    assert log_table([bad], LOG).num_rows == 0
 
 
 def test_looking_changes_nothing(bench: Bench) -> None:

@@ -12,6 +12,7 @@ import msgspec
 
 from tidegate.broker.core import BrokerCore
 from tidegate.broker.lists.pending_list import PendingList
+from tidegate.broker.operate.log_rows import log_rows
 from tidegate.broker.operate.over_messages import OverMessages, durable
 from tidegate.broker.operate.pausing import NOT_STORED, Pausing
 from tidegate.broker.operate.replaying import Replaying
@@ -36,9 +37,11 @@ from tidegate.spi.operate import (
     Done,
     ListDestinations,
     ListSinks,
+    LogRows,
     MoveMessages,
     PauseDestination,
     PurgeDestination,
+    ReadLog,
     ResumeDestination,
     ShowDestination,
     ShowSink,
@@ -115,6 +118,16 @@ class Operations:
             known = ", ".join(found) or "none"
             raise RequestError(f"there is no sink {request.sink!r}; there are: {known}")
         return SinkDetails(found[request.sink])
+
+    async def read_log(self, who: Identity, request: ReadLog) -> LogRows:
+        """See Operator."""
+        self._authorize(who)
+        if not self._core.acknowledged_log.is_read:
+            raise RequestError("there are no sinks, and so there is no acknowledged log")
+        found = await log_rows(self._core.acknowledged_log, request)
+        destinations = {row.message.destination for row in found.rows}
+        self._authorize(who, *((Action.BROWSE, name) for name in sorted(destinations)))
+        return found
 
     async def _sinks(self) -> list[SinkStatus]:
         return await self._core.acknowledged_log.statuses(self._core.writer.now())

@@ -35,7 +35,8 @@ def verify(
     content: Annotated[
         bool,
         typer.Option(
-            "--content", help="Read all rows: hash their contents, and compare with staged ones."
+            "--content",
+            help="Read all rows: hash their contents, compare with staged ones and with the log.",
         ),
     ] = False,
     first: Annotated[
@@ -74,7 +75,7 @@ def _verify(
     from tidegate_sink_spark.staging.files import list_staged
     from tidegate_sink_spark.staging.selection import Selection
     from tidegate_sink_spark.verify.proof import Seen, prove
-    from tidegate_sink_spark.verify.seen import Log, look_at
+    from tidegate_sink_spark.verify.seen import Log, log_table, look_at
 
     options = cast("SparkSinkOptions", sink.options)
     before = host.log_state(config)
@@ -101,6 +102,9 @@ def _verify(
                 dead,
                 is_dense=Selection(options.include, options.exclude).takes_all,
                 first=first,
+                read_log=lambda after, through, take: host.read_log(
+                    config, after, through, lambda rows: take(log_table(rows, log))
+                ),
             ),
             content=content,
         )
@@ -147,7 +151,11 @@ def _show(host: CommandHost, name: str, found: Findings) -> None:
         ("the log", f"{found.log_first} to {found.log_last}"),
     ]
     if found.content:
-        facts += [("content hash", found.content), ("compared with staged rows", found.compared)]
+        facts += [
+            ("content hash", found.content),
+            ("compared with staged rows", found.compared),
+            ("compared with the log", found.compared_log),
+        ]
     facts += [("note", note) for note in found.notes]
     facts += [("WRONG", problem) for problem in found.problems]
     facts.append(

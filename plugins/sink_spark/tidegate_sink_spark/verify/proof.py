@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 from tidegate.spi import LogState
 from tidegate_sink_spark.staging import arrow
@@ -33,6 +33,15 @@ _CONTENT: Final = tuple(name for name in arrow.SCHEMA.names if name != "ack_date
 _MODULUS: Final = 1 << 128
 
 
+#: Gives the last argument, some at a time and as Arrow tables, the rows that the log still has behind the first one
+#: and up to the second.
+LogRows: TypeAlias = Callable[[int, int, Callable[[Any], None]], None]
+
+
+def _no_log(_after: int, _through: int, _take: Callable[[Any], None]) -> None:
+    """It is not asked."""
+
+
 @dataclass(slots=True)
 class Findings:
     """What was found.
@@ -44,7 +53,7 @@ class Findings:
         staged_through: how far staged files continue the mark; staged_rows: behind it.
         log_first, log_last: what the log holds.
         content: hash of the contents of all rows up to the mark, in any order; "" when not asked for.
-        compared: rows that are in two places, and whose contents were compared.
+        compared, compared_log: rows of the table whose contents were compared with staged ones, and with those of the log.
         problems: what is wrong, and what to do; empty: it is proved.
         notes: what is as it may be, and worth knowing.
     """
@@ -59,6 +68,7 @@ class Findings:
     log_last: int = 0
     content: str = ""
     compared: int = 0
+    compared_log: int = 0
     problems: list[str] = field(default_factory=list[str])
     notes: list[str] = field(default_factory=list[str])
 
@@ -73,6 +83,7 @@ class Seen:
         table: which holds the position; further: by name; dead: the dead-letter table.
         is_dense: the sink takes every destination.
         first: rows before it are not asked for.
+        read_log: gives the rows of the log, to compare contents.
     """
 
     before: LogState
@@ -83,6 +94,7 @@ class Seen:
     dead: SeenTable | None
     is_dense: bool
     first: int = 1
+    read_log: LogRows = _no_log
 
 
 def prove(seen: Seen, *, content: bool = False) -> Findings:
@@ -245,7 +257,7 @@ def _text(lo: int, hi: int) -> str:
 
 # ------------------------------------------------------------------------------- the contents
 def _check_content(seen: Seen, found: Findings) -> None:
-    """Hash the contents of all rows, and compare those that are in a table and staged, too."""
+    """Hash the contents of all rows, and compare those that are in a table and elsewhere, too."""
     tables = [table for table in (seen.table, *seen.further.values(), seen.dead) if table]
     total = 0
     for lo in range(seen.first, found.mark + 1, CONTENT_WINDOW):
@@ -254,26 +266,61 @@ def _check_content(seen: Seen, found: Findings) -> None:
             for rows in table.rows(_CONTENT, lo, hi):
                 total = (total + sum(_hashes(rows).values())) % _MODULUS
     found.content = f"{total:032x}"
+    if seen.table is not None:
+        _compare_staged(seen, found)
+        _compare_log(seen, found)
+
+
+def _compare_staged(seen: Seen, found: Findings) -> None:
     different = _Ranges()
     for file in seen.staged:
-        if seen.table is None or file.lo > found.mark or not file.rows:
+        if file.lo > found.mark or not file.rows:
             continue
         try:
             staged = _hashes(pq.read_table(str(file.path)))
         except FileNotFoundError:
             continue  # the table has it, and it is gone by now
-        there: dict[int, int] = {}
-        for table in (seen.table, *seen.further.values()):
-            for rows in table.rows(_CONTENT, file.lo, min(file.hi, found.mark)):
-                there |= _hashes(rows)
-        for number in sorted(staged.keys() & there.keys()):
-            found.compared += 1
-            if staged[number] != there[number]:
-                different.add(number, number)
+        found.compared += _add_different(seen, found, staged, different)
     if different:
         found.problems.append(
             f"rows {different} are not in the table what they are in the staged files: they were changed there"
         )
+
+
+def _compare_log(seen: Seen, found: Findings) -> None:
+    """With a log whose rows others still wait for, or that was not released before the gateway died."""
+    different, read = _Ranges(), dict[int, int]()
+
+    def look(least: int) -> None:
+        if len(read) >= least:
+            found.compared_log += _add_different(seen, found, read, different)
+            read.clear()
+
+    def take(rows: Any) -> None:
+        read.update(_hashes(rows))
+        look(CONTENT_WINDOW)
+
+    seen.read_log(max(seen.first, seen.after.first) - 1, found.mark, take)
+    look(1)
+    if different:
+        found.problems.append(
+            f"rows {different} are not in the table what they are in the acknowledged log: they were changed there"
+        )
+
+
+def _add_different(
+    seen: Seen, found: Findings, hashes: Mapping[int, int], different: _Ranges
+) -> int:
+    """Add to *different* the rows that have other contents in a table; how many are in one."""
+    there: dict[int, int] = {}
+    for table in filter(None, (seen.table, *seen.further.values())):
+        for rows in table.rows(_CONTENT, min(hashes), min(max(hashes), found.mark)):
+            there |= _hashes(rows)
+    both = sorted(hashes.keys() & there.keys())
+    for number in both:
+        if hashes[number] != there[number]:
+            different.add(number, number)
+    return len(both)
 
 
 def _hashes(rows: Any) -> dict[int, int]:

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from tidegate.spi import AcknowledgedMessage
 from tidegate_sink_spark._target import Target
 from tidegate_sink_spark.delta_rs import table as delta_rs
 from tidegate_sink_spark.job import delta, iceberg
@@ -65,6 +66,21 @@ class Log:
     def application(self) -> str:
         """The name of its mark."""
         return application_id(self.gateway_name, self.store_id)
+
+
+def log_table(rows: Sequence[AcknowledgedMessage], log: Log) -> Any:
+    """*rows* of the acknowledged log as the sink stages them; without those that fit no table."""
+    batches: list[Any] = []
+    waiting = [rows]
+    while waiting:
+        some = waiting.pop()
+        try:
+            batches.append(arrow.build_batch(some, log.gateway_name, log.store_id))
+        except arrow.UNWRITABLE:
+            if len(some) > 1:
+                middle = len(some) // 2
+                waiting += [some[:middle], some[middle:]]
+    return pa.Table.from_batches(batches, arrow.SCHEMA)
 
 
 def look_at(

@@ -1,0 +1,50 @@
+"""Rows of the acknowledged log for who looks at it beside the sinks: a page at a time, whatever is wrong in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tidegate.broker.limits.acknowledged import AcknowledgedLog
+from tidegate.spi import AcknowledgedMessage, AcknowledgedPage, CorruptRecordError, RequestError
+from tidegate.spi.operate import LOG_BODY_MAX, LogRows, ReadLog
+
+#: Of bodies, asked from the store at once: an answer of that size takes some milliseconds.
+_PAGE_BYTES: Final = 1 << 20
+
+
+async def log_rows(log: AcknowledgedLog, request: ReadLog) -> LogRows:
+    """The answer to *request*. Raises: StoreError. Cancellation: safe."""
+    after, limit = request.after, request.limit
+    while True:
+        after = max(after, _released(log))
+        try:
+            page = await log.rows.acknowledged(after, limit, _PAGE_BYTES)
+            rows, through = _bounded(page.rows, after)
+            found = await log.with_bodies(AcknowledgedPage(rows, page.last))
+        except RequestError:
+            if _released(log) <= after:
+                raise
+        except CorruptRecordError:
+            if limit == 1:
+                return LogRows((), after + 1)
+            limit = 1  # it may be a later one
+        else:
+            return LogRows(tuple(found.rows), through)
+
+
+def _released(log: AcknowledgedLog) -> int:
+    return log.rows.log_statistics().first - 1
+
+
+def _bounded(
+    rows: Sequence[AcknowledgedMessage], after: int
+) -> tuple[Sequence[AcknowledgedMessage], int]:
+    """The first *rows* that are not too large together, and how far they go."""
+    for count, row in enumerate(rows):
+        if row.message.large is None:
+            continue
+        if count:  # it comes alone
+            return rows[:count], after + count
+        return (rows[:1] if row.message.large.size <= LOG_BODY_MAX else []), after + 1
+    return rows, after + len(rows)
