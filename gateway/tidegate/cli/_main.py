@@ -79,7 +79,8 @@ def _report(error: Exception) -> int:
     if hasattr(shown, "format_message") and hasattr(shown, "exit_code"):  # typer's usage errors
         context = getattr(shown, "ctx", None)
         command = context.command_path if context else "tidegate"
-        message: str = shown.format_message()
+        # Typer has values checked by pydantic, which begins with this.
+        message: str = shown.format_message().replace(": Value error, ", ": ")
         if message.startswith("Usage:"):  # a group without a command: its help, as it is
             sys.stderr.write(message.rstrip("\n") + "\n")
             return ExitCode.CONFIG

@@ -33,7 +33,7 @@ def test_without_a_command_the_help_is_shown(tidegate) -> None:
     [
         (["launch"], "No such command"),
         (["run", "--confg", "x"], "--confg"),
-        (["run", "--log-level", "loud"], "loud"),
+        (["run", "--log-level", "loud"], "'--log-level': 'loud' is not one of 'debug', "),
         (["check-config"], "FILE"),
     ],
 )

@@ -21,6 +21,7 @@ from tidegate.spi import (
     GatewayError,
     PeerProtocolError,
 )
+from tidegate_protocols._mistaken import mistaken
 from tidegate_protocols._pace import Timer
 from tidegate_protocols.mqtt._answers import Answers
 from tidegate_protocols.mqtt._reasons import RefusedError, connect_reason, end_reason, told
@@ -144,10 +145,9 @@ class Admission:
         """Bytes of a client that is not accepted yet."""
         session, codec = self._session, self._codec
         is_first = session.state is SessionState.CONNECTING and not codec.incomplete_bytes
-        if is_first and data and data[0] >> 4 != PacketType.CONNECT:
-            # Another protocol is recognized by its first byte, not after a packet's worth of it.
-            problem = "the first packet is not a CONNECT [MQTT-3.1.0-1]"
-            session.end(Input.BAD_INPUT, problem, logging.INFO)
+        if is_first and data and (said := _no_connect(data)):
+            # Another protocol is recognized by its first bytes, not after a packet's worth of them.
+            session.end(Input.BAD_INPUT, f"{said} [MQTT-3.1.0-1]", logging.INFO)
             return
         codec.receive_data(data)
         if session.state is SessionState.CONNECTING:
@@ -400,3 +400,10 @@ class Admission:
         except PeerProtocolError as error:
             result.connection.disconnect(graceful=True)
             raise RefusedError(ReasonCode.PACKET_TOO_LARGE, error.problem) from error
+
+
+def _no_connect(data: bytes) -> str:
+    """Say what is wrong with bytes that begin no CONNECT; "": they may begin one."""
+    if said := mistaken(data, "MQTT"):
+        return said  # TLS begins as a CONNECT with flags would
+    return "" if data[0] >> 4 == PacketType.CONNECT else "the first packet is not a CONNECT"

@@ -10,6 +10,7 @@ import re
 from typing import Final, final
 
 from tidegate.spi import FrameTooLargeError, PeerProtocolError
+from tidegate_protocols._mistaken import mistaken
 from tidegate_protocols.stomp.codec.escape import unescape
 from tidegate_protocols.stomp.codec.frames import Limits, Version
 
@@ -18,7 +19,6 @@ _COMMAND_BYTES_MAX: Final = 12
 #: Bytes of the peer's input that a message shows.
 SHOWN_MAX: Final = 40
 _WORD: Final = re.compile(rb"\A[A-Za-z]+")
-_HTTP_METHODS: Final = (b"GET ", b"POST ", b"HEAD ", b"PUT ", b"OPTIONS ", b"DELETE ", b"PRI * ")
 #: Frames with a passcode in them: whatever is wrong with their lines goes into no error, no log.
 _WITH_SECRETS: Final = frozenset({"CONNECT", "STOMP"})
 _NUL_IN_HEADERS: Final = "NUL inside the headers; is the blank line before the body missing?"
@@ -207,12 +207,8 @@ def _shown(data: bytes) -> str:
 
 def _unknown(data: bytes) -> str:
     """Say what is wrong with bytes that do not begin with a known command."""
-    if data.startswith(_HTTP_METHODS):
-        return "this is a STOMP listener and the peer speaks HTTP (WebSocket is another transport)"
-    if data[:2] == b"\x16\x03":
-        return "this is a plain TCP listener and the peer speaks TLS"
-    if data[:1] == b"\x10" and b"MQ" in data[:SHOWN_MAX]:
-        return "this is a STOMP listener and the peer speaks MQTT"
+    if said := mistaken(data, "STOMP"):
+        return said
     # Not the line: where CONNECT lacks its line end, the passcode may be in it.
     word = _WORD.match(data, 0, _COMMAND_BYTES_MAX + 1)
     return f"unknown command {_shown(word.group())}" if word else "unknown command: no letters"
