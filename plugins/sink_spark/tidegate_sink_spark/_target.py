@@ -233,11 +233,11 @@ def layout_of(options: SparkSinkOptions) -> str:
 def further_of(options: SparkSinkOptions) -> Further:
     """The columns besides those that every table has. Raises: ConfigError."""
     columns = find_columns(options.columns)
-    for key in ("columns", "body"):
-        if options.connect and getattr(options, key) != getattr(SparkSinkOptions(), key):
-            raise ConfigError(
-                "is not written through a Connect server; remove it, or take `master`", key=key
-            )
+    if options.connect and options.body == "variant":
+        raise ConfigError(
+            "'variant' is not written through a Connect server; take 'json', or `master`",
+            key="body",
+        )
     if options.partition_by and options.layout not in ("auto", "partitioned"):
         raise ConfigError(
             f"has no effect with layout {options.layout!r}; remove one of the two",

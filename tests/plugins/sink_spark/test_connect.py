@@ -1,5 +1,6 @@
 """The sink through a real Spark Connect server, started here on a port of the system's choice."""
 
+import json
 import os
 import signal
 import socket
@@ -58,9 +59,10 @@ def server(tmp_path_factory: pytest.TempPathFactory, spark: Any) -> Generator[st
         made.kill()
 
 
-def make(directory: Path, url: str) -> tuple[SparkSink, Path]:
+def make(directory: Path, url: str, **changes: Any) -> tuple[SparkSink, Path]:
     (directory / "data").mkdir(exist_ok=True)
     options = SparkSinkOptions(
+        **changes,
         connect=url,
         staging_directory=str(directory / "shared [1]" / "staging"),
         table=str(directory / "shared [1]" / "table"),
@@ -114,6 +116,31 @@ async def test_every_row_is_in_the_table_once_whatever_is_killed(
 @pytest.mark.spark
 @pytest.mark.crash
 @pytest.mark.timeout(900)
+async def test_key_columns_and_text_are_written_also_into_a_table_that_had_them_not(
+    tmp_path: Path, kit: Any, server: str
+) -> None:
+    log = kit.MemoryLog(last=100)
+    named = {"n": "long header:n", "of_json": "decimal(6,1) json:$.n"}
+    for changes in ({}, {"columns": named, "body": "text"}):
+        sink, table = make(tmp_path, server, **changes)
+        await sink.start(log)
+        try:
+            await kit.until(lambda: log.released == log.last, 400)
+        finally:
+            await sink.stop()
+        log.grow(100)
+    assert kit.read_table(table, APP_ID).is_exact
+    rows = {row["ack_seq"]: row for row in kit.rows_of(table.rglob("part-*.parquet"))}
+    assert len(rows) == 200
+    assert [name for name in ("n", "of_json", "body_text") if name in rows[100]] == []
+    assert all(rows[number]["n"] == number for number in range(101, 201))
+    assert all(rows[number]["of_json"] == number for number in range(101, 201))
+    assert all(json.loads(rows[number]["body_text"]) == {"n": number} for number in range(101, 201))
+
+
+@pytest.mark.spark
+@pytest.mark.crash
+@pytest.mark.timeout(900)
 def test_a_commit_that_comes_behind_the_compared_mark_doubles_nothing(
     tmp_path: Path, kit: Any, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +183,7 @@ def test_a_commit_that_comes_behind_the_compared_mark_doubles_nothing(
 def test_a_merge_reads_only_what_the_staged_rows_can_be_in() -> None:
     assert "t.ack_seq BETWEEN 7 AND 9 " in merge_statement("/t", 7, 9)
     assert "t.ack_seq BETWEEN -1 AND -1 " in merge_statement("/t", None, None)
+    assert "s.`order`)" in merge_statement("/t", 7, 9, [("order", "DECIMAL(6,1)")])
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from tidegate_sink_spark.job.driver import Addition, CommitError, TableState
 from tidegate_sink_spark.job.durable import LOG_DIRECTORY
 from tidegate_sink_spark.job.files import local_path
 from tidegate_sink_spark.job.rows import condition, escaped, spark_errors, staged_rows
-from tidegate_sink_spark.job.table import COLUMNS, Shape
+from tidegate_sink_spark.job.table import FurtherColumns, Shape, columns_of
 
 _STAGED: Final = "tidegate_staged"
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\b[^/]*\.parquet$")
@@ -126,7 +126,7 @@ class ConnectTable(DeltaTable):
         """See :meth:`tidegate_sink_spark.job.driver.Table.append`."""
         with self._locked(), spark_errors("the commit failed"):
             addition.check_mark(self._state().mark)
-            rows = staged_rows(self._spark, addition)
+            rows = staged_rows(self._spark, addition, self._further)
             bounds = rows.selectExpr("min(ack_seq)", "max(ack_seq)").first()
             rows.coalesce(1).createOrReplaceTempView(_STAGED)
             conf = self._spark.conf
@@ -134,16 +134,18 @@ class ConnectTable(DeltaTable):
             conf.set("spark.databricks.delta.write.txnVersion", str(addition.through))
             conf.set("spark.databricks.delta.commitInfo.userMetadata", addition.metadata)
             try:
-                self._spark.sql(merge_statement(self._table, *bounds)).collect()
+                self._spark.sql(merge_statement(self._table, *bounds, self._further)).collect()
             finally:
                 conf.unset("spark.databricks.delta.write.txnAppId")
                 conf.unset("spark.databricks.delta.write.txnVersion")
                 conf.unset("spark.databricks.delta.commitInfo.userMetadata")
 
 
-def merge_statement(table: str, lo: int | None, hi: int | None) -> str:
+def merge_statement(
+    table: str, lo: int | None, hi: int | None, further: FurtherColumns = ()
+) -> str:
     """SQL that inserts the staged rows, *lo* to *hi* (None: there are none), that *table* has not."""
-    names = [name for name, _ in COLUMNS]
+    names = [f"`{name}`" for name, _ in columns_of(further)]
     within = "-1 AND -1" if lo is None else f"{lo} AND {hi}"  # files outside are not read
     return (
         f"MERGE INTO {quoted(table, False)} t USING {_STAGED} s ON t.ack_seq = s.ack_seq AND "
