@@ -1,63 +1,20 @@
 """A real full disk under the running gateway: it says so, refuses, and recovers by itself.
 
-The gateway runs in a mount namespace of its own with a small tmpfs as its data directory; the test
-fills and frees that file system through ``/proc/PID/root``. That needs the right to mount: root, or a
-kernel that lets users have namespaces (``unshare --user --map-root-user``).
+Its data directory is a small file system of its own (``small_disk``).
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
-from gateway_process import GatewayProcess
+from small_disk import SmallDiskGateway, need_mounts
 from wire import StompClient
 
-SIZE_MB = 192
 MB = 1 << 20
 BODY = b"x" * 8192
 WAIT_S = 60.0
-UNSHARE = ["unshare", "--mount"]
-if os.geteuid() != 0:
-    UNSHARE += ["--user", "--map-root-user"]
-
-
-class SmallDiskGateway(GatewayProcess):
-    """Its data directory is a tmpfs of *size_mb* in a mount namespace of its own."""
-
-    size_mb = SIZE_MB
-
-    def command(self) -> list[str]:
-        (self.directory / "data").mkdir(exist_ok=True)
-        script = 'mount -t tmpfs -o size=$1m tmpfs "$2" && shift 2 && exec "$@"'
-        data = str(self.directory / "data")
-        return [*UNSHARE, "sh", "-c", script, "sh", str(self.size_mb), data, *super().command()]
-
-    def free_bytes(self) -> int:
-        status = os.statvfs(self.disk)
-        return status.f_bavail * status.f_frsize
-
-    @property
-    def disk(self) -> Path:
-        """The data directory as the gateway sees it."""
-        return Path(f"/proc/{self.pid}/root{self.directory}/data")
-
-    def fill(self) -> None:
-        """Leave no room at all."""
-        with (self.disk / "filler").open("ab", buffering=0) as file:
-            block = bytes(1 << 20)
-            size = len(block)
-            while size:
-                try:
-                    file.write(block[:size])
-                except OSError:
-                    size //= 2
-
-    def free(self) -> None:
-        (self.disk / "filler").unlink()
 
 
 async def publish(client: StompClient, number: int) -> bool:
@@ -143,8 +100,7 @@ async def fill_and_recover(gateway: SmallDiskGateway, clients: list[StompClient]
 async def test_a_full_disk_refuses_tells_and_recovers(tmp_path: Path) -> None:
     policy = '[[destinations]]\nmatch = ">"\nprefetch_count = 1\n'
     small = '\n[store]\nplugin = "journal"\njournal_max_file_length = "4mb"\n'
-    if subprocess.run([*UNSHARE, "true"], check=False, capture_output=True).returncode != 0:
-        pytest.skip("this user may not make a mount namespace")  # .ci/run takes a skip as failure
+    need_mounts()
     gateway = SmallDiskGateway(tmp_path, extra=policy + small, broker='disk_free_limit = "1mb"')
     with gateway:
         await scenario(gateway)
@@ -195,8 +151,7 @@ async def test_what_is_to_stay_free_stays_free_with_sqlite(
     tmp_path: Path, store: str, size_mb: int
 ) -> None:
     """Its WAL took 28 of 40 MB; and then a checkpoint of the journaled store all of it, for 28 s."""
-    if subprocess.run([*UNSHARE, "true"], check=False, capture_output=True).returncode != 0:
-        pytest.skip("this user may not make a mount namespace")  # .ci/run takes a skip as failure
+    need_mounts()
     gateway = SmallDiskGateway(
         tmp_path,
         extra=f'[store]\nplugin = "{store}"\n',

@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import importlib
 import os
 import random
 import shutil
 import signal
 import time
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import deltalake
 import pytest
 from crash_crew import amount
 from gateway_process import GatewayProcess
 from sink_load import job_of
+from table_batches import table_batches
 from wire import StompClient
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(1800)]
@@ -56,17 +52,13 @@ class Load:
         self.consumed = 0
         self.sum_of_hashes = 0
 
-    async def _connected(self) -> StompClient:
-        """As soon as there is a gateway."""
-        while True:
-            try:
-                return await StompClient.connect(self._port)
-            except (OSError, EOFError):
-                await asyncio.sleep(0.05)
-
     async def produce(self) -> None:
         while self.confirmed < self._count:
-            client = await self._connected()
+            try:
+                client = await StompClient.connect(self._port)
+            except (OSError, EOFError):
+                await asyncio.sleep(0.05)
+                continue
             try:
                 while self.confirmed < self._count:
                     await self._send_some(client)
@@ -95,7 +87,11 @@ class Load:
         """Until each message was acknowledged, and the gateway has said that it has that on the disk."""
         seen: set[int] = set()
         while True:
-            client = await self._connected()
+            try:
+                client = await StompClient.connect(self._port)
+            except (OSError, EOFError):
+                await asyncio.sleep(0.05)
+                continue
             try:
                 client.send("SUBSCRIBE", destination=self._destination, id="1", ack="client")
                 received = 0
@@ -115,8 +111,9 @@ class Load:
                 client.close()
 
 
-async def kill_by_chance(gateway: GatewayProcess, loads: list[Load], chance: random.Random) -> None:
-    """Kill something each time when another share of the messages was consumed."""
+async def kill_by_chance(gateway: GatewayProcess, loads: list[Load], chance: random.Random) -> int:
+    """Kill something each time when another share of the messages was consumed; how often."""
+    kills = 0
     for turn in range(KILLS):
         at = (turn + chance.uniform(0.2, 0.8)) / KILLS * 0.95 * MESSAGES
         while min(load.consumed for load in loads) * QUEUES < at:
@@ -131,6 +128,8 @@ async def kill_by_chance(gateway: GatewayProcess, loads: list[Load], chance: ran
         else:
             gateway.kill()
             await asyncio.to_thread(gateway.start)
+        kills += 1
+    return kills
 
 
 async def run(gateway: GatewayProcess, chance: random.Random) -> list[Load]:
@@ -139,28 +138,9 @@ async def run(gateway: GatewayProcess, chance: random.Random) -> list[Load]:
         for load in loads:
             tasks.create_task(load.produce())
             tasks.create_task(load.consume())
-        tasks.create_task(kill_by_chance(gateway, loads, chance))
+        killing = tasks.create_task(kill_by_chance(gateway, loads, chance))
+    assert killing.result() == KILLS
     return loads
-
-
-def batches(table: Path, table_format: str) -> Iterator[Any]:
-    """The columns ``ack_seq`` and ``body``, read by what is neither Spark nor ours."""
-    columns = ["ack_seq", "body"]
-    if table_format == "delta":
-        yield from deltalake.DeltaTable(str(table)).to_pyarrow_dataset().to_batches(columns)
-        return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pyparsing's, while pyiceberg is imported
-        from pyiceberg.table import StaticTable
-    newest = max(
-        (table / "metadata").glob("v*.metadata.json"),
-        key=lambda path: int(path.name[1:].partition(".")[0]),
-    )
-    static = StaticTable.from_metadata(str(newest))
-    yield from static.scan(selected_fields=tuple(columns)).to_arrow_batch_reader()
-    pool: Any = importlib.import_module("pyiceberg.utils.concurrent").ExecutorFactory
-    pool.get_or_create().shutdown()  # its threads would outlive the test
-    pool._instance = None
 
 
 @pytest.mark.parametrize(
@@ -186,7 +166,7 @@ stop_timeout = "300s"
         loads = asyncio.run(run(gateway, random.Random(f"{engine} {table_format}")))
         assert gateway.stop(400) == 0, gateway.tail()
     rows, low, high, hashes = 0, 1, 0, 0
-    for batch in batches(table, table_format):
+    for batch in table_batches(table, table_format):
         numbers, bodies = batch.column("ack_seq").to_pylist(), batch.column("body").to_pylist()
         rows += len(numbers)
         low, high = min([low, *numbers]), max([high, *numbers])

@@ -106,14 +106,12 @@ async def test_rows_that_were_released_are_passed_over_also_in_that_moment() -> 
 
 
 async def test_a_request_that_the_store_refuses_otherwise_is_refused() -> None:
-    rows = Rows(small(2))
+    class Refusing(Rows):
+        async def acknowledged(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
+            raise RequestError("no")
 
-    async def refuse(*_: int) -> AcknowledgedPage:
-        raise RequestError("no")
-
-    rows.acknowledged = refuse
     with pytest.raises(RequestError):
-        await read(log_of(rows))
+        await read(log_of(Refusing(small(2))))
 
 
 async def test_a_damaged_row_is_left_out_and_no_other() -> None:
