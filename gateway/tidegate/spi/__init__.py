@@ -106,6 +106,7 @@ from tidegate.spi.messages import (
 from tidegate.spi.options import Kind, OptionInfo, option, option_info, parse_options, unknown_key
 from tidegate.spi.sink import (
     AcknowledgedReader,
+    CompactingSink,
     ServingSink,
     Sink,
     SinkCommit,
@@ -115,6 +116,7 @@ from tidegate.spi.sink import (
     SinkLag,
     SinkProblem,
     SinkState,
+    SinkUpkeep,
 )
 from tidegate.spi.storage.branches import (
     BRANCH_PART_BYTES_MAX,
@@ -232,6 +234,7 @@ __all__ = [
     "ClientPeer",
     "ClientRules",
     "CommandHost",
+    "CompactingSink",
     "ConfigError",
     "ConfiguredSink",
     "ConfiguredStore",
@@ -329,6 +332,7 @@ __all__ = [
     "SinkLag",
     "SinkProblem",
     "SinkState",
+    "SinkUpkeep",
     "SlowConsumer",
     "StoreCapabilities",
     "StoreClosedError",

@@ -140,6 +140,26 @@ class SinkProblem:
 
 
 @dataclass(frozen=True, slots=True)
+class SinkUpkeep:
+    """A turn of upkeep of a sink's target: fewer files for what it holds.
+
+    Attributes:
+        number: of the turn, from 1 since the start.
+        at: when it ended, in microseconds since the epoch.
+        seconds: how long it took.
+        files_removed, files_added: of the target; the first may stay on the disk for readers.
+        problem: why it failed, "" when it did not.
+    """
+
+    number: int
+    at: int
+    seconds: float = 0.0
+    files_removed: int = 0
+    files_added: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class SinkHealth:
     """How a sink is doing. What it does not know is None.
 
@@ -155,6 +175,7 @@ class SinkHealth:
         staged_files, staged_rows, staged_bytes: that wait between the log and the target.
         problems: the last ones, the newest first, those that are over included.
         is_late: it misses the goal that its options set for its lag.
+        upkeep: the last turn since the start; None before it.
     """
 
     state: SinkState
@@ -171,6 +192,7 @@ class SinkHealth:
     staged_bytes: int = 0
     problems: tuple[SinkProblem, ...] = ()
     is_late: bool = False
+    upkeep: SinkUpkeep | None = None
 
     @property
     def running(self) -> bool:
@@ -191,6 +213,19 @@ class Sink(Protocol):
 
     def health(self) -> SinkHealth:
         """How it is doing, from memory: called on the event loop, also every second."""
+        ...
+
+
+@runtime_checkable
+class CompactingSink(Protocol):
+    """What a sink is besides whose target wants upkeep, which somebody may ask for now."""
+
+    def compact(self) -> int:
+        """Begin a turn of upkeep as soon as may be. Returns at once.
+
+        Returns: the turn's number; :attr:`SinkHealth.upkeep` has it, or a later one, when it has ended.
+        Raises: RequestError.
+        """
         ...
 
 

@@ -113,7 +113,6 @@ class JobEngine:
             floor=staged.floor,
             niceness=options.niceness,
             spark_conf=dict(conf),
-            compact_interval=options.compact_interval,
             vacuum_retention=options.vacuum_retention,
             # The sink's directory is closed; a table elsewhere is for whom the operator says.
             umask=inherited_umask() if options.table else None,

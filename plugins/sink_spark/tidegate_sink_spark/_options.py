@@ -130,7 +130,8 @@ class SparkSinkOptions:
         minimum=1,
         maximum=7 * 86_400,
         zero="never",
-        help="Engine deltalake: time between compactions, which make a few files out of many small ones.",
+        help="Time between compactions, which make a few files out of many small ones, beside the commits; each differs"
+        " by up to a tenth.",
     )
     vacuum_retention: float = option(
         0.0,
@@ -138,8 +139,8 @@ class SparkSinkOptions:
         minimum=3600,
         maximum=365 * 86_400,
         zero="for ever",
-        help="Engine deltalake, with compact_interval: how long files are kept that are in the table no more, "
-        "for readers that began before; rounded to hours, at least one.",
+        help="With compact_interval, formats delta and iceberg: how long files and snapshots are kept that are in the"
+        " table no more, for readers that began before; rounded to hours, at least one.",
     )
     segment_rows: int = option(
         50_000, minimum=1, maximum=1_000_000, help="Rows after which a staged file is sealed."

@@ -128,3 +128,12 @@ class JobProcess:
                 log.debug("job pid=%d %s", self.pid, line)
                 if line.strip():
                     self._tail.append(line[:500])
+
+
+def last_words(tail: str, code: int, name: str) -> str:
+    """One line for a job that ended without saying why itself."""
+    ended = f"the {name} job ended with exit code {code}"
+    if code < 0:
+        return f"the {name} job was killed by {signal.Signals(-code).name}"
+    lines = [line.strip() for line in tail.splitlines() if line.strip()]
+    return f"{ended}: {lines[-1]}" if lines else ended

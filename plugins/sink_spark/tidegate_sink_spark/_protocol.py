@@ -33,7 +33,6 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         engine: ``spark`` or ``deltalake``.
-        compact_interval: seconds between two compactions, 0 for none.
         vacuum_retention: seconds for which files are kept that are in the table no more, 0 for ever.
         gateway_name, store_id: whose log this is.
         staging_directory: where the staged files are.
@@ -67,7 +66,6 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
     commit_rows: int = COMMIT_ROWS
     commit_bytes: int = COMMIT_BYTES
     engine: str = "spark"
-    compact_interval: float = 0.0
     vacuum_retention: float = 0.0
     umask: int | None = None
     format: str = "delta"
@@ -84,6 +82,8 @@ class Command(enum.Enum):
 
     COMMIT = "commit"  # commit what is staged now
     STOP = "stop"  # commit what is staged now, then end
+    COMPACT = "compact"  # keep the tables up, beside the commits
+    COMPACT_AND_VACUUM = "compact-and-vacuum"  # and delete what nobody needs
 
 
 class Mark(msgspec.Struct, frozen=True, tag="mark"):
@@ -139,7 +139,23 @@ class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
     mark: int
 
 
-Report: TypeAlias = Mark | Gap | Unreadable | Failed | Ready | Stopped
+class Kept(msgspec.Struct, frozen=True, tag="kept"):
+    """A turn of upkeep has ended.
+
+    Attributes:
+        seconds, files_removed, files_added: of all tables.
+        problem: "" when there was none.
+        table_files: that the main table consists of; None: not known.
+    """
+
+    seconds: float = 0.0
+    files_removed: int = 0
+    files_added: int = 0
+    problem: str = ""
+    table_files: int | None = None
+
+
+Report: TypeAlias = Mark | Gap | Unreadable | Failed | Ready | Stopped | Kept
 
 _config_decoder = msgspec.json.Decoder(JobConfig)
 _report_decoder = msgspec.json.Decoder[Report](Report)

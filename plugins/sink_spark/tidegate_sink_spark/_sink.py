@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import time
 from pathlib import Path
 from typing import Final
 
 from tidegate.spi import (
     AcknowledgedReader,
-    ConfigError,
+    RequestError,
     SinkContext,
     SinkHealth,
     SinkState,
@@ -20,19 +19,21 @@ from tidegate.spi import (
 from tidegate_sink_spark._engine import Engine, EngineError, EngineJob, StagedLog
 from tidegate_sink_spark._history import History
 from tidegate_sink_spark._options import SparkSinkOptions
-from tidegate_sink_spark._protocol import Command, Failed, Gap, Mark, Ready, Unreadable
+from tidegate_sink_spark._process import last_words
+from tidegate_sink_spark._protocol import Command, Failed, Gap, Kept, Mark, Ready, Unreadable
 from tidegate_sink_spark._remedies import with_remedy
-from tidegate_sink_spark._target import further_of, identity
+from tidegate_sink_spark._target import claim, disclaim, further_of
 from tidegate_sink_spark.cluster.place import as_file_name, staging_directory
 from tidegate_sink_spark.commits.committer import Committer
 from tidegate_sink_spark.commits.lag import LagWatch
 from tidegate_sink_spark.commits.pace import Pace
 from tidegate_sink_spark.job.table import dead_letters_of
 from tidegate_sink_spark.staging import arrow
-from tidegate_sink_spark.staging.files import list_staged
 from tidegate_sink_spark.staging.selection import Selection
 from tidegate_sink_spark.staging.staging import Staging, StagingLimits
-from tidegate_sink_spark.staging.storage import Amount
+from tidegate_sink_spark.staging.storage import Amount, warn_of_other_logs
+from tidegate_sink_spark.upkeep.keeper import Keeper
+from tidegate_sink_spark.upkeep.schedule import Schedule
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +43,6 @@ RESTART_DELAY_MAX: Final = 60.0
 #: in 8 to 21 s and a commit of the largest size took 7 s.
 SILENCE_MAX: Final = 300.0
 LOOK_INTERVAL: Final = 300.0
-
-
-#: Tables of the sinks that run in this process (:func:`identity`), and whose they are.
-_RUNNING: Final[dict[str, str]] = {}
 
 
 class SparkSink:
@@ -70,13 +67,13 @@ class SparkSink:
         self._reader: AcknowledgedReader | None = None
         self._staging: Staging | None = None
         self._committer: Committer | None = None
+        self._keeper: Keeper | None = None
         self._moved = False  # the job has committed since it said last that it is ready
         self._staging_task: asyncio.Task[None] | None = None
         self._commit_task: asyncio.Task[None] | None = None
         self._job_task: asyncio.Task[None] | None = None
         self._job: EngineJob | None = None
         self._stopping = False
-        self._claimed: set[str] = set()  # keys of _RUNNING
         self._mark = 0
         self._mark_known = False
         self._job_problem = ""
@@ -96,7 +93,7 @@ class SparkSink:
         """
         options = self._options
         await self._engine.prepare()
-        self._claim()
+        claim(self._context.name, self._tables())
         self._reader = reader
         self._staging = Staging(
             reader,
@@ -119,12 +116,17 @@ class SparkSink:
         try:
             await self._staging.recover(0)
         except BaseException:
-            self._disclaim()
+            disclaim(self._context.name)
             await self._staging.close()
             raise
-        await asyncio.to_thread(_warn_of_other_logs, self._staging_directory(reader))
+        await asyncio.to_thread(warn_of_other_logs, self._staging_directory(reader))
         self._staging_task = asyncio.create_task(self._staging.run())
-        self._committer = self._new_committer(self._staging)
+        self._keeper = Keeper(
+            Schedule(options.compact_interval, now=asyncio.get_running_loop().time()),
+            on_change=self._wake_committer,
+            on_problem=self._history.add_problem,
+        )
+        self._committer = self._new_committer(self._staging, self._keeper)
         self._commit_task = asyncio.create_task(self._committer.run())
         self._job_task = asyncio.create_task(self._keep_job_running())
 
@@ -148,8 +150,10 @@ class SparkSink:
             await _cancel(self._staging_task)
             await _cancel(self._job_task)
             await _cancel(self._commit_task)
+            if self._keeper is not None:
+                self._keeper.close()
             await self._staging.close()
-            self._disclaim()
+            disclaim(self._context.name)
 
     def health(self) -> SinkHealth:
         """See :meth:`tidegate.spi.Sink.health`."""
@@ -158,12 +162,14 @@ class SparkSink:
         tasks = (self._staging_task, self._commit_task, self._job_task)
         problems += [f"a bug: {task.exception()!r}" for task in tasks if task and _failed(task)]
         problem = "; ".join(problem for problem in problems if problem)
+        upkeep = self._keeper.last if self._keeper else None
         amount = staging.amount if staging else Amount()
         return SinkHealth(
             state=self._state(problem),
             mark=self._mark,
             staged=max(staging.position, self._mark) if staging else 0,
-            problem=problem,
+            # (Rows go on when only upkeep fails: that is no state.)
+            problem=problem or (upkeep.problem if upkeep else ""),
             target=self._engine.table,
             rows_per_second=self._history.rows_per_second,
             last_commit=self._history.last_commit,
@@ -174,7 +180,14 @@ class SparkSink:
             staged_bytes=amount.size_bytes,
             problems=self._history.problems,
             is_late=self._committer is not None and self._committer.is_late,
+            upkeep=upkeep,
         )
+
+    def compact(self) -> int:
+        """See :meth:`tidegate.spi.CompactingSink.compact`."""
+        if self._keeper is None or self._stopping or self._log_problem:
+            raise RequestError(self._log_problem or "the sink does not run")
+        return self._keeper.ask()
 
     def _state(self, problem: str) -> SinkState:
         tasks = (self._staging_task, self._commit_task, self._job_task)
@@ -207,27 +220,6 @@ class SparkSink:
             # The reports it left in the pipe are handled by its task; a job that died is replaced.
             await asyncio.wait([self._job_task], timeout=0.1)
 
-    def _claim(self) -> None:
-        """Two sinks into one table would share its mark, and each leave out the other's rows.
-
-        Raises: ConfigError.
-        """
-        for key, table in self._tables():
-            one = identity(table)
-            other = _RUNNING.setdefault(one, self._context.name)
-            if other != self._context.name:
-                self._disclaim()
-                raise ConfigError(
-                    f"{table!r} is a table (or the dead-letter table) of the sink {other!r} already; "
-                    "give this one a table of its own",
-                    key=key,
-                )
-            self._claimed.add(one)
-
-    def _disclaim(self) -> None:
-        while self._claimed:
-            del _RUNNING[self._claimed.pop()]
-
     def _tables(self) -> list[tuple[str, str]]:
         """(key of the configuration, table) of each."""
         main, further = self._engine.table, self._engine.further_tables.items()
@@ -242,7 +234,7 @@ class SparkSink:
         return directory / as_file_name(reader.store_id)  # a store id is opaque
 
     # ----------------------------------------------------------------------------------- the job
-    def _new_committer(self, staging: Staging) -> Committer:
+    def _new_committer(self, staging: Staging, keeper: Keeper) -> Committer:
         options, context = self._options, self._context
         return Committer(
             staging,
@@ -255,6 +247,7 @@ class SparkSink:
             LagWatch(context.name, options.lag_goal, context.announce_lag),
             idle=options.driver_idle,
             cause=lambda: self._log_problem or staging.problem or self._job_problem,
+            is_kept=lambda: keeper.is_wanted,
         )
 
     def _wake_committer(self) -> None:
@@ -278,7 +271,7 @@ class SparkSink:
                     await committer.until_work()
                     delay = self._restart_delay
                     continue
-                self._report_job(self._job_problem or _last_words("", code, self._engine.name))
+                self._report_job(self._job_problem or last_words("", code, self._engine.name))
             if self._mark > before:
                 delay = self._restart_delay
             committer.is_asleep = False
@@ -303,17 +296,19 @@ class SparkSink:
                 log.warning("job pid=%d ended code=%d", job.pid, code)
                 log.debug("job pid=%d stderr:\n%s", job.pid, job.tail)
                 if not self._job_problem:
-                    self._report_job(_last_words(job.tail, code, self._engine.name))
+                    self._report_job(last_words(job.tail, code, self._engine.name))
             return code
         finally:
             self._job = None
-            if self._committer is not None:
+            if self._committer is not None and self._keeper is not None:
                 self._committer.gone()
+                self._keeper.gone()
             await job.end()
 
     async def _follow(self, job: EngineJob, staging: Staging) -> None:
         """Handle the job's reports until it ends. Raises: OSError when it hangs."""
         assert self._committer is not None
+        assert self._keeper is not None
         while True:
             has_work = self._committer.is_busy
             try:
@@ -331,6 +326,7 @@ class SparkSink:
             if isinstance(report, Ready):
                 self._committer.ready(job, moved=self._moved)
                 self._moved = False
+                self._keeper.ready(job)
 
     async def _handle(self, report: object) -> None:
         match report:
@@ -343,6 +339,11 @@ class SparkSink:
                 await self._restage()
             case Failed():
                 self._report_job(report.problem)
+            case Kept():
+                assert self._keeper is not None
+                self._keeper.kept(report)
+                if report.table_files is not None:
+                    self._table_files = report.table_files
             case _:
                 log.debug("job report=%r", report)
 
@@ -372,6 +373,8 @@ class SparkSink:
         self._table_files, self._dead_rows = report.table_files, report.dead_rows
         if report.rows or report.dead:
             self._moved = True
+            if self._keeper is not None:
+                self._keeper.committed()
             self._history.add_commit(report)
             log.info(
                 "commit mark=%d version=%d rows=%d dead=%d files=%d seconds=%.3f",
@@ -466,32 +469,6 @@ async def _cancel(task: asyncio.Task[None] | None) -> None:
     for failure in await asyncio.gather(task, return_exceptions=True):
         if isinstance(failure, Exception):
             log.error("task failed", exc_info=failure)
-
-
-def _warn_of_other_logs(directory: Path) -> None:
-    """Tell of files staged from a store that is gone: rows that nothing carries any further.
-
-    The store was replaced before the table had all of the old one's log. The files are left for
-    the operator, who alone knows whether that was meant.
-    """
-    for other in sorted(directory.parent.iterdir()):
-        files = list_staged(other) if other != directory and other.is_dir() else []
-        if files:
-            log.warning(
-                "staging directory=%s files=%d: they come from another store and are not carried "
-                "into the table; append or delete them by hand",
-                other,
-                len(files),
-            )
-
-
-def _last_words(tail: str, code: int, name: str) -> str:
-    """One line for a job that ended without saying why itself."""
-    ended = f"the {name} job ended with exit code {code}"
-    if code < 0:
-        return f"the {name} job was killed by {signal.Signals(-code).name}"
-    lines = [line.strip() for line in tail.splitlines() if line.strip()]
-    return f"{ended}: {lines[-1]}" if lines else ended
 
 
 def _failed(task: asyncio.Task[None]) -> bool:

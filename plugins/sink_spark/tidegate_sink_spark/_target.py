@@ -11,7 +11,7 @@ import functools
 import os
 import re
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -132,6 +132,47 @@ def find_target(options: SparkSinkOptions, default: Path) -> Target:
             key="table",
         )
     return Target(table, False, needed.conf if needed else {})
+
+
+#: Tables of the sinks that run in this process (:func:`identity`), and whose they are.
+_RUNNING: Final[dict[str, str]] = {}
+
+
+def claim(name: str, tables: Sequence[tuple[str, str]]) -> None:
+    """Take *tables* (key of the configuration, table) for the sink *name* alone, as long as it runs.
+
+    Two sinks into one table would share its mark, and each leave out the other's rows; and of two tables one in
+    the other, the outer one's upkeep would take the inner one's files for its own.
+    Raises: ConfigError; then none of them is taken.
+    """
+    for key, table in tables:
+        one = identity(table)
+        other = _RUNNING.setdefault(one, name)
+        nested = _nested(one, [*_RUNNING, *(identity(named) for _, named in tables)])
+        if other != name or nested:
+            disclaim(name)
+            raise ConfigError(
+                f"{table!r} is a table (or the dead-letter table) of the sink {other!r} already; "
+                "give this one a table of its own"
+                if other != name
+                else f"{table!r} and {nested!r} are one in the other; put them side by side",
+                key=key,
+            )
+
+
+def disclaim(name: str) -> None:
+    """Give back all tables of the sink *name*."""
+    for table in [table for table, owner in _RUNNING.items() if owner == name]:
+        del _RUNNING[table]
+
+
+def _nested(table: str, others: Iterable[str]) -> str:
+    """Which of *others* is a directory above or below that of *table*, "" when none is."""
+    own = table.rstrip("/") + "/"
+    named = (other.rstrip("/") + "/" for other in others)
+    return next(
+        (o[:-1] for o in named if o != own and (own.startswith(o) or o.startswith(own))), ""
+    )
 
 
 def find_routes(options: SparkSinkOptions, main: Target) -> dict[str, Target]:

@@ -49,6 +49,7 @@ class SparkSinkFactory:
         jars.check_choice(options.jars, options.maven_repository)
         if options.segment_size > options.staging_max:
             raise ConfigError("is larger than staging_max", key="segment_size")
+        _check_upkeep(options)
         if options.driver_idle and options.job == "submitted":
             raise ConfigError(
                 "has no effect with job 'submitted', which the gateway neither starts nor ends; remove it",
@@ -71,13 +72,6 @@ class SparkSinkFactory:
                 "engine 'deltalake', which starts no Spark; remove it, or take engine 'spark'",
             )
             return SparkSink(context, options, DeltaRsEngine(context, options))
-        for key in ("compact_interval", "vacuum_retention"):
-            if getattr(options, key):
-                raise ConfigError(
-                    "has effect with engine 'deltalake' alone; remove it, and run OPTIMIZE and VACUUM "
-                    "in a session of your own",
-                    key=key,
-                )
         if options.format == "parquet":
             _check_without_java(
                 options,
@@ -89,6 +83,28 @@ class SparkSinkFactory:
             return SparkSink(context, options, ConnectEngine(context, options))
         engine = SubmittedEngine if options.job == "submitted" else SparkEngine
         return SparkSink(context, options, engine(context, options))
+
+
+def _check_upkeep(options: SparkSinkOptions) -> None:
+    """Refuse upkeep that cannot be. Raises: ConfigError."""
+    for key in ("compact_interval", "vacuum_retention"):
+        if getattr(options, key) and options.engine == "spark" and options.connect:
+            raise ConfigError(
+                "has no effect with `connect`: run OPTIMIZE and VACUUM on the server; remove it",
+                key=key,
+            )
+    if not options.vacuum_retention:
+        return
+    if not options.compact_interval:
+        raise ConfigError(
+            "has no effect without compact_interval, which makes files that are in the table no more",
+            key="vacuum_retention",
+        )
+    if options.format == "parquet":
+        raise ConfigError(
+            "has no effect with format 'parquet', of which readers see files and no versions; remove it",
+            key="vacuum_retention",
+        )
 
 
 def _check_without_java(options: SparkSinkOptions, choice: str) -> None:

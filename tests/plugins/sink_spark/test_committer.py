@@ -51,7 +51,9 @@ class Bench:
             LagWatch("lake", lag_goal, lambda lag: self.late.append(lag.cause)),
             idle=idle,
             cause=lambda: "",
+            is_kept=lambda: self.is_kept,
         )
+        self.is_kept = False
         self.now = 0.0
 
     def ready(self, *, moved: bool) -> None:
@@ -145,6 +147,25 @@ def test_a_job_is_let_go_when_nothing_came_for_long_and_comes_back_with_a_row() 
         assert not bench.committer._work.is_set()
         bench.staging.waiting = Waiting(bench.now + 111, 0, 1, 0)
         bench.turn(111.0)
+        assert bench.committer._work.is_set()
+
+    run(test, idle=60.0)
+
+
+def test_a_job_that_has_upkeep_to_do_is_not_let_go_and_one_that_sleeps_is_started() -> None:
+    def test(bench: Bench) -> None:
+        bench.ready(moved=True)
+        bench.is_kept = True
+        bench.turn(100.0)
+        bench.is_kept = False
+        assert bench.turn(130.0) == pytest.approx(30.0)  # since it was done
+        bench.turn(160.0)
+        assert bench.job.told == [Command.STOP]
+        bench.committer.gone()
+        bench.turn(161.0)
+        assert not bench.committer._work.is_set()
+        bench.is_kept = True
+        bench.turn(162.0)
         assert bench.committer._work.is_set()
 
     run(test, idle=60.0)

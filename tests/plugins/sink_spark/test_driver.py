@@ -267,6 +267,17 @@ def test_without_an_interval_it_looks_when_it_is_told_and_says_when_it_is_ready(
     assert told == [*[Mark, Ready] * 3, Mark, Stopped]
 
 
+def test_upkeep_is_begun_beside_the_rounds_and_is_none(bench: Bench) -> None:
+    turns: list[bool] = []
+    bench.driver._keep_up = turns.append
+    commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+    for command in (Command.COMPACT, Command.COMPACT_AND_VACUUM, Command.STOP):
+        commands.put(command)
+    assert bench.driver.run(commands)
+    assert turns == [False, True]
+    assert [type(report) for report in bench.reports] == [Mark, Ready, Stopped]
+
+
 def test_nothing_staged_is_no_commit(bench: Bench) -> None:
     commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
     for command in (Command.COMMIT, Command.COMMIT, Command.STOP):

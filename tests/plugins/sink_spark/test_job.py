@@ -24,7 +24,7 @@ import pytest
 from tidegate.spi import SinkContext
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._process import JobProcess
-from tidegate_sink_spark._protocol import Command, Gap, JobConfig, Mark, Ready, Report
+from tidegate_sink_spark._protocol import Command, Gap, JobConfig, Kept, Mark, Ready, Report
 from tidegate_sink_spark._sink import SparkSink
 from tidegate_sink_spark._spark_engine import SparkEngine
 from tidegate_sink_spark.job import run
@@ -79,6 +79,7 @@ class Jobs:
             commit_interval=3600.0,
             floor=0,
             niceness=0,
+            vacuum_retention=3600.0,
             spark_conf=self.spark.conf(work, self.format)
             | {"spark.hadoop.fs.s3a.secret.key": SECRET},
             format=self.format,
@@ -123,7 +124,7 @@ def proved(name, kind):
 COLD_DELTA = (
     PROVED
     + """
-import json, sys
+import json, os, sys
 from pathlib import Path
 from tidegate_sink_spark import create_session
 from tidegate_sink_spark._options import SparkSinkOptions
@@ -131,6 +132,7 @@ from tidegate_sink_spark.job.delta import DeltaTable
 from tidegate_sink_spark.job.table import Shape
 from tidegate_sink_spark.job.driver import Addition
 from tidegate_sink_spark.job.routed import RoutedTable
+from tidegate_sink_spark.upkeep.delta import DeltaUpkeep
 conf, path, app_id, staged = json.loads(sys.argv[1]), *sys.argv[2:5]
 spark = create_session("reader-test", SparkSinkOptions(table=path, spark_conf=conf))
 def facts():
@@ -145,7 +147,11 @@ history = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").where("userMetadata IS N
     "version").collect()
 row = table.where("ack_seq = 7").selectExpr(
     "*", "date_format(acked_at, \\"yyyy-MM-dd'T'HH:mm:ss.SSSSSS\\") AS acked_text").first().asDict()
-spark.sql(f"OPTIMIZE delta.`{path}`").collect()
+left, young = Path(path) / "left-by-a-kill.parquet", Path(path) / "of-a-commit.parquet"
+for made in (left, young):
+    made.write_bytes(b"PAR1")
+os.utime(left, (0, 0))
+turn = DeltaUpkeep(spark, DeltaTable(spark, path, Shape("clustered"), app_id), retention=3600.0).turn(vacuums=True)
 def routed():
     names = [f"{path} main", f"{path} eu"]
     main, eu = [DeltaTable(spark, name, Shape("clustered"), app_id) for name in names]
@@ -157,6 +163,7 @@ spark.range(5).write.format("delta").save(path + " of its own")
 print(json.dumps({
     "own": [spark.read.format("delta").load(path + " of its own").count(),
             spark.sparkContext.appName, routed()],
+    "upkeep": [turn.removed, turn.added, left.exists(), young.exists()],
     "cold": cold, "optimized": facts(), "proved": [proved_cold, proved(path, "delta")],
     "row": {**{key: str(value) for key, value in row.items()}, "body": row["body"].decode()},
     "clustering": list(detail["clusteringColumns"]),
@@ -172,11 +179,12 @@ spark.stop()
 COLD_ICEBERG = (
     PROVED
     + """
-import json, sys
+import json, os, sys
 from pathlib import Path
 from tidegate_sink_spark import create_session
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark.job import table as columns
+from tidegate_sink_spark.upkeep import iceberg as upkeep
 from tidegate_sink_spark.job.driver import Addition, MarkMovedError
 from tidegate_sink_spark.job.iceberg import IcebergTable
 from tidegate_sink_spark.job.table import Shape
@@ -198,11 +206,16 @@ table = IcebergTable(spark, path, Shape("clustered"), app_id)._table
 last_commit = json.loads(table.currentSnapshot().summary()["tidegate.commit"])
 row = spark.read.format("iceberg").load(path).where("ack_seq = 7").selectExpr(
     "*", "date_format(acked_at, \\"yyyy-MM-dd'T'HH:mm:ss.SSSSSS\\") AS acked_text").first().asDict()
-jvm = spark._jvm
-jvm.org.apache.iceberg.spark.actions.SparkActions.get(spark._jsparkSession).rewriteDataFiles(
-    table).option("rewrite-all", "true").execute()
+left, young = Path(path) / "data" / "left-by-a-kill.parquet", Path(path) / "data" / "of-a-commit.parquet"
+for made in (left, young):
+    made.write_bytes(b"PAR1")
+os.utime(left, (0, 0))
+keep = upkeep.IcebergUpkeep(spark, IcebergTable(spark, path, Shape("clustered"), app_id), retention=3600.0)
+turn = keep.turn(vacuums=True)
+gone = [left.exists(), young.exists()]
+upkeep._before = lambda seconds: 2**62  # an hour and a day later
+keep.turn(vacuums=True)
 table.refresh()
-table.expireSnapshots().expireOlderThan(2**62).retainLast(1).commit()
 optimized, proved_optimized = facts(), proved(path, "iceberg")
 snapshots = len(list(table.snapshots()))
 def by_name(name):
@@ -236,6 +249,7 @@ def evolved():
 print(json.dumps({
     "evolved": evolved(),
     "own": [by_name("files.sales.acknowledged"), by_name("lake.sales.acknowledged"), routed()],
+    "upkeep": [turn.removed, turn.added, *gone],
     "cold": cold, "optimized": optimized, "snapshots": snapshots,
     "proved": [proved_cold, proved_optimized],
     "row": {**{key: str(value) for key, value in row.items()}, "body": row["body"].decode()},
@@ -266,6 +280,7 @@ class Facts:
     after_gap: Any = None
     second_start: Report | None = None
     end: Any = None
+    kept: list[Kept] = field(default_factory=list)
     exit_codes: list[int] = field(default_factory=list)
     cold: dict[str, Any] = field(default_factory=dict)
     command_lines: list[bytes] = field(default_factory=list)
@@ -305,7 +320,7 @@ async def withhold_and_fill(jobs: Jobs, job: JobProcess, facts: Facts) -> None:
     facts.after_gap = jobs.contents()
 
 
-async def race(jobs: Jobs, both: list[JobProcess]) -> None:
+async def race(jobs: Jobs, both: list[JobProcess], facts: Facts) -> None:
     """Both commit at the same time. What the second one finds staged overlaps with what the first
     one finds, without being equal, so that their transactions have different versions."""
     mark = 3_000
@@ -318,7 +333,12 @@ async def race(jobs: Jobs, both: list[JobProcess]) -> None:
         mark += 700
         for job in both:
             job.send(Command.COMMIT)
-        await asyncio.gather(*(until_mark(job, mark) for job in both))
+        for reports in await asyncio.gather(*(until_mark(job, mark) for job in both)):
+            facts.kept += [report for report in reports if isinstance(report, Kept)]
+    async with asyncio.timeout(240):
+        while not facts.kept:
+            report = await both[0].next_report()
+            facts.kept += [report] if isinstance(report, Kept) else []
 
 
 def read_cold(jobs: Jobs, *further: Path) -> dict[str, Any]:
@@ -398,7 +418,8 @@ def whole_scenario(jobs: Jobs) -> Facts:
                 facts.second_start = await both[1].next_report()
                 both[1].send(Command.COMMIT)
             await until_mark_or_is(both[1], facts.second_start, 3_000)
-            await race(jobs, both)
+            both[0].send(Command.COMPACT_AND_VACUUM)  # it is at it while both commit
+            await race(jobs, both, facts)
             for job in both:
                 job.send(Command.STOP)
             facts.exit_codes += await asyncio.gather(*(job.wait() for job in both))
@@ -469,6 +490,24 @@ def test_the_mark_survives_compaction_and_the_end_of_its_snapshot(facts: Facts) 
     assert facts.cold.get("snapshots", 1) == 1
 
 
+@pytest.mark.long
+def test_upkeep_beside_the_commits_of_two_jobs_makes_few_files_of_many(facts: Facts) -> None:
+    """What came before it is one file; what both jobs committed meanwhile is there, once."""
+    (kept,) = facts.kept
+    assert kept.problem == ""
+    assert kept.files_removed > 20
+    assert kept.files_added == 1
+    assert facts.end.is_exact
+
+
+@pytest.mark.long
+def test_upkeep_deletes_what_kills_left_and_nothing_young(facts: Facts) -> None:
+    removed, added, left, young = facts.cold["upkeep"]
+    assert removed > added == 1
+    assert (left, young) == (False, True)
+
+
+@pytest.mark.long
 def test_spark_proves_the_table_and_its_contents_before_and_after_a_compaction(
     facts: Facts,
 ) -> None:

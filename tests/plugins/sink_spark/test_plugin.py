@@ -6,6 +6,7 @@ import re
 import tomllib
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pluggy
 import pytest
@@ -140,4 +141,28 @@ def test_options_of_java_are_refused_where_there_is_none(
     options = dataclasses.replace(SparkSinkOptions(format="parquet"), **{key: value})
     with pytest.raises(ConfigError, match="has no effect with format 'parquet'") as caught:
         factory().create(SinkContext("lake", "gw", tmp_path), options)
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "problem"),
+    [
+        ({"vacuum_retention": 7200.0}, "vacuum_retention", "without compact_interval"),
+        (
+            {"compact_interval": 600.0, "vacuum_retention": 7200.0, "format": "parquet"},
+            "vacuum_retention",
+            "with format 'parquet'",
+        ),
+        (
+            {"compact_interval": 600.0, "connect": "sc://spark:15002"},
+            "compact_interval",
+            "run OPTIMIZE and VACUUM on the server",
+        ),
+    ],
+)
+def test_upkeep_that_cannot_be_is_an_error(
+    tmp_path: Path, options: dict[str, Any], key: str, problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=problem) as caught:
+        factory().create(SinkContext("lake", "gw", tmp_path), SparkSinkOptions(**options))
     assert caught.value.key == key

@@ -1,5 +1,6 @@
 """A job that somebody else starts: the exchange through files, the file for spark-submit, and a real cluster."""
 
+import asyncio
 import contextlib
 import os
 import queue
@@ -23,7 +24,7 @@ from tidegate_sink_spark._protocol import Command, Failed, JobConfig, Mark, Stop
 from tidegate_sink_spark._sink import SparkSink
 from tidegate_sink_spark.cluster import job
 from tidegate_sink_spark.cluster.bundle import write_bundle, write_properties
-from tidegate_sink_spark.cluster.engine import SubmittedEngine, exchange_directory
+from tidegate_sink_spark.cluster.engine import SubmittedEngine, SubmittedJob, exchange_directory
 from tidegate_sink_spark.cluster.exchange import (
     ANSWER_NAME,
     TASK_NAME,
@@ -307,6 +308,19 @@ def test_an_answer_says_what_is_new_by_numbers(tmp_path: Path) -> None:
     assert read(tmp_path / TASK_NAME, Task) is None
 
 
+async def test_each_command_is_a_number_that_grows(tmp_path: Path) -> None:
+    made = SubmittedJob(tmp_path, tmp_path, "s", 60.0)
+    for command in (Command.COMMIT, Command.COMPACT, Command.COMPACT_AND_VACUUM, Command.STOP):
+        made.send(command)
+    for _ in range(1000):
+        if (found := read(tmp_path / WISH_NAME, Wish)) == Wish("s", 2, 2, 1):
+            break
+        await asyncio.sleep(0.01)
+    await made.end()
+    assert found == Wish("s", 2, 2, 1)
+    assert read(tmp_path / WISH_NAME, Wish) == found
+
+
 def test_a_job_follows_the_sinks_wishes_until_another_session_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +344,13 @@ def test_a_job_follows_the_sinks_wishes_until_another_session_begins(
     write(tmp_path / WISH_NAME, Wish("another", 5))
     write(tmp_path / WISH_NAME, Wish("one", 1))
     assert commands.get(timeout=60) is Command.COMMIT
+    write(tmp_path / WISH_NAME, Wish("one", 1, compacts=1))
+    assert commands.get(timeout=60) is Command.COMPACT
+    write(tmp_path / WISH_NAME, Wish("one", 2, compacts=2, vacuums=1))
+    assert [commands.get(timeout=60) for _ in range(2)] == [
+        Command.COMMIT,
+        Command.COMPACT_AND_VACUUM,
+    ]
     desk.report(Failed("told"))
     desk.report(Stopped(1))
     answer = read(tmp_path / ANSWER_NAME, Answer)

@@ -13,6 +13,8 @@ from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._target import (
     Target,
     check_classes,
+    claim,
+    disclaim,
     find_routes,
     find_target,
     further_of,
@@ -286,3 +288,24 @@ def test_columns_that_cannot_be_are_errors_at_start(
     with pytest.raises(ConfigError, match=text) as caught:
         further_of(SparkSinkOptions(**options))
     assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("/lake/t", "/lake/t/eu"), ("/lake/t/eu", "/lake/t"), ("s3a://b/t", "s3a://b/t/eu")],
+)
+def test_tables_that_are_one_in_the_other_are_refused(one: str, other: str) -> None:
+    """The upkeep of the outer one would take the inner one's files for its own."""
+    with pytest.raises(ConfigError, match="one in the other"):
+        claim("lake", [("table", one), ("tables.eu", other)])
+    claim("lake", [("table", one)])
+    try:
+        with pytest.raises(ConfigError, match="one in the other") as caught:
+            claim("sea", [("table", other)])
+        assert caught.value.key == "table"
+        claim("sea", [("table", f"{one} of the sea")])
+        disclaim("sea")
+    finally:
+        disclaim("lake")
+    claim("sea", [("table", other)])
+    disclaim("sea")

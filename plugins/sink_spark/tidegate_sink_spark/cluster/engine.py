@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import threading
 import uuid
 from collections import deque
 from collections.abc import Sequence
@@ -97,7 +98,8 @@ class SubmittedJob:
         self._seen = 0
         self._beat = 0
         self._heard_at = asyncio.get_running_loop().time()
-        self._wishes = 0
+        self._wished = Wish(session, 0)
+        self._writing = threading.Lock()
         self._wish: asyncio.Task[None] | None = None
         self._mark = 0
         self._draining = False
@@ -106,17 +108,24 @@ class SubmittedJob:
     def send(self, command: Command) -> None:
         """See EngineJob. A job that is told to stop goes on: it is the sink that leaves it."""
         self._draining = self._draining or command is Command.STOP
-        self._wishes += 1
+        wish = self._wished
+        self._wished = Wish(
+            self._session,
+            wish.number + (command in (Command.COMMIT, Command.STOP)),
+            wish.compacts + (command in (Command.COMPACT, Command.COMPACT_AND_VACUUM)),
+            wish.vacuums + (command is Command.COMPACT_AND_VACUUM),
+        )
+        self._wish = asyncio.ensure_future(asyncio.to_thread(self._write_wish))
+        self._wish.add_done_callback(_retrieve)  # without it the job commits at its next interval
+
+    def _write_wish(self) -> None:
         umask = inherited_umask()
-        self._wish = asyncio.ensure_future(
-            asyncio.to_thread(
-                write,
+        with self._writing:  # the last one to write writes the newest
+            write(
                 self._exchange / WISH_NAME,
-                Wish(self._session, self._wishes),
+                self._wished,
                 mode=None if umask is None else 0o666 & ~umask,
             )
-        )
-        self._wish.add_done_callback(_retrieve)  # without it the job commits at its next interval
 
     async def next_report(self) -> Report | None:
         """See EngineJob. None: all that was staged is in the table, after a stop; or :meth:`end`."""

@@ -3,7 +3,7 @@
 Each file is replaced as a whole, and says by numbers what is newer: no clock is compared, and no file's time.
 
 * ``task.json``, the sink's: what the job is to do, and a session that is new with each start of the sink;
-* ``wish.json``, the sink's: a number that grows when it wants a commit now;
+* ``wish.json``, the sink's: numbers that grow when it wants a commit, or upkeep, now;
 * ``answer.json``, the job's: its name, the session it works for, a beat that goes on while it lives, and its
   last reports with the number of the last one.
 
@@ -39,10 +39,16 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """The sink wants a commit now. Attributes: session, number (grows)."""
+    """The sink wants a commit, or upkeep, now.
+
+    Attributes: session; number (grows with each commit that is wanted); compacts, vacuums (the same, with turns of
+    upkeep, and those of them that vacuum).
+    """
 
     session: str
     number: int
+    compacts: int = 0
+    vacuums: int = 0
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -80,7 +80,7 @@ class Desk:
 
     def follow(self, session: str, commands: queue.SimpleQueue[Command]) -> None:
         """Pass on what the sink wants until another session begins; then stop."""
-        number = 0
+        last = Wish(session, 0)
         while True:
             try:
                 task = self.task()
@@ -91,9 +91,14 @@ class Desk:
             if task is not None and task.session != session:
                 commands.put(Command.STOP)
                 return
-            if wish is not None and wish.session == session and wish.number > number:
-                number = wish.number
-                commands.put(Command.COMMIT)
+            if wish is not None and wish.session == session:
+                if wish.number > last.number:
+                    commands.put(Command.COMMIT)
+                if wish.vacuums > last.vacuums:
+                    commands.put(Command.COMPACT_AND_VACUUM)
+                elif wish.compacts > last.compacts:
+                    commands.put(Command.COMPACT)
+                last = wish
             self.beat()
             time.sleep(POLL)
 

@@ -31,13 +31,19 @@ class Committer:
         *,
         idle: float,
         cause: Callable[[], str],
+        is_kept: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Args: idle: seconds without rows after which the job is let go; 0: never. cause: of a lag."""
+        """Args:
+        idle: seconds without rows after which the job is let go; 0: never.
+        cause: of a lag.
+        is_kept: the job has, or is to have, something else to do; :meth:`changed` says that this has changed.
+        """
         self._staging = staging
         self._pace = pace
         self._watch = watch
         self._idle = idle
         self._cause = cause
+        self._is_kept = is_kept
         self._job: EngineJob | None = None
         self._is_ready = False
         self._idle_since = 0.0
@@ -95,7 +101,7 @@ class Committer:
         """Do what is due. Returns: seconds after which something else may be; None: when something changes."""
         waiting = self._staging.waiting
         has_work = waiting.oldest is not None
-        if has_work:
+        if has_work or self._is_kept():
             self._work.set()
             self._idle_since = now
         else:

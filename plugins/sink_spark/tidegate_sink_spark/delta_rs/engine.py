@@ -27,11 +27,6 @@ def _check(options: SparkSinkOptions, target: Target) -> None:
             "engine 'deltalake' cannot write clustered tables; take layout 'partitioned' or 'plain'",
             key="layout",
         )
-    if options.vacuum_retention and not options.compact_interval:
-        raise ConfigError(
-            "has no effect without compact_interval, which makes files that are in the table no more",
-            key="vacuum_retention",
-        )
     if target.is_name or local_path(target.table) is None:
         raise ConfigError(
             "engine 'deltalake' writes to a local file system; name a path, or take engine 'spark'",

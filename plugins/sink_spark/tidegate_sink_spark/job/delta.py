@@ -117,6 +117,16 @@ class DeltaTable:
             bring_up_to_date(self, self._table, shape.further)
         self._synced = SyncedCommits(self._directory) if self._directory is not None else None
 
+    @property
+    def sql_name(self) -> str:
+        """As SQL wants it."""
+        return quoted(self._table, self._is_name)
+
+    @property
+    def directory(self) -> Path | None:
+        """On a local file system; None elsewhere."""
+        return self._directory
+
     def _location(self) -> Path | None:
         """Where the catalog has put the table, on a local file system."""
         detail = self._spark.sql(f"DESCRIBE DETAIL {quoted(self._table, True)}").first()

@@ -159,11 +159,13 @@ class Driver:
         bytes_max: int = COMMIT_BYTES,
         commit_interval: float = 0.0,
         report: Callable[[Report], None],
+        keep_up: Callable[[bool], None] = lambda vacuums: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Args:
         rows_max, bytes_max: most of one commit, but for its first file.
         commit_interval: seconds between two looks at the directory; 0: it looks when it is told.
+        keep_up: begins a turn of upkeep, with or without a vacuum, and returns at once.
         """
         self._table = table
         self._dead_letters = dead_letters
@@ -174,6 +176,7 @@ class Driver:
         self._bytes_max = bytes_max
         self._commit_interval = commit_interval
         self._report = report
+        self._keep_up = keep_up
         self._clock = clock
         self._mark = 0
         self._told = True  # the round is not of its own making
@@ -209,15 +212,18 @@ class Driver:
             stopping = self._wait(commands, due) is Command.STOP
 
     def _wait(self, commands: queue.SimpleQueue[Command], due: float) -> Command:
-        """The next command; an interval that ends is a :attr:`Command.COMMIT`."""
+        """Commit or stop; an interval that ends is a :attr:`Command.COMMIT`."""
         self._told = True
-        if not self._commit_interval:
-            return commands.get()
-        try:
-            return commands.get(timeout=max(0.0, due - self._clock()))
-        except queue.Empty:
-            self._told = False
-            return Command.COMMIT
+        while True:
+            try:
+                wait = max(0.0, due - self._clock()) if self._commit_interval else None
+                command = commands.get(timeout=wait)
+            except queue.Empty:
+                self._told = False
+                return Command.COMMIT
+            if command in (Command.COMMIT, Command.STOP):
+                return command
+            self._keep_up(command is Command.COMPACT_AND_VACUUM)
 
     def _read_mark(self) -> None:
         state = self._table.state()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -50,20 +52,57 @@ def lock_path(directory: Path) -> Path:
     return directory.parent / f".{directory.name}.tidegate-lock"
 
 
+@dataclass(slots=True)
+class _Held:
+    file: Any
+    users: int
+
+
+_held: Final[dict[Path, _Held]] = {}
+_guard: Final = threading.Lock()
+
+
 @contextmanager
 def java_lock(jvm: Any, directory: Path) -> Generator[None]:
     """Hold the lock of the table in *directory* in the Java process, whose end releases it.
 
+    It keeps other processes out. Such a lock belongs to a process, and closing any descriptor of the file gives it
+    up; so the threads of this one share it: the first takes it, the last gives it back.
     Raises: CommitError after LOCK_TIMEOUT; Py4JError.
     """
     path = lock_path(directory)
-    file = jvm.java.io.RandomAccessFile(str(path), "rw")
+    wait_for_lock(lambda: _take(jvm, path), path)
     try:
-        channel = file.getChannel()
-        wait_for_lock(lambda: channel.tryLock() is not None, path)
         yield
     finally:
-        file.close()  # releases the lock
+        _give_back(path)
+
+
+def _take(jvm: Any, path: Path) -> bool:
+    with _guard:
+        held = _held.get(path)
+        if held is not None:
+            held.users += 1
+            return True
+        file = jvm.java.io.RandomAccessFile(str(path), "rw")
+        taken = False
+        try:
+            taken = file.getChannel().tryLock() is not None
+        finally:
+            if not taken:
+                file.close()
+        if taken:
+            _held[path] = _Held(file, 1)
+        return taken
+
+
+def _give_back(path: Path) -> None:
+    with _guard:
+        held = _held[path]
+        held.users -= 1
+        if not held.users:
+            del _held[path]
+            held.file.close()  # releases the lock
 
 
 def wait_for_lock(take: Callable[[], bool], path: Path) -> None:

@@ -21,6 +21,7 @@ import os
 import uuid
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 from tidegate_sink_spark.job.driver import Addition, CommitError, TableState
@@ -137,6 +138,16 @@ class IcebergTable:
             self._directory = local_path(str(self._table.location()))
             with self._locked():
                 bring_up_to_date(self, self._name, shape.further)
+
+    @property
+    def java_table(self) -> Any:
+        """As Iceberg has it. Not for two threads at a time."""
+        return self._table
+
+    @property
+    def directory(self) -> Path | None:
+        """On a local file system; None elsewhere."""
+        return self._directory
 
     # ------------------------------------------------------------------------------------ opening
     def _at(self, location: str) -> Any:

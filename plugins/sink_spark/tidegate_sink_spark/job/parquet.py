@@ -6,6 +6,7 @@ Parquet has no transaction, so there is a manifest, written the way staged files
     _tidegate/table.json                                   columns and layout
     _tidegate/<log>/ack-<lo>-<hi>.json                     one commit: its files, and the mark (hi)
     _tidegate/<log>/*.tmp                                  files of a commit that is being made
+    _tidegate/compacted/                                   of upkeep that is under way (``upkeep.parquet``)
 
 Readers of Parquet directories leave out names that begin with an underscore. A commit:
 
@@ -132,7 +133,7 @@ class ParquetTable:
         self._app_id = app_id
         self._own = directory / OWN_DIRECTORY
         self._commits = commits_of(directory, app_id)
-        self._count_files = FileCount(lambda: sum(1 for _ in data_files(directory)))
+        self._count_files = FileCount(self.count_files)
         self._check_directory()
         self._commits.mkdir(parents=True, exist_ok=True)
         sync_files((), (directory.parent, directory, self._own))
@@ -158,6 +159,27 @@ class ParquetTable:
                 f"{self._directory} is not a Parquet table of the sink (it holds {other.name}); "
                 "name another directory, or an empty one"
             )
+
+    @property
+    def directory(self) -> Path:
+        """Of the table."""
+        return self._directory
+
+    @property
+    def layout(self) -> str:
+        """``clustered``, ``partitioned`` or ``plain``, as it was made."""
+        return str(self._table["layout"])
+
+    def count_files(self) -> int:
+        """That readers see."""
+        return sum(1 for _ in data_files(self._directory))
+
+    @contextmanager
+    def settled(self) -> Generator[None]:
+        """Hold the lock, while all that is committed is where readers see it. Raises: CommitError, OSError."""
+        with locked(self._directory):
+            self._state()
+            yield
 
     # ------------------------------------------------------------------------------------ columns
     def columns(self) -> Mapping[str, str]:

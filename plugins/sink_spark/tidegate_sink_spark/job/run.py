@@ -37,8 +37,8 @@ from tidegate_sink_spark.job.session import connect_session, start_session
 from tidegate_sink_spark.job.target import (
     open_dead_letters,
     open_table,
+    open_upkeep,
     own_directory,
-    start_upkeep,
 )
 
 
@@ -111,9 +111,9 @@ def work(
         sessions.append(spark)
         return spark
 
+    upkeep = open_upkeep(config, session, report)
     try:
         table = open_table(config, session)
-        start_upkeep(config, lambda problem: report(Failed(problem)))
         dead_letters = DeadLetterTable(
             lambda creates: open_dead_letters(config, session, creates=creates),
             own_directory(config),
@@ -130,6 +130,7 @@ def work(
             bytes_max=config.commit_bytes,
             commit_interval=config.commit_interval,
             report=report,
+            keep_up=upkeep.ask,
         )
         return 0 if driver.run(commands) else 1
     except ConnectionError:  # Py4J cannot reach Java any more
@@ -144,6 +145,8 @@ def work(
         traceback.print_exc()
         report(Failed(f"the job failed: {_one_line(exc)}"))
         return 1
+    finally:
+        upkeep.stop()
 
 
 def _take_stdout() -> BinaryIO:

@@ -27,6 +27,8 @@ _DEFAULTS: Final = {
     "spark.app.name": "tidegate-sink",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # Tasks of a commit come before the next ones of upkeep, which is a pool of its own.
+    "spark.scheduler.mode": "FAIR",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
     "spark.sql.parquet.compression.codec": "zstd",
@@ -53,6 +55,8 @@ _FORMATS: Final[Mapping[str, Mapping[str, str]]] = {
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         # Delta computes a table's state in 50 partitions by default: fifty tasks for a few kilobytes.
         "spark.databricks.delta.snapshotPartitions": "1",
+        # Upkeep commits beside the sink's commits, in this very Java machine.
+        "spark.databricks.delta.commitLock.enabled": "true",
     },
     "iceberg": {
         "spark.sql.extensions": (

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from tidegate_sink_spark._protocol import JobConfig
+from tidegate_sink_spark._protocol import JobConfig, Kept
 from tidegate_sink_spark.connect import table as connect
 from tidegate_sink_spark.connect.table import ConnectTable
 from tidegate_sink_spark.delta_rs import table as delta_rs
 from tidegate_sink_spark.delta_rs.table import DeltaRsTable
-from tidegate_sink_spark.delta_rs.upkeep import Upkeep
 from tidegate_sink_spark.job import delta, iceberg
 from tidegate_sink_spark.job.dead import SequencedTable
 from tidegate_sink_spark.job.delta import DeltaTable
-from tidegate_sink_spark.job.driver import Table
+from tidegate_sink_spark.job.driver import CommitError, Table
 from tidegate_sink_spark.job.iceberg import IcebergTable
 from tidegate_sink_spark.job.parquet import ParquetTable, is_parquet_table
 from tidegate_sink_spark.job.routed import RoutedTable
 from tidegate_sink_spark.job.table import PARTITIONED_BY, Shape, application_id, dead_letters_of
+from tidegate_sink_spark.upkeep.delta import DeltaUpkeep
+from tidegate_sink_spark.upkeep.delta_rs import DeltaRsUpkeep
+from tidegate_sink_spark.upkeep.iceberg import IcebergUpkeep
+from tidegate_sink_spark.upkeep.parquet import ParquetUpkeep
+from tidegate_sink_spark.upkeep.worker import TableUpkeep, Worker
 
 
 def open_table(config: JobConfig, start_spark: Callable[[], Any]) -> Table:
@@ -89,16 +94,37 @@ def _exists(config: JobConfig, start_spark: Callable[[], Any]) -> bool:
     return is_table(start_spark(), config.table, is_name=config.is_name)
 
 
-def start_upkeep(config: JobConfig, report: Callable[[str], None]) -> None:
-    """Begin to compact the tables that were opened, where the job is to do that beside its commits.
+def open_upkeep(
+    config: JobConfig, start_spark: Callable[[], Any], report: Callable[[Kept], None]
+) -> Worker:
+    """What keeps the job's tables up, when it is told to. Args: report: told what was done, in a thread."""
+    kinds = {config.table: config.is_name, **{r.table: r.is_name for r in config.routes}}
+    return Worker(
+        {
+            table: functools.partial(
+                _open_upkeep,
+                msgspec.structs.replace(config, table=table, is_name=is_name),
+                start_spark,
+            )
+            for table, is_name in kinds.items()
+        },
+        report,
+    )
 
-    Args: report: told what failed, in a thread.
-    """
-    if config.engine == "deltalake" and config.compact_interval:
-        for table in dict.fromkeys((config.table, *(route.table for route in config.routes))):
-            Upkeep(
-                Path(table),
-                interval=config.compact_interval,
-                retention=config.vacuum_retention,
-                report=report,
-            ).start()
+
+def _open_upkeep(config: JobConfig, start_spark: Callable[[], Any]) -> TableUpkeep:
+    """Of one table. It has a view of its own: that of the commits belongs to their thread."""
+    retention = config.vacuum_retention
+    if config.engine == "deltalake":
+        return DeltaRsUpkeep(Path(config.table), retention=retention)
+    if config.connect:
+        raise CommitError(
+            "a Connect server keeps its tables up itself: run OPTIMIZE and VACUUM there"
+        )
+    table = _open_one(config, start_spark)
+    if isinstance(table, ParquetTable):
+        return ParquetUpkeep(table)
+    if isinstance(table, IcebergTable):
+        return IcebergUpkeep(start_spark(), table, retention=retention)
+    assert isinstance(table, DeltaTable)
+    return DeltaUpkeep(start_spark(), table, retention=retention)

@@ -210,3 +210,20 @@ def sync_directory(directory: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def warn_of_other_logs(directory: Path) -> None:
+    """Tell of files staged from a store that is gone: rows that nothing carries any further.
+
+    The store was replaced before the table had all of the old one's log. The files are left for
+    the operator, who alone knows whether that was meant.
+    """
+    for other in sorted(directory.parent.iterdir()):
+        files = list_staged(other) if other != directory and other.is_dir() else []
+        if files:
+            log.warning(
+                "staging directory=%s files=%d: they come from another store and are not carried "
+                "into the table; append or delete them by hand",
+                other,
+                len(files),
+            )

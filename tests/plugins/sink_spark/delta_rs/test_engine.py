@@ -299,15 +299,6 @@ def test_what_has_no_effect_with_this_engine_is_an_error(
     assert caught.value.key == ("engine" if key == "format" else key)
 
 
-@pytest.mark.parametrize("key", ["compact_interval", "vacuum_retention"])
-def test_what_has_no_effect_with_spark_is_an_error(key: str, tmp_path: Path) -> None:
-    changes: dict[str, Any] = {key: 3600.0}
-    options = SparkSinkOptions(**changes)
-    with pytest.raises(ConfigError, match="engine 'deltalake' alone") as caught:
-        SparkSinkFactory().create(SinkContext("lake", "gw", tmp_path), options)
-    assert caught.value.key == key
-
-
 def test_the_option_chooses_the_engine(tmp_path: Path) -> None:
     context = SinkContext("lake", "gw", tmp_path)
     for engine in ("deltalake", "spark"):

@@ -1,7 +1,6 @@
 """Compaction and vacuum beside commits: the mark stays, and every row is there once."""
 
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +8,10 @@ import deltalake
 import pytest
 
 from tidegate_sink_spark.delta_rs.table import DeltaRsTable
-from tidegate_sink_spark.delta_rs.upkeep import Upkeep
 from tidegate_sink_spark.job.driver import Addition
 from tidegate_sink_spark.job.table import Shape
+from tidegate_sink_spark.upkeep.delta_rs import DeltaRsUpkeep, hours
+from tidegate_sink_spark.upkeep.worker import Turn
 
 APP_ID = "tidegate/gw/store-1"
 
@@ -24,13 +24,10 @@ class Bench:
         self.staging = directory / "staging"
         self.path = directory / "table"
         self.table = DeltaRsTable(self.path, Shape("partitioned"), APP_ID)
-        self.problems: list[str] = []
         self.mark = 0
 
-    def make(self, interval: float = 3600.0, retention: float = 0.0) -> Upkeep:
-        return Upkeep(
-            self.path, interval=interval, retention=retention, report=self.problems.append
-        )
+    def turn(self, *, retention: float = 0.0) -> Turn:
+        return DeltaRsUpkeep(self.path, retention=retention).turn(vacuums=True)
 
     def append(self, count: int = 10) -> None:
         lo, hi = self.mark + 1, self.mark + count
@@ -55,7 +52,7 @@ def bench(tmp_path: Path, kit: Any) -> Bench:
 def test_many_small_files_become_one_and_the_mark_stays(bench: Bench) -> None:
     for _ in range(5):
         bench.append()
-    bench.make().turn()
+    assert bench.turn() == Turn(removed=5, added=1)
     assert bench.in_table() == 1
     bench.check()
     bench.append()
@@ -78,10 +75,10 @@ def test_vacuum_leaves_what_the_table_has_and_what_is_young(bench: Bench) -> Non
         bench.append()
     orphan = bench.path / "ack_date=2026-01-02" / "left-by-a-kill.parquet"
     orphan.write_bytes(b"PAR1")
-    bench.make(retention=3600.0).turn()
+    bench.turn(retention=3600.0)
     assert len(list(bench.path.rglob("*.parquet"))) == 3 + 1 + 1
     os.utime(orphan, (0, 0))
-    bench.make(retention=3600.0).turn()
+    bench.turn(retention=3600.0)
     assert not orphan.exists()
     bench.check()
 
@@ -91,31 +88,21 @@ def test_without_a_retention_nothing_is_deleted(bench: Bench) -> None:
     orphan = bench.path / "ack_date=2026-01-02" / "left-by-a-kill.parquet"
     orphan.write_bytes(b"PAR1")
     os.utime(orphan, (0, 0))
-    bench.make().turn()
+    bench.turn()
     assert orphan.exists()
 
 
-def test_it_works_again_and_again_and_tells_what_fails(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    turns: list[int] = []
-    enough = threading.Event()
-    turn = Upkeep.turn
-
-    def fails_first(self: Upkeep) -> None:
-        turns.append(len(turns))
-        if len(turns) == 1:
-            raise OSError("no room")
-        turn(self)
-        enough.set()
-
-    monkeypatch.setattr(Upkeep, "turn", fails_first)
+def test_a_vacuum_comes_with_the_turns_that_are_told_so(bench: Bench) -> None:
     bench.append()
-    bench.append()
-    work = bench.make(interval=0.01)
-    work.start()
-    assert enough.wait(60)
-    work.stop()
-    (problem,) = bench.problems
-    assert "cannot be compacted now: no room" in problem
-    assert bench.in_table() == 1
+    orphan = bench.path / "ack_date=2026-01-02" / "left-by-a-kill.parquet"
+    orphan.write_bytes(b"PAR1")
+    os.utime(orphan, (0, 0))
+    upkeep = DeltaRsUpkeep(bench.path, retention=3600.0)
+    upkeep.turn(vacuums=False)
+    assert orphan.exists()
+    upkeep.turn(vacuums=True)
+    assert not orphan.exists()
+
+
+def test_a_retention_is_whole_hours_and_at_least_one() -> None:
+    assert [hours(seconds) for seconds in (1.0, 3600.0, 5400.1, 7 * 86_400.0)] == [1, 1, 2, 168]

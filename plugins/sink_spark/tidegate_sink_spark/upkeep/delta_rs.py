@@ -1,0 +1,49 @@
+"""Upkeep of a Delta table through delta-rs, in a thread of the job.
+
+Neither step touches the mark. Compaction is a commit like any other: appends go on beside it, and delta-rs lets
+both through, since the one adds no rows and the other removes none. A job that is killed meanwhile leaves a
+file that no commit names. The thread holds the table's lock as the commits do, so the Spark job of
+another gateway waits for it and does not rename its commit over this one's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+from tidegate_sink_spark.delta_rs.lock import table_lock
+from tidegate_sink_spark.upkeep.worker import Turn
+
+
+class DeltaRsUpkeep:
+    """A :class:`tidegate_sink_spark.upkeep.worker.TableUpkeep`."""
+
+    def __init__(self, directory: Path, *, retention: float) -> None:
+        """Args: retention: seconds for which files are kept that are in the table no more; 0: for ever."""
+        self._directory = directory
+        self._retention = retention
+
+    def turn(self, *, vacuums: bool) -> Turn:
+        """See TableUpkeep. Raises: what delta-rs raises; CommitError, OSError."""
+        deltalake: Any = importlib.import_module("deltalake")
+        with table_lock(self._directory):
+            table = deltalake.DeltaTable(str(self._directory))
+            # One task: the gateway and its clients want the processor more.
+            found = table.optimize.compact(max_concurrent_tasks=1)
+            if self._retention and vacuums:
+                table.vacuum(
+                    retention_hours=hours(self._retention),
+                    dry_run=False,
+                    enforce_retention_duration=False,
+                    full=True,
+                )
+        metrics: dict[str, Any] = json.loads(found) if isinstance(found, str) else found
+        removed, added = int(metrics["numFilesRemoved"]), int(metrics["numFilesAdded"])
+        return Turn(removed, added, len(table.file_uris()))
+
+
+def hours(retention: float) -> int:
+    """*retention* as the table formats want it, which know whole hours; never less than one."""
+    return max(1, round(retention / 3600))

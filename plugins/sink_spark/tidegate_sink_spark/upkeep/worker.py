@@ -1,0 +1,119 @@
+"""Does the upkeep in the job's process: a thread beside the one that commits, a turn when it is told.
+
+Neither the thread nor what fails in it stops a commit. A job that ends does not wait for it: each step is a
+commit of its own or leaves nothing but files that no commit names.
+"""
+
+from __future__ import annotations
+
+import queue
+import re
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from tidegate_sink_spark._protocol import Kept
+from tidegate_sink_spark.job.driver import first_line
+
+#: A turn that lost a race with somebody's change of the table is tried again so often.
+ATTEMPTS_MAX: Final = 3
+_CONFLICT: Final = re.compile("concurrent|CommitFailed|conflict", re.IGNORECASE)
+RETRY_DELAY: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What was done to a table. Attributes: removed, added (data files); files (that it has now; None: not known)."""
+
+    removed: int = 0
+    added: int = 0
+    files: int | None = field(default=None, compare=False)
+
+
+class TableUpkeep(Protocol):
+    """Of one table. Used by one thread, which is not the one that commits."""
+
+    def turn(self, *, vacuums: bool) -> Turn:
+        """Make few files of many; with *vacuums* also delete what nobody needs.
+
+        Raises: whatever the table's format raises.
+        """
+        ...
+
+
+class Worker:
+    """Of one job; the thread starts when it is first told."""
+
+    def __init__(
+        self,
+        tables: Mapping[str, Callable[[], TableUpkeep]],
+        report: Callable[[Kept], None],
+        *,
+        retry_delay: float = RETRY_DELAY,
+    ) -> None:
+        """Args:
+        tables: by name, the main one first; opens what keeps it up, in the thread.
+        report: told after each turn, in the thread.
+        """
+        self._tables = tables
+        self._report = report
+        self._retry_delay = retry_delay
+        self._opened: dict[str, TableUpkeep] = {}
+        self._asked: queue.SimpleQueue[bool | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_stopped = False
+
+    def ask(self, vacuums: bool) -> None:
+        """Do a turn after those that were asked for. Returns at once."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, daemon=True, name="upkeep")
+            self._thread.start()
+        self._asked.put(vacuums)
+
+    def stop(self) -> None:
+        """Begin no further turn, and report none. Returns at once."""
+        self._is_stopped = True
+        self._asked.put(None)
+
+    def _run(self) -> None:
+        while (vacuums := self._asked.get()) is not None and not self._is_stopped:
+            kept = self.turn(vacuums=vacuums)
+            if not self._is_stopped:
+                self._report(kept)
+
+    def turn(self, *, vacuums: bool) -> Kept:
+        """Keep all tables up, once; what fails with one does not keep the others from it."""
+        began, done, problems = time.monotonic(), dict[str, Turn](), list[str]()
+        for name in self._tables:
+            try:
+                done[name] = self._keep(name, vacuums=vacuums)
+            except Exception as exc:  # whatever it is, rows must go on
+                if not self._is_stopped:
+                    traceback.print_exc(file=sys.stderr)
+                problems.append(
+                    f"the table {name} cannot be compacted now, and gets rows all the same: {first_line(exc)}"
+                )
+        return Kept(
+            seconds=round(time.monotonic() - began, 3),
+            files_removed=sum(turn.removed for turn in done.values()),
+            files_added=sum(turn.added for turn in done.values()),
+            table_files=done.get(next(iter(self._tables)), Turn()).files,
+            problem="; ".join(problems),
+        )
+
+    def _keep(self, name: str, *, vacuums: bool) -> Turn:
+        attempt = 1
+        while True:
+            try:
+                if name not in self._opened:
+                    self._opened[name] = self._tables[name]()
+                return self._opened[name].turn(vacuums=vacuums)
+            except Exception as exc:
+                if attempt == ATTEMPTS_MAX or not _CONFLICT.search(f"{type(exc).__name__}: {exc}"):
+                    raise
+            attempt += 1
+            time.sleep(self._retry_delay)
