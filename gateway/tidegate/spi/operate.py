@@ -203,6 +203,15 @@ class ReadLog(msgspec.Struct, frozen=True, tag="read-log"):
     limit: Limit = PAGE_MAX
 
 
+class CompactSink(msgspec.Struct, frozen=True, tag="compact-sink"):
+    """Have a sink keep its target up now. It begins; ``SinkHealth.upkeep`` says when it has ended.
+
+    Attributes: sink: its name.
+    """
+
+    sink: str
+
+
 #: Requests that go over messages, and may have to be asked again to go on.
 Lengthy: TypeAlias = PurgeDestination | MoveMessages | CopyMessages
 
@@ -217,6 +226,7 @@ Request: TypeAlias = (
     | ListSinks
     | ShowSink
     | ReadLog
+    | CompactSink
     | ReplayRequest
 )
 
@@ -374,6 +384,12 @@ class SinkDetails(msgspec.Struct, frozen=True, tag="sink-details"):
     status: SinkStatus
 
 
+class SinkTurn(msgspec.Struct, frozen=True, tag="sink-turn"):
+    """What was asked for will be done. Attributes: number: of the turn of upkeep in which it is."""
+
+    number: int
+
+
 class LogRows(msgspec.Struct, frozen=True, tag="log-rows"):
     """Rows of the acknowledged log.
 
@@ -389,7 +405,14 @@ class LogRows(msgspec.Struct, frozen=True, tag="log-rows"):
 
 
 Answer: TypeAlias = (
-    DestinationPage | DestinationDetails | Done | SinkList | SinkDetails | LogRows | ReplayAnswer
+    DestinationPage
+    | DestinationDetails
+    | Done
+    | SinkList
+    | SinkDetails
+    | SinkTurn
+    | LogRows
+    | ReplayAnswer
 )
 
 
@@ -428,6 +451,8 @@ class Operator(Protocol):
 
     async def read_log(self, who: Identity, request: ReadLog) -> LogRows: ...
 
+    async def compact_sink(self, who: Identity, request: CompactSink) -> SinkTurn: ...
+
     async def begin_replay(self, who: Identity, request: BeginReplay) -> Replay: ...
 
     async def publish_replayed(self, who: Identity, request: PublishReplayed) -> Replay: ...
@@ -464,6 +489,8 @@ async def perform(operator: Operator, who: Identity, request: Request) -> Answer
             return await operator.show_sink(who, request)
         case ReadLog():
             return await operator.read_log(who, request)
+        case CompactSink():
+            return await operator.compact_sink(who, request)
         case BeginReplay():
             return await operator.begin_replay(who, request)
         case PublishReplayed():

@@ -20,7 +20,16 @@ from tidegate.spi import (
     SinkProblem,
     SinkState,
 )
-from tidegate.spi.operate import ListSinks, ShowSink, SinkDetails, SinkList, SinkStatus, perform
+from tidegate.spi.operate import (
+    CompactSink,
+    ListSinks,
+    ShowSink,
+    SinkDetails,
+    SinkList,
+    SinkStatus,
+    SinkTurn,
+    perform,
+)
 
 WHO = Identity("local:me", frozenset(), "", "", "operator")
 
@@ -144,3 +153,25 @@ async def test_a_sink_that_cannot_tell_its_health_is_one_that_fails(
         assert seen.health.state is SinkState.FAILING
         assert "cannot tell its health" in seen.health.problem
     assert len(caplog.records) == 1, "said once"
+
+
+class CompactingToy(ToySink):
+    """Its seventh turn is the next one."""
+
+    def compact(self) -> int:
+        return 7
+
+
+async def test_a_sink_is_asked_for_upkeep_if_it_has_such_a_thing() -> None:
+    async with Log() as broker:
+        log, operations = broker.core.acknowledged_log, Operations(broker.core)
+        log.reader("lake").sink, log.reader("sea").sink = CompactingToy(), ToySink()
+        log.reader("new")
+        assert await perform(operations, WHO, CompactSink("lake")) == SinkTurn(7)
+        for name, problem in (
+            ("sea", "'sea' has nothing to compact"),
+            ("new", "does not run yet"),
+            ("pond", "no sink 'pond'; there are: lake, sea, new"),
+        ):
+            with pytest.raises(RequestError, match=problem):
+                await perform(operations, WHO, CompactSink(name))

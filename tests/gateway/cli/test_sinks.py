@@ -195,3 +195,65 @@ async def test_run_carries_what_a_gateway_left(shell: Shell, tmp_path: Path) -> 
     code, out = await shell.call("verify")
     assert code == 1
     assert "rows 1 to 2 (2 in all) are in no table" in out
+
+
+def data_files(directory: Path) -> list[Path]:
+    table = directory / "sinks" / "lake" / "lake" / "acknowledged"
+    return list(table.glob("ack_date=*/*.parquet"))
+
+
+@pytest.mark.long
+async def test_compact_is_done_by_the_gateway_that_runs(shell: Shell, tmp_path: Path) -> None:
+    async with EmbeddedGateway(SINK, data_directory=tmp_path) as gateway, asyncio.timeout(60):
+        for number in range(1, 4):
+            await acknowledge(gateway, "a")
+            await shell.until_committed(number)
+        code, out = await shell.call("status", "lake")
+        assert "none since the start" in out
+        before = len(data_files(tmp_path))
+        (done,) = await shell.json("compact")
+        assert done["name"] == "lake"
+        assert done["upkeep"]["files_removed"] == before
+        assert done["upkeep"]["problem"] == ""
+        assert len(data_files(tmp_path)) == 1
+        assert (await shell.json("status", "lake"))["health"]["target_files"] == 1
+        code, out = await shell.call("compact", "lake")
+        assert (code, " 0 files became 0 in " in out) == (0, True)
+        code, out = await shell.call("verify", "--content")
+        assert code == 0, out
+        code, out = await shell.call("compact", "sea")
+        assert (code, "no sink 'sea'; there are: lake" in out) == (ExitCode.CONFIG, True)
+
+
+@pytest.mark.long
+async def test_compact_without_a_gateway_does_it_by_itself(shell: Shell, tmp_path: Path) -> None:
+    async with EmbeddedGateway(SINK, data_directory=tmp_path) as gateway, asyncio.timeout(60):
+        for number in range(1, 4):
+            await acknowledge(gateway, "a")
+            await shell.until_committed(number)
+    assert len(data_files(tmp_path)) == 3
+    code, out = await shell.call("compact", "lake", "--timeout", "300")
+    assert (code, " 3 files became 1 in " in out) == (0, True), out
+    assert len(data_files(tmp_path)) == 1
+    code, out = await shell.call("verify")
+    assert code == 0, out
+    code, out = await shell.call("compact", "sea")
+    assert (code, "no sink 'sea'; there are: lake" in out) == (ExitCode.CONFIG, True)
+
+
+@pytest.mark.long
+async def test_a_compaction_that_fails_is_told_with_its_remedy(
+    shell: Shell, tmp_path: Path
+) -> None:
+    plain = SINK + 'layout = "plain"\n'
+    shell.config.write_text(f'[broker]\ndata_directory = "{tmp_path}"\n{plain}')
+    async with EmbeddedGateway(plain, data_directory=tmp_path) as gateway, asyncio.timeout(60):
+        await acknowledge(gateway, "a")
+        await shell.until_committed(1)
+        code, out = await shell.call("compact")
+        assert code == ExitCode.BROKER
+        assert "layout 'partitioned', or set compact_interval = 0" in out
+        (found,) = await shell.json("errors")
+        assert "layout 'partitioned'" in found["problem"]
+        await acknowledge(gateway, "b")
+        await shell.until_committed(2)  # rows go on

@@ -244,6 +244,21 @@ class AcknowledgedLog:
         await self.look()
         return self._seen(now)
 
+    def compact(self, name: str) -> int:
+        """Have the sink *name* keep its target up; the turn's number.
+
+        Raises: RequestError when there is none, or it does not do that.
+        """
+        found = next((reader for reader in self._readers if reader.name == name), None)
+        if found is None:
+            known = ", ".join(reader.name for reader in self._readers) or "none"
+            raise RequestError(f"there is no sink {name!r}; there are: {known}")
+        if found.sink is None:
+            raise RequestError(f"the sink {name!r} does not run yet; try again in a moment")
+        if not isinstance(found.sink, spi.CompactingSink):
+            raise RequestError(f"the sink {name!r} has nothing to compact")
+        return found.sink.compact()
+
     def _seen(self, now: int) -> list[SinkStatus]:
         """What is known of all sinks without looking."""
         if not self._readers:

@@ -29,6 +29,7 @@ from tidegate.spi import (
     names,
 )
 from tidegate.spi.operate import (
+    CompactSink,
     CopyMessages,
     CreateDestination,
     DeleteDestination,
@@ -49,6 +50,7 @@ from tidegate.spi.operate import (
     SinkDetails,
     SinkList,
     SinkStatus,
+    SinkTurn,
 )
 from tidegate.spi.replay import (
     AskDestinations,
@@ -128,6 +130,11 @@ class Operations:
         destinations = {row.message.destination for row in found.rows}
         self._authorize(who, *((Action.BROWSE, name) for name in sorted(destinations)))
         return found
+
+    async def compact_sink(self, who: Identity, request: CompactSink) -> SinkTurn:
+        """See Operator."""
+        self._authorize(who)
+        return SinkTurn(self._core.acknowledged_log.compact(request.sink))
 
     async def _sinks(self) -> list[SinkStatus]:
         return await self._core.acknowledged_log.statuses(self._core.writer.now())

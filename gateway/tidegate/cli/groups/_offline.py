@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 #: Between two looks at how far the sinks are.
-_LOOK_S: Final = 0.2
+LOOK_S: Final = 0.2
 
 
 def offline(
@@ -64,6 +64,23 @@ def carry(
     Returns: how far they are, in the order of the configuration.
     Raises: ClientError when one stopped, or time was over; ConfigError, PluginError, StoreError, OSError.
     """
+
+    async def carried(gateway: Gateway) -> Sequence[SinkStatus]:
+        return await _until_carried(gateway, name, timeout_s, progress)
+
+    return with_sinks(config, name, progress, carried)
+
+
+def with_sinks(
+    config: Path | None,
+    name: str,
+    progress: Progress,
+    work: Callable[[Gateway], Awaitable[_T]],
+) -> _T:
+    """Start all sinks, or the one with *name*, while no gateway runs, do *work*, and stop them.
+
+    Raises: StoreLockedError while one runs; ConfigError, PluginError, StoreError, OSError.
+    """
     configure_logging(LogLevel.WARNING)
     plugins = PluginHost()
     resolved = resolve(load_config(config), plugins)
@@ -74,12 +91,12 @@ def carry(
             f"there is {which}; there are: {known}", path=str(config or ""), key="sinks"
         )
 
-    async def carried(gateway: Gateway) -> Sequence[SinkStatus]:
+    async def started(gateway: Gateway) -> _T:
         await gateway.start_sinks(name)
-        return await _until_carried(gateway, name, timeout_s, progress)
+        return await work(gateway)
 
     why = "while it runs it carries them itself"
-    return offline(resolved, plugins, carried, progress=progress, why=why)
+    return offline(resolved, plugins, started, progress=progress, why=why)
 
 
 async def _until_carried(
@@ -105,7 +122,7 @@ async def _until_carried(
                 if not _has_all(row)
             )
             raise ClientError(f"not done after {timeout_s:g} s: {behind}")
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(LOOK_S)
 
 
 def _has_all(row: SinkStatus) -> bool:

@@ -11,9 +11,11 @@ import typer
 from tidegate.cli import _show
 from tidegate.cli._commands import ConfigOption, JsonOption, open_typer
 from tidegate.cli._host import column_table, plain_table
-from tidegate.cli.groups._asking import ask, connected, moment
+from tidegate.cli.groups._asking import NoGatewayError, ask, connected, moment
+from tidegate.cli.groups._compacting import compact_by, compact_offline
 from tidegate.cli.groups._offline import carry
-from tidegate.spi.commands import CommandHost
+from tidegate.spi import SinkUpkeep
+from tidegate.spi.commands import ClientError, CommandHost
 from tidegate.spi.operate import ListSinks, ShowSink, SinkDetails, SinkList, SinkStatus
 from tidegate.spi.printable import printable
 
@@ -21,6 +23,10 @@ app: Final = open_typer("What carries acknowledged messages into tables, and how
 
 _NameArgument = Annotated[
     str, typer.Argument(metavar="[NAME]", help="One sink; else all of them.", show_default=False)
+]
+
+_TimeoutOption = Annotated[
+    float, typer.Option("--timeout", min=0, metavar="SECONDS", help="Give up then; 0: never.")
 ]
 
 #: Columns of a list, and what each shows.
@@ -73,6 +79,7 @@ def _facts(row: SinkStatus) -> list[tuple[str, object]]:
         ("it had", f"{commit.rows} rows in {commit.seconds:.2f} s" if commit else "unknown"),
         ("version of the table", commit.version if commit else "unknown"),
         ("files of the table", _known(health.target_files)),
+        ("last upkeep", _upkept(health.upkeep)),
         ("rows in the dead-letter table", _known(health.dead_rows)),
         (
             "staged",
@@ -126,9 +133,7 @@ def _described(row: SinkStatus) -> dict[str, object]:
 def run(
     context: typer.Context,
     name: _NameArgument = "",
-    timeout: Annotated[
-        float, typer.Option("--timeout", min=0, metavar="SECONDS", help="Give up then; 0: never.")
-    ] = 0.0,
+    timeout: _TimeoutOption = 0.0,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -146,7 +151,53 @@ def run(
         typer.echo(f"{printable(row.name)}: everything up to row {row.health.mark} is in its table")
 
 
+@app.command()
+def compact(
+    context: typer.Context,
+    name: _NameArgument = "",
+    timeout: _TimeoutOption = 0.0,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Keep the tables up now: few large files, and no old ones; exit code 8 when one cannot be.
+
+    The running gateway does it, beside its commits. Without one the store is opened, as by `run`, and what is
+    acknowledged is carried, too.
+    """
+    host: CommandHost = context.obj
+    try:
+        client = connected(config)
+    except NoGatewayError:
+        rows = compact_offline(config, name, timeout, host.progress())
+    else:
+        with client:
+            rows = compact_by(client, name, timeout)
+    done = [(row.name, row.health.upkeep) for row in rows]
+    if as_json:
+        _show.print_json(
+            [{"name": name, "upkeep": msgspec.to_builtins(turn)} for name, turn in done]
+        )
+    for sink, turn in () if as_json else done:
+        typer.echo(f"{printable(sink)}: {_upkept(turn)}")
+    if not done and not as_json:
+        typer.echo("no sink has anything to compact")
+    failed = [f"{sink}: {turn.problem}" for sink, turn in done if turn and turn.problem]
+    if failed:
+        raise ClientError(printable("; ".join(failed)))
+
+
 # --- words ---------------------------------------------------------------------------------------
+
+
+def _upkept(turn: SinkUpkeep | None) -> str:
+    if turn is None:
+        return "none since the start"
+    if turn.problem:
+        return f"{moment(turn.at)} failed"
+    return (
+        f"{moment(turn.at)} {turn.files_removed} files became {turn.files_added} in"
+        f" {turn.seconds:.1f} s"
+    )
 
 
 def _committed_at(row: SinkStatus) -> str:
