@@ -34,7 +34,7 @@ _REST_SECONDS: Final = 5.0
 #: Loads after which staging waits for a table that takes nothing, at most.
 _FILLS_MAX: Final = 10
 #: Of `optimize.compact`: files are made this large.
-_COMPACTED_BYTES: Final = 100 << 20
+_COMPACTED_BYTES: Final = 512 << 20
 _COMPACT_INTERVAL: Final = 600.0
 
 

@@ -18,23 +18,21 @@ from tidegate_sink_spark.job.delta import DeltaTable
 from tidegate_sink_spark.job.files import java_lock
 from tidegate_sink_spark.job.rows import spark_errors
 from tidegate_sink_spark.upkeep.delta_rs import hours
-from tidegate_sink_spark.upkeep.worker import Turn
+from tidegate_sink_spark.upkeep.worker import FILE_BYTES, SMALL_BYTES, Turn
 
 #: Of Spark's scheduler; commits are in the default one.
 POOL: Final = "upkeep"
-#: Files of this size, made one after the other: a commit waits for at most one of them, if for any.
-FILE_BYTES: Final = 128 << 20
 _SETTINGS: Final = {
     "spark.databricks.delta.optimize.maxFileSize": str(FILE_BYTES),
-    # What is nearly that large stays as it is: else each turn would write the largest file anew.
-    "spark.databricks.delta.optimize.minFileSize": str(FILE_BYTES * 3 // 4),
+    "spark.databricks.delta.optimize.minFileSize": str(SMALL_BYTES),
+    # One after the other: with two cores a commit always finds one.
     "spark.databricks.delta.optimize.maxThreads": "1",
     # A clustered table is written anew, all of it, until it has so much; 100 GB by default.
     "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize.threshold": str(
-        FILE_BYTES * 3 // 4
+        SMALL_BYTES
     ),
     "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize.targetCubeSize": str(
-        FILE_BYTES * 4
+        FILE_BYTES
     ),
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
 }

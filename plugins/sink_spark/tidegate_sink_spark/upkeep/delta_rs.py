@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate_sink_spark.delta_rs.lock import table_lock
-from tidegate_sink_spark.upkeep.worker import Turn
+from tidegate_sink_spark.upkeep.worker import FILE_BYTES, Turn
 
 
 class DeltaRsUpkeep:
@@ -31,7 +31,7 @@ class DeltaRsUpkeep:
         with table_lock(self._directory):
             table = deltalake.DeltaTable(str(self._directory))
             # One task: the gateway and its clients want the processor more.
-            found = table.optimize.compact(max_concurrent_tasks=1)
+            found = table.optimize.compact(target_size=FILE_BYTES, max_concurrent_tasks=1)
             if self._retention and vacuums:
                 table.vacuum(
                     retention_hours=hours(self._retention),

@@ -19,9 +19,9 @@ from tidegate_sink_spark.job.driver import CommitError
 from tidegate_sink_spark.job.files import java_lock
 from tidegate_sink_spark.job.iceberg import IcebergTable
 from tidegate_sink_spark.job.rows import spark_errors
-from tidegate_sink_spark.upkeep.delta import FILE_BYTES, in_pool, own_session
+from tidegate_sink_spark.upkeep.delta import in_pool, own_session
 from tidegate_sink_spark.upkeep.delta_rs import hours
-from tidegate_sink_spark.upkeep.worker import Turn
+from tidegate_sink_spark.upkeep.worker import FILE_BYTES, SMALL_BYTES, Turn
 
 #: Seconds; younger files may be a commit's that is being made, by whatever clock.
 ORPHAN_AGE_MIN: Final = 24 * 3600.0
@@ -31,9 +31,10 @@ COMMITS_MAX: Final = 10
 _ELSEWHERE: Final = ("write.data.path", "write.object-storage.path", "write.folder-storage.path")
 _REWRITE: Final = {
     "target-file-size-bytes": str(FILE_BYTES),
+    "min-file-size-bytes": str(SMALL_BYTES),
     "min-input-files": "2",
     "max-concurrent-file-group-rewrites": "1",
-    "max-file-group-size-bytes": str(FILE_BYTES * 4),
+    "max-file-group-size-bytes": str(FILE_BYTES * 2),
     "partial-progress.enabled": "true",
     "partial-progress.max-commits": str(COMMITS_MAX),
 }

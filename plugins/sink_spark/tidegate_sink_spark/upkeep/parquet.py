@@ -34,15 +34,11 @@ from tidegate_sink_spark.job.durable import sync_files
 from tidegate_sink_spark.job.parquet import OWN_DIRECTORY, ParquetTable
 from tidegate_sink_spark.staging.arrow import FILE_METADATA
 from tidegate_sink_spark.upkeep.exchange import exchange
-from tidegate_sink_spark.upkeep.worker import Turn
+from tidegate_sink_spark.upkeep.worker import FILE_BYTES, SMALL_BYTES, Turn
 
 pa: Final[Any] = importlib.import_module("pyarrow")
 pq: Final[Any] = importlib.import_module("pyarrow.parquet")
 
-#: Bytes of a file that is large enough: what delta-rs takes, too.
-FILE_BYTES: Final = 100 << 20
-#: What is nearly as large stays as it is: else each turn would write the largest file anew.
-SMALL_BYTES: Final = FILE_BYTES * 3 // 4
 #: Bytes in memory that become a row group, when that comes before BATCH_ROWS.
 GROUP_BYTES: Final = 64 << 20
 COMPACTED: Final = "compacted"

@@ -19,6 +19,10 @@ from typing import Final, Protocol
 from tidegate_sink_spark._protocol import Kept
 from tidegate_sink_spark.job.driver import first_line
 
+#: Bytes of a file that is large enough. 432 million rows, a day at 5,000 a second, of 300 bytes are 240 such files.
+FILE_BYTES: Final = 512 << 20
+#: What is nearly as large stays as it is: else each turn would write the largest file anew.
+SMALL_BYTES: Final = FILE_BYTES * 3 // 4
 #: A turn that lost a race with somebody's change of the table is tried again so often.
 ATTEMPTS_MAX: Final = 3
 _CONFLICT: Final = re.compile("concurrent|CommitFailed|conflict", re.IGNORECASE)
