@@ -6,26 +6,20 @@ The subscriptions are here; the queues are in :mod:`tidegate.broker.queues`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
-from tidegate.broker.ended_lists import EndedLists
-from tidegate.broker.limits.accounts import Accounts, Counted
-from tidegate.broker.limits.list_limits import ListLimits
+from tidegate.broker.limits.accounts import Counted
 from tidegate.broker.list_making import list_bytes
 from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.lists.selector import Matcher, compile_selector
 from tidegate.broker.owner import key_of
 from tidegate.broker.queues import NOTHING, Queues
 from tidegate.broker.route.router import Route
-from tidegate.broker.turn.flow import Flow, Tasks
-from tidegate.config import BrokerConfig, DestinationPolicy
 from tidegate.spi import (
     ClientRules,
-    CursorFactory,
     Held,
     PendingCount,
     PutSubscription,
@@ -62,34 +56,11 @@ class Destinations(Queues):
         shared: by owner, share group and filter, see :func:`group_of`.
     """
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        flow: Flow,
-        tasks: Tasks,
-        limits: ListLimits,
-        accounts: Accounts,
-        ended: EndedLists,
-        *,
-        cursors: Mapping[str, CursorFactory],
-        policies: Sequence[DestinationPolicy],
-        temporary_directory: Path,
-    ) -> None:
-        super().__init__(
-            config,
-            flow,
-            tasks,
-            limits,
-            accounts,
-            ended,
-            cursors=cursors,
-            policies=policies,
-            temporary_directory=temporary_directory,
-        )
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.durable: dict[tuple[str, str], PendingList] = {}
         self.shared: dict[Group, PendingList] = {}
         self._by_client: dict[str, dict[str, PendingList]] = {}
-        self._levels_max = config.levels_max
         self._members: dict[Group, set[object]] = {}  # the sessions that have it, also while away
 
     def all_lists(self) -> Iterator[PendingList]:
@@ -100,9 +71,10 @@ class Destinations(Queues):
 
     def check_levels(self, destination: str) -> None:
         """Raises: RequestError: a name or filter has too many levels."""
-        if destination.count(".") >= self._levels_max:
+        limit = self._config.levels_max
+        if destination.count(".") >= limit:
             raise RequestError(
-                f"{destination[:40]!r}… has more than {self._levels_max} levels (broker.levels_max)"
+                f"{destination[:40]!r}… has more than {limit} levels (broker.levels_max)"
             )
 
     # --- routes --------------------------------------------------------------------------------

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from itertools import count
 from pathlib import Path
 from typing import Final
 
+from tidegate.broker.ended_lists import EndedLists
 from tidegate.broker.limits.accounts import Account, Accounts, Counted
 from tidegate.broker.limits.list_limits import ListLimits
 from tidegate.broker.lists.pending_list import PendingList
-from tidegate.broker.turn.flow import Flow, Tasks
+from tidegate.broker.turn.flow import Flow
 from tidegate.broker.unstored.spool import ListSpool, Share
 from tidegate.broker.unstored.store import SpoolingStore
 from tidegate.config import (
     CURSOR_UNSTORED_DEFAULT,
     SPOOLED,
+    BrokerConfig,
     DestinationPolicy,
     PolicyMap,
 )
@@ -37,7 +40,10 @@ LIST_BYTES: Final = 3000
 LEVEL_BYTES: Final = 350
 SELECTOR_FACTOR: Final = 20
 
+_HELD_AS: Final = {Counted.QUEUES: Held.QUEUES, Counted.SUBSCRIPTIONS: Held.SUBSCRIPTIONS}
 
+
+@dataclass(eq=False, repr=False)
 class Lists:
     """See the module.
 
@@ -45,37 +51,31 @@ class Lists:
         cursors: cursor factories by the name that policies use.
         policies: of which a destination has the most specific.
         temporary_directory: for cursors that spool; exists and is empty.
+        spooling: has what is not stored of queues; None when all of every queue is.
 
     Attributes:
         charged: all lists there are, each with who is charged with it.
         feeds: where all of them are fed from.
-        spooling: has what is not stored of queues; None when all of every queue is.
     """
 
-    def __init__(
-        self,
-        flow: Flow,
-        tasks: Tasks,
-        limits: ListLimits,
-        accounts: Accounts,
-        *,
-        cursors: Mapping[str, CursorFactory],
-        policies: Sequence[DestinationPolicy],
-        temporary_directory: Path,
-    ) -> None:
+    _config: BrokerConfig
+    _flow: Flow
+    _limits: ListLimits
+    _accounts: Accounts
+    _ended: EndedLists
+    _: KW_ONLY
+    cursors: Mapping[str, CursorFactory]
+    policies: Sequence[DestinationPolicy]
+    temporary_directory: Path
+    spooling: SpoolingStore | None
+
+    def __post_init__(self) -> None:
         self.charged: dict[PendingList, tuple[Account, Counted, int]] = {}
-        self._accounts = accounts
-        self._limits = limits
-        self._store = flow.store
-        self._writer = flow.writer
-        self._flow = flow
-        self._tasks = tasks
-        self._cursors = cursors
-        self._policies = PolicyMap(policies)
-        self._temporary_directory = temporary_directory
-        self._unstored_ids = count(-1, -1)
         self.feeds = FeedTotals()
-        self.spooling: SpoolingStore | None = None
+        self._store = self._flow.store
+        self._writer = self._flow.writer
+        self._policies = PolicyMap(self.policies)
+        self._unstored_ids = count(-1, -1)
 
     def policy(self, destination: str) -> DestinationPolicy:
         """The policy of a canonical destination or filter: the most specific that matches."""
@@ -84,13 +84,12 @@ class Lists:
     def _charge(self, made: PendingList, account: Account, what: Counted, size: int) -> None:
         self.charged[made] = account, what, size
         account.recount(what, 1)
-        account.add(Held.QUEUES if what is Counted.QUEUES else Held.SUBSCRIPTIONS, size)
+        account.add(_HELD_AS[what], size)
 
     def _discharge(self, gone: PendingList) -> None:
-        account, what, size = self.charged.pop(gone, (None, Counted.QUEUES, 0))
-        if account is not None:
-            account.recount(what, -1)
-            account.add(Held.QUEUES if what is Counted.QUEUES else Held.SUBSCRIPTIONS, -size)
+        account, what, size = self.charged.pop(gone)
+        account.recount(what, -1)
+        account.add(_HELD_AS[what], -size)
 
     def pages(self, destination: str, *, is_stored: bool) -> bool:
         """A list of *destination*, or of a filter, may have more than what is in memory: its producers
@@ -104,9 +103,9 @@ class Lists:
             name = policy.subscriber_cursor
         elif names.is_topic(destination):
             name = policy.durable_cursor
-        found = self._cursors[name or policy.cursor]
+        found = self.cursors[name or policy.cursor]
         if found.needs_store and not is_stored:
-            return self._cursors[CURSOR_UNSTORED_DEFAULT]
+            return self.cursors[CURSOR_UNSTORED_DEFAULT]
         return found
 
     def _make_cursor(self, destination: str, list_id: int, messages: int) -> PendingCursor:
@@ -126,7 +125,7 @@ class Lists:
                 memory_limit_messages=policy.memory_messages,
                 page_count=policy.page_count,
                 page_bytes=policy.page_bytes,
-                temporary_directory=self._temporary_directory,
+                temporary_directory=self.temporary_directory,
                 temporary_limit_bytes=policy.temporary_limit,
                 shared_memory=(
                     self._accounts.stored_memory
@@ -168,7 +167,7 @@ class Lists:
         self._flow.forget_list(pending_list)
         # Never cancelled: what it spooled must go.
         name = f"close cursor {pending_list.destination}"
-        self._tasks.spawn(pending_list.cursor.close(), name, is_closer=True)
+        self._flow.spawn(pending_list.cursor.close(), name, is_closer=True)
 
 
 def list_bytes(destination: str, selector: str = "") -> int:

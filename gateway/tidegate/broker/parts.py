@@ -91,15 +91,14 @@ class Parts:
         self.destinations = Destinations(
             config,
             self.flow,
-            self.tasks,
             self.limits,
             self.accounts,
             self.ended_lists,
             cursors=self.cursors,
             policies=self.policies,
             temporary_directory=self.temporary_directory,
+            spooling=spooling,
         )
-        self.destinations.spooling = spooling
         self.deliveries = RetainedDeliveries(
             self.flow, self.retained, self.acknowledged_log, detours
         )

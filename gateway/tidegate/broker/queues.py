@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from tidegate.broker.ended_lists import EndedLists
-from tidegate.broker.limits.accounts import Accounts, Counted
-from tidegate.broker.limits.list_limits import ListLimits
+from tidegate.broker.limits.accounts import Counted
 from tidegate.broker.list_making import Lists, list_bytes
 from tidegate.broker.lists.pending_list import Consumer, PendingList
 from tidegate.broker.route.router import Router
 from tidegate.broker.route.topic_tree import LOOKED_AT_MAX, TopicTree
-from tidegate.broker.turn.flow import Flow, Tasks
 from tidegate.broker.turn.walks import STEP_LISTS, Walk
-from tidegate.config import BrokerConfig, DestinationPolicy
 from tidegate.spi import (
     AddDestination,
-    CursorFactory,
     FlowControlError,
     Held,
     PendingCount,
@@ -44,31 +38,9 @@ class Queues(Lists):
         used: those that were subscribed to or routed to; whoever reads it empties it.
     """
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        flow: Flow,
-        tasks: Tasks,
-        limits: ListLimits,
-        accounts: Accounts,
-        ended: EndedLists,
-        *,
-        cursors: Mapping[str, CursorFactory],
-        policies: Sequence[DestinationPolicy],
-        temporary_directory: Path,
-    ) -> None:
-        super().__init__(
-            flow,
-            tasks,
-            limits,
-            accounts,
-            cursors=cursors,
-            policies=policies,
-            temporary_directory=temporary_directory,
-        )
-        self._ended = ended
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.queues: dict[str, PendingList] = {}
-        self._queues_max = config.queues_max
         self._router = Router(self.queue_list)
         self.routes = self._router.routes
         self._queue_names = TopicTree()  # those that a filter can cover
@@ -121,7 +93,7 @@ class Queues(Lists):
         return self._add_queue(destination, owner, lambda: next(self._unstored_ids))
 
     def _add_queue(self, destination: str, owner: str, take_id: Callable[[], int]) -> PendingList:
-        if 0 < self._queues_max <= len(self.queues):
+        if 0 < self._config.queues_max <= len(self.queues):
             raise FlowControlError(
                 f"there are {len(self.queues)} queues, which is the limit (broker.queues_max)"
             )

@@ -125,13 +125,10 @@ def _none(table: PolicyTable, has: frozenset[Lists], cursors: Mapping[str, Curso
 
 
 def _cursor(table: PolicyTable, has: frozenset[Lists], cursors: Mapping[str, CursorFactory]) -> str:
-    others = {"durable_cursor": Lists.DURABLE, "subscriber_cursor": Lists.UNSTORED}
-    left = has - {lists for option, lists in others.items() if option in table.written}
-    if Lists.TEMPORARY in left and "subscriber_cursor" in table.written:
-        left -= {Lists.TEMPORARY}
-    if left:
+    others = [name for name in ("durable_cursor", "subscriber_cursor") if name in table.written]
+    if has.difference(*(_FOR[name] for name in others)):
         return ""
-    keys = " and ".join(table.written[option] for option in others if option in table.written)
+    keys = " and ".join(table.written[name] for name in others)
     return f"{keys} decide for all that {table.policy.match!r} matches"
 
 

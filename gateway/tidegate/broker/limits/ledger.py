@@ -43,11 +43,6 @@ class Bounds:
     wait_s: float
     is_dead_lettered: bool
 
-    @property
-    def limits_size(self) -> bool:
-        """Not only the age of messages."""
-        return bool(self.messages_max or self.bytes_max)
-
     @classmethod
     def of(cls, policy: DestinationPolicy, *, is_queue: bool) -> Bounds | None:
         """Those of a queue or of a durable subscription; None: it may hold anything."""
@@ -114,6 +109,12 @@ class Ledger:
         # What this limit lets go and is not durable yet, by the first sequence of its operation.
         self._leaving: dict[int, tuple[int, int]] = {}
         self._leaving_count = self._leaving_bytes = 0
+
+    @property
+    def act(self) -> str:
+        """What happens at its limit; "": only the age of its messages is limited."""
+        bounds = self.bounds
+        return bounds.overflow if bounds.messages_max or bounds.bytes_max else ""
 
     def enter(self, messages: Sequence[StoredMessage]) -> None:
         """These are durable, and in the list."""

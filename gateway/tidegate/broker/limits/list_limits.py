@@ -32,8 +32,6 @@ _log = logging.getLogger("tidegate.broker.limit")
 #: Routes without the lists that take nothing more; past it the cache begins anew.
 _ROUTES_CACHED_MAX: Final = 1000
 
-_NOTHING: Final = PendingCount(0, 0)
-
 
 class ListLimits:
     """See the module.
@@ -64,10 +62,7 @@ class ListLimits:
         self._has_begun = False
 
     def set_limit(
-        self,
-        pending_list: PendingList,
-        policy: DestinationPolicy,
-        pending: PendingCount = _NOTHING,
+        self, pending_list: PendingList, policy: DestinationPolicy, pending: PendingCount
     ) -> None:
         """Limit a stored list, in which *pending* is, as *policy* says."""
         bounds = Bounds.of(policy, is_queue=pending_list.is_queue)

@@ -12,6 +12,12 @@ class Limit(Protocol):
     """The limit of one list (:class:`tidegate.broker.limits.list_limit.ListLimit`)."""
 
     weighs: bool
+    bytes: int
+
+    @property
+    def act(self) -> str:
+        """What happens when the list is as large as it may be; "": it may be of any size."""
+        ...
 
     @property
     def is_full(self) -> bool:

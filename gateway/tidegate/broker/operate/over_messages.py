@@ -143,7 +143,7 @@ class OverMessages:
                     fitting = _fitting(wanted, room_bytes)
                     if target is not None and len(fitting) < len(wanted):
                         if not fitting:
-                            raise _is_full(target)
+                            raise is_full(target)
                         wanted, looked_at = fitting, fitting[-1].sequence
                     happens = act(pending_list, wanted)
                     if happens is not None:
@@ -172,7 +172,7 @@ class OverMessages:
         limit = None if target is None else target.limit
         room, room_bytes = (PAGE_COUNT, _ANY) if limit is None else limit.spare()
         if target is not None and (min(room, room_bytes) <= 0 or target in self._flow.full_lists):
-            raise _is_full(target)
+            raise is_full(target)
         return min(room, PAGE_COUNT), room_bytes
 
     # --- what happens to them ------------------------------------------------------------------
@@ -275,7 +275,8 @@ def _fitting(wanted: list[StoredMessage], room_bytes: int) -> list[StoredMessage
     return wanted
 
 
-def _is_full(target: PendingList) -> FlowControlError:
+def is_full(target: PendingList) -> FlowControlError:
+    """What to raise where a queue that is full is to be given more."""
     return FlowControlError(f"{target.destination} is full: its consumers must make room first")
 
 

@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from tidegate.broker.core import BrokerCore
-from tidegate.broker.operate.over_messages import durable
+from tidegate.broker.operate.over_messages import durable, is_full
 from tidegate.broker.owner import Origin
 from tidegate.broker.publish.access import OwnWrite, Requester, check_own
 from tidegate.broker.publish.system_topics import is_system
@@ -281,16 +281,15 @@ class Replaying:
         full = self._core.flow.full_lists
         for pending_list in route.stored:
             limit = pending_list.limit
-            is_full = pending_list in full
+            lacks_room = pending_list in full
             if limit is not None and pending_list.is_queue:
                 room, room_bytes = limit.spare()
                 if room <= 0 or room_bytes < body_bytes(message):  # else: larger than any room
                     is_empty = not pending_list.cursor.size
-                    is_full = is_full or not is_empty or self._core.writer.is_adding(pending_list)
-            if is_full:
-                raise FlowControlError(
-                    f"{pending_list.destination} is full: its consumers must make room first"
-                )
+                    is_adding = self._core.writer.is_adding(pending_list)
+                    lacks_room = lacks_room or not is_empty or is_adding
+            if lacks_room:
+                raise is_full(pending_list)
 
     # --- the record ------------------------------------------------------------------------------
 

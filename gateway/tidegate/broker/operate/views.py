@@ -10,7 +10,6 @@ from typing import Final, TypeAlias
 
 from tidegate.broker.destinations import Destinations
 from tidegate.broker.limits.ledger import DROP_OLDEST, SLOW
-from tidegate.broker.limits.list_limit import ListLimit
 from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.publish.publisher import Publisher
 from tidegate.spi import MessageStore, RequestError, names
@@ -77,7 +76,7 @@ class _Totals:
         if len(some) < FEEDS_MAX:
             some.append(pending_list)
         limit = pending_list.limit
-        if not (isinstance(limit, ListLimit) and limit.weighs):
+        if limit is None or not limit.weighs:
             self.body_bytes = None
         elif self.body_bytes is not None:
             self.body_bytes += limit.bytes
@@ -160,8 +159,8 @@ class Views:
 
     def _overflow(self, pending_list: PendingList) -> str:
         limit = pending_list.limit
-        if isinstance(limit, ListLimit) and limit.bounds.limits_size:
-            return limit.bounds.overflow
+        if limit is not None and limit.act:
+            return limit.act
         is_stored = pending_list.is_stored
         if not self._destinations.pages(pending_list.destination, is_stored=is_stored):
             return SLOW
