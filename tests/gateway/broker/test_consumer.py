@@ -286,7 +286,7 @@ async def test_an_mqtt_client_does_not_hold_what_it_never_acknowledges() -> None
             client.send("topic://t", f"{number}", qos=0)
         await broker.settle()
         assert client.bodies() == numbers(5)
-        assert not client.connection._messages.has_in_flight()
+        assert not client.connection._transacting.has_in_flight()
 
 
 async def test_an_automatic_queue_filter_is_served_from_all_its_queues() -> None:

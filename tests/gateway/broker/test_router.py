@@ -171,7 +171,7 @@ async def test_a_qos_0_message_goes_to_a_stored_subscription_directly_or_not_at_
         await broker.settle()
         assert client.bodies() == [b"online"]
         assert broker.store.operations(AddMessage) == []
-        assert not client.connection._messages.has_in_flight()
+        assert not client.connection._transacting.has_in_flight()
         client.connection.disconnect(graceful=True)
         sender.send("topic://t", "offline, at most once", qos=0)
         sender.send("topic://t", "offline, at least once", qos=1)

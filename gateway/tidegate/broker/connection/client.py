@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -113,6 +114,15 @@ class Client(ABC):
     @abstractmethod
     def end(self, error: GatewayError) -> None:
         """The broker ends the connection and tells the front-end."""
+
+    def end_behind_answers(self, error: GatewayError) -> None:
+        """End it, behind the answers to what it sent before."""
+        loop = asyncio.get_running_loop()
+
+        def end(_: GatewayError | None = None) -> None:
+            loop.call_soon(self.end, error)  # behind that of this publish, too
+
+        self.parts.writer.when_durable(end, end)
 
     @abstractmethod
     def crowded(self) -> None:

@@ -14,6 +14,7 @@ from tidegate.broker.connection.client import Client
 from tidegate.broker.connection.deciding import Deciding
 from tidegate.broker.connection.messages import Messages
 from tidegate.broker.connection.serving import Serving
+from tidegate.broker.connection.transacting import Transacting
 from tidegate.broker.limits.accounts import Counted
 from tidegate.broker.parts import Parts
 from tidegate.broker.sessions import in_doubt
@@ -85,6 +86,7 @@ class Connection(Client):
         "_resumed",
         "_serving",
         "_socket_writable",
+        "_transacting",
         "_will",
         "_writer",
         "acknowledge",
@@ -118,7 +120,8 @@ class Connection(Client):
         self._resumed = False
         self._serving = Serving(parts, self)
         self.consumers = self._serving.consumers
-        self._messages = Messages(parts, self, self._serving, self.account)
+        self._transacting = Transacting(self, self._serving)
+        self._messages = Messages(self, self._serving, self._transacting)
         # Nearly every message comes these ways.
         self.publish = self._messages.publish
         self.acknowledge = self._messages.acknowledge
@@ -244,19 +247,19 @@ class Connection(Client):
 
     def begin(self, transaction: str) -> None:
         self.check_open()
-        self._messages.begin(transaction)
+        self._transacting.begin(transaction)
 
     def commit(self, transaction: str, token: Token = None) -> None:
         self.check_open()
-        self._messages.commit(transaction, token)
+        self._transacting.commit(transaction, token)
 
     def abort(self, transaction: str, token: Token = None) -> None:
         self.check_open()
-        self._messages.abort(transaction, token)
+        self._transacting.abort(transaction, token)
 
     def prepare(self, transaction: str, branch_id: BranchId, token: Token = None) -> None:
         self.check_open()
-        self._messages.prepare(transaction, self._own(branch_id), token)
+        self._transacting.prepare(transaction, self._own(branch_id), token)
 
     def commit_branch(self, branch_id: BranchId, token: Token = None) -> None:
         self.check_open()
@@ -336,7 +339,7 @@ class Connection(Client):
         if self.is_closed:
             return
         parts = self.parts
-        self._messages.abort_all()
+        self._transacting.abort_all()
         self.rights.end()
         self.account.clear()
         if self._is_counted:
@@ -371,7 +374,7 @@ class Connection(Client):
             )
         parts.flow.forget_client(self)
         self.publish = self.acknowledge = self.check_publish = _is_closed
-        del self._messages, self._serving
+        del self._messages, self._transacting, self._serving
         self._on_end(self)
 
     def restore(

@@ -49,7 +49,7 @@ def subscribe(client: Client, request: SubscribeRequest) -> tuple[Consumer, bool
 
 def _subscribe_queue(client: Client, request: SubscribeRequest) -> Consumer:
     destinations = client.parts.destinations
-    consumer = _make_consumer(client, request, acknowledge=request.acknowledge)
+    consumer = _make_consumer(client, request)
     if names.is_filter(request.destination):
         destinations.watch_queues(names.name_of(request.destination), consumer)
     else:
@@ -59,8 +59,7 @@ def _subscribe_queue(client: Client, request: SubscribeRequest) -> Consumer:
 
 def _subscribe_topic(client: Client, request: SubscribeRequest) -> tuple[Consumer, bool]:
     destinations = client.parts.destinations
-    acknowledge = request.acknowledge and request.qos > 0
-    consumer = _make_consumer(client, request, acknowledge=acknowledge)
+    consumer = _make_consumer(client, request)
     if request.share_group:
         return consumer, _subscribe_shared(client, request, consumer)
     durable = bool(request.durable_name and client.client_id)
@@ -81,7 +80,7 @@ def _subscribe_topic(client: Client, request: SubscribeRequest) -> tuple[Consume
                 return consumer, True
             # Another filter or selector under its name: the old one ends (JMS 2.0, 8.3.3).
             destinations.remove_subscription(found, "another filter or selector took its name")
-    is_stored = (durable or acknowledge) and not names.is_temporary(request.destination)
+    is_stored = (durable or consumer.acknowledge) and not names.is_temporary(request.destination)
     pending_list = destinations.add_subscription(
         client, request, is_stored=is_stored, durable=durable
     )
@@ -106,8 +105,8 @@ def _subscribe_shared(client: Client, request: SubscribeRequest, consumer: Consu
     return taken_up
 
 
-def _make_consumer(client: Client, request: SubscribeRequest, *, acknowledge: bool) -> Consumer:
-    parts = client.parts
+def _make_consumer(client: Client, request: SubscribeRequest) -> Consumer:
+    parts, acknowledge = client.parts, _acknowledges(request)
     policy = parts.destinations.policy(request.destination)
     default = policy.prefetch_count if acknowledge else AUTOMATIC_TURN_COUNT
     return Consumer(
@@ -122,6 +121,11 @@ def _make_consumer(client: Client, request: SubscribeRequest, *, acknowledge: bo
         allows=parts.access.allows(client, request.destination),
         acknowledges_all=client.rules.acknowledges_unstored,
     )
+
+
+def _acknowledges(request: SubscribeRequest) -> bool:
+    """The client acknowledges what it is given, if it wants to: of a topic not with QoS 0."""
+    return request.acknowledge and (request.qos > 0 or names.is_queue(request.destination))
 
 
 def _attach_session(client: Client, request: SubscribeRequest) -> None:
@@ -150,21 +154,19 @@ def is_kept(client: Client, consumer: Consumer, request: SubscribeRequest) -> bo
     is_durable = bool(request.durable_name and client.client_id)
     subscription = pending_list.subscription
     if subscription is None:
-        return not is_durable and not (request.acknowledge and request.qos > 0)
+        return not is_durable and not _acknowledges(request)
     return subscription.durable == is_durable
 
 
 def update(client: Client, consumer: Consumer, request: SubscribeRequest) -> None:
     """Go on with *consumer* as *request* says, which repeats its subscription."""
-    is_topic = names.is_topic(consumer.destination)
-    acknowledge = request.acknowledge and (request.qos > 0 or not is_topic)
-    fresh = _make_consumer(client, request, acknowledge=acknowledge)
+    fresh = _make_consumer(client, request)
     consumer.acknowledge = fresh.acknowledge
     consumer.acknowledges_all = fresh.acknowledges_all
     consumer.prefetch_count = fresh.prefetch_count
     consumer.prefetch_bytes = fresh.prefetch_bytes
     consumer.allows = fresh.allows
-    if is_topic and not request.share_group:
+    if names.is_topic(consumer.destination) and not request.share_group:
         client.parts.destinations.update_subscription(consumer.first_list, client, request)
     _attach_session(client, request)
 
@@ -210,7 +212,7 @@ def resume(client: Client, subscription: Subscription, request: SubscribeRequest
     """Make the consumer of one that the client may have, on its list."""
     if names.is_queue(subscription.filter):
         return _subscribe_queue(client, request)
-    consumer = _make_consumer(client, request, acknowledge=request.acknowledge)
+    consumer = _make_consumer(client, request)
     if subscription.share_group:
         _subscribe_shared(client, request, consumer)
     else:

@@ -26,11 +26,9 @@ from tidegate.broker.lists.selector import Matcher, compile_selector
 from tidegate.broker.publish.publisher import Publisher
 from tidegate.broker.turn.flow import Flow
 from tidegate.spi import (
-    AddMessage,
     FlowControlError,
     GatewayError,
     Message,
-    Move,
     Outcome,
     RequestError,
     StoredMessage,
@@ -189,40 +187,21 @@ class OverMessages:
         self, pending_list: PendingList, wanted: list[StoredMessage], target: PendingList
     ) -> _Happens:
         taken = _claim(pending_list, wanted)
-        turn = self._flow.writer.turn
-        first = len(turn.operations)
+        writer, route = self._flow.writer, self._publisher.resolve(target.destination)
+        first = len(writer.turn.operations)
         for item in taken:
-            sequence, message = self._append(item, target)
-            turn.operations.append(
-                Move(pending_list.id, item.sequence, target.id, sequence, message)
-            )
+            writer.add_move(pending_list, item.sequence, route, _accepted(item, target))
         return self._leave(pending_list, taken, first)
 
     def _copy(self, wanted: list[StoredMessage], target: PendingList) -> _Happens:
         if not wanted:
             return None
-        turn = self._flow.writer.turn
-        first = len(turn.operations)
+        writer, route = self._flow.writer, self._publisher.resolve(target.destination)
+        first = len(writer.turn.operations)
         for item in wanted:
-            sequence, message = self._append(item, target)
-            turn.operations.append(AddMessage(sequence, message, (target.id,)))
+            writer.add_message(_accepted(item, target), route)
+        writer.own_sequences += len(wanted)
         return len(wanted), durable(self._flow, first)
-
-    def _append(self, item: StoredMessage, target: PendingList) -> tuple[int, Message]:
-        """Have it handed out to *target* with the turn. Returns: its sequence, and as what."""
-        writer = self._flow.writer
-        message = msgspec.structs.replace(
-            item.message, destination=target.destination, original_name=""
-        )
-        sequence = writer.take_sequence()
-        writer.own_sequences += 1
-        route = self._publisher.resolve(target.destination)
-        stored = StoredMessage.of(sequence, message)
-        writer.turn.added.setdefault(route, []).append(stored)
-        writer.turn.body_bytes += stored.size
-        if target.limit is not None:
-            target.limit.accept(body_bytes(message))
-        return sequence, message
 
     def _leave(self, pending_list: PendingList, taken: list[StoredMessage], first: int) -> _Happens:
         """The filling turn takes them off the list with its operations from number *first* on."""
@@ -264,6 +243,16 @@ def _chosen(
         if len(wanted) >= count or perf_counter() >= until:
             break
     return wanted, after
+
+
+def _accepted(item: StoredMessage, target: PendingList) -> Message:
+    """What *item* is in *target*, which counts it from now on."""
+    message = msgspec.structs.replace(
+        item.message, destination=target.destination, original_name=""
+    )
+    if target.limit is not None:
+        target.limit.accept(body_bytes(message))
+    return message
 
 
 def _fitting(wanted: list[StoredMessage], room_bytes: int) -> list[StoredMessage]:

@@ -25,7 +25,6 @@ from tidegate.spi import (
     AccessError,
     FlowControlError,
     Message,
-    Move,
     RequestError,
     StoredMessage,
     names,
@@ -233,18 +232,10 @@ class Publisher:
         reason = reason or f"rejected after {stored.delivery_count + 1} deliveries"
         row = dead_letter_row(self._writer, pending_list.id, stored, delivered_at, reason, who)
         moved = _dead(stored.message, target, reason)
-        sequence = self._writer.take_sequence()
-        self._writer.own_sequences += 1
-        turn = self._writer.turn
-        turn.operations.append(
-            Move(pending_list.id, stored.sequence, target.id, sequence, moved, row)
-        )
+        route = self.resolve(target.destination)
+        self._writer.add_move(pending_list, stored.sequence, route, moved, row)
         if pending_list.selecting is not None:
             pending_list.selecting.leaving([stored.sequence])
-        turn.added.setdefault(self.resolve(target.destination), []).append(
-            StoredMessage.of(sequence, moved)
-        )
-        turn.synced = True
 
     def bury(
         self,

@@ -33,11 +33,13 @@ from tidegate.broker.turn.turn import Turn, Unit, Waiting
 from tidegate.broker.turn.walks import SLICE_S
 from tidegate.plugin_exit import FAILURES, failure_of
 from tidegate.spi import (
+    Acknowledge,
     AddMessage,
     Durability,
     GatewayError,
     Message,
     MessageStore,
+    Move,
     Operation,
     Outcome,
     StoredMessage,
@@ -178,6 +180,28 @@ class TurnWriter:
             turn.synced = True
             turn.body_bytes += stored.size
         turn.added.setdefault(route, []).append(stored)
+
+    def add_move(
+        self,
+        pending_list: PendingList,
+        sequence: int,
+        target: Route,
+        message: Message,
+        row: Acknowledge | None = None,
+    ) -> None:
+        """Move one to the end of a queue, whose route is *target*, as *message*; the caller makes the unit.
+
+        Args: row: see :class:`tidegate.spi.Move`.
+        """
+        stored = StoredMessage.of(self.take_sequence(), message)
+        self.own_sequences += 1
+        turn, (target_list,) = self.turn, target.ids
+        turn.operations.append(
+            Move(pending_list.id, sequence, target_list, stored.sequence, message, row)
+        )
+        turn.synced = True
+        turn.body_bytes += stored.size
+        turn.added.setdefault(target, []).append(stored)
 
     def when_durable(
         self,
