@@ -275,8 +275,7 @@ class JdbcStore:
         if not self._context.keep_acknowledged and counters.ack_last:
             counters.ack_released = counters.ack_last
             await writer.delete_released()
-        await self._room.check()
-        await self._room.measure()
+        await self._room.begin()
         self._maintenance = asyncio.get_running_loop().create_task(
             self._maintain(), name="jdbc-maintenance"
         )

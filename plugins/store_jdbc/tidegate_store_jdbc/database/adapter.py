@@ -12,7 +12,7 @@ import importlib.metadata
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
 import msgspec
 
@@ -140,6 +140,33 @@ class AdapterContext:
     connections_max: int
 
 
+class Sizes(NamedTuple):
+    """What the tables take, in bytes.
+
+    Attributes: disk: of the disk; reusable: of these, what new rows can have; claimed: see
+        :class:`tidegate.spi.StoreStatistics`.
+    """
+
+    disk: int = 0
+    reusable: int = 0
+    claimed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is to be measured.
+
+    Attributes:
+        tables: by the names that they have in SQL.
+        free_limit: bytes of the disk that are to stay free (``broker.disk_free_limit``); 0 for none.
+        is_limited: publishes are refused by what is told (``broker.store_limit``).
+    """
+
+    tables: Sequence[str]
+    free_limit: int
+    is_limited: bool
+
+
 class Adapter(Protocol):
     """A database. Methods run on the event loop; see the errors above for what they raise.
 
@@ -150,6 +177,11 @@ class Adapter(Protocol):
     @property
     def dialect(self) -> Dialect:
         """Its SQL."""
+        ...
+
+    @property
+    def sizes(self) -> Sizes:
+        """As of the last :meth:`measure`, or newer."""
         ...
 
     async def connect(self) -> None:
@@ -186,6 +218,14 @@ class Adapter(Protocol):
 
     async def explain(self, statement: str, rows: Sequence[Row]) -> str:
         """The database's plan for a statement as it is run for *rows*, as text."""
+        ...
+
+    async def check_measurable(self) -> None:
+        """Check that it can tell what ``broker.store_limit`` goes by. Raises: ConfigError."""
+        ...
+
+    async def measure(self, look: Look) -> None:
+        """Look at the sizes; called every second where it costs nothing or where there is a limit."""
         ...
 
     async def close(self) -> None:

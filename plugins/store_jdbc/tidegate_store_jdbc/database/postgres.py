@@ -25,7 +25,9 @@ from tidegate_store_jdbc.database.adapter import (
     DatabaseUnavailableError,
     Dialect,
     FenceError,
+    Look,
     Row,
+    Sizes,
     Step,
     StepResult,
 )
@@ -71,6 +73,7 @@ class PostgresAdapter:
         self._slots = asyncio.Semaphore(context.connections_max)
         self._locks = {"write": asyncio.Lock(), "control": asyncio.Lock()}
         self._is_closed = False
+        self.sizes = Sizes()
 
     @property
     def dialect(self) -> Dialect:
@@ -204,12 +207,25 @@ class PostgresAdapter:
                 return await use.connection.fetch(text, *row, timeout=timeout)
             return _touched(await use.connection.execute(text, *row))
 
-    async def tells_free_room(self) -> bool:
-        """Whether :meth:`reusable_bytes` can be asked for. Raises: DatabaseError."""
-        found = await self._one("read", _FREE_ROOM_SCHEMA, (), fetch=True)
-        return bool(found)
+    async def check_measurable(self) -> None:
+        """See Adapter."""
+        if not await self._one("read", _FREE_ROOM_SCHEMA, (), fetch=True):
+            raise ConfigError(
+                "broker.store_limit needs to know how much of the tables can be used again, which this"
+                " database does not tell: run CREATE EXTENSION pg_freespacemap in it as a superuser and"
+                " grant the gateway's user the role pg_stat_scan_tables, or remove the limit",
+                key="url",
+            )
 
-    async def reusable_bytes(self, tables: Sequence[str]) -> int:
+    async def measure(self, look: Look) -> None:
+        """See Adapter. What can be used again costs too much to be looked at for nothing."""
+        rows = await self.fetch("database_size_statement", ())
+        disk, reusable = map(int, rows[0])
+        if look.is_limited:
+            reusable = await self._reusable_bytes(look.tables)
+        self.sizes = Sizes(disk, min(reusable, disk))
+
+    async def _reusable_bytes(self, tables: Sequence[str]) -> int:
         """Of what *tables* take, with their indexes and large values, what new rows can have.
 
         From a sample of their pages; what was deleted counts from the next VACUUM on. Raises: DatabaseError.

@@ -17,7 +17,7 @@ import sqlite3
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import aiosqlite
 
@@ -31,7 +31,9 @@ from tidegate_store_jdbc.database.adapter import (
     DatabaseUnavailableError,
     Dialect,
     FenceError,
+    Look,
     Row,
+    Sizes,
     Step,
     StepResult,
 )
@@ -78,18 +80,10 @@ class _Connection(aiosqlite.Connection):
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
 
-class Sizes(NamedTuple):
-    """Bytes. Attributes: disk: pages; reusable: of these, without a row; claimed: see StoreStatistics."""
-
-    disk: int = 0
-    reusable: int = 0
-    claimed: int = 0
-
-
 class SqliteAdapter:
     """See Adapter. Without a *file* the database is in memory and has one connection.
 
-    Attributes: sizes: a moment ago.
+    Attributes: sizes: of after the last transaction.
     """
 
     def __init__(self, context: AdapterContext, *, in_memory: bool = False) -> None:
@@ -178,11 +172,13 @@ class SqliteAdapter:
 
         await self._call(self._writer, run)
 
-    async def measure(self, free_limit: int) -> None:
-        """Look at the sizes. Before, give back what the WAL took of the disk, when less than twice
-        *free_limit* bytes are free: SQLite itself does that with the next write, which may never come.
-        Raises: DatabaseError."""
-        file = self._file
+    async def check_measurable(self) -> None:
+        """See Adapter. It always can."""
+
+    async def measure(self, look: Look) -> None:
+        """See Adapter. Before, give back what the WAL took of the disk, when less than twice the limit
+        is free: SQLite itself does that with the next write, which may never come."""
+        file, free_limit = self._file, look.free_limit
 
         def run(connection: sqlite3.Connection) -> None:
             if file is not None:
