@@ -14,8 +14,20 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
+
+from tidegate.plugin_exit import exit_is_error
+from tidegate.spi import (
+    Authorizer,
+    Directory,
+    PluginContractError,
+    Reloadable,
+    Service,
+    ServingSink,
+    Sink,
+    hookspecs,
+)
 
 #: How alike a method's name must be to one of the contract's to be taken for a misspelling.
 _NEAR: Final = 0.8
@@ -161,3 +173,44 @@ def protocols_in(annotation: object) -> tuple[type, ...]:
     """The protocol classes in an annotation, which may be a union."""
     parts = typing.get_args(annotation) or (annotation,)
     return tuple(cast("type", part) for part in parts if getattr(part, "_is_protocol", False))
+
+
+#: What a plugin may make besides, by what it makes.
+_BESIDES: Final[Mapping[type, tuple[type, ...]]] = {
+    Authorizer: (Service, Directory, Reloadable),  # any extension
+    Sink: (ServingSink,),
+}
+
+
+class CheckedFactory:
+    """A plugin's factory; what it makes is looked at before anybody uses it.
+
+    Args: hook: that registers it; entry_name, origin: of the plugin, for messages.
+    """
+
+    def __init__(self, factory: object, hook: str, entry_name: str, origin: str) -> None:
+        self._factory: Any = factory
+        (protocol,) = protocols_in(typing.get_type_hints(getattr(hookspecs, hook))["return"])
+        made = self._products = product_of(protocol)
+        self._besides = next((more for kind, more in _BESIDES.items() if kind in made), ())
+        self._entry_name = entry_name
+        self._origin = origin
+        self._seen: set[type[object]] = set()  # one cursor is like the other
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._factory, name)
+
+    def create(self, *arguments: object) -> object:
+        """As the factory. Raises: PluginContractError as well."""
+        with exit_is_error(self._entry_name):
+            made: object = self._factory.create(*arguments)
+        kind = type(made)
+        if kind not in self._seen:
+            problem = problem_of(made, self._products, self._besides)
+            if problem:
+                raise PluginContractError(
+                    self._entry_name,
+                    f"{self._origin}: create() gave {kind.__name__}, which has {problem}",
+                )
+            self._seen.add(kind)
+        return made

@@ -14,20 +14,17 @@ import enum
 import importlib.metadata
 import inspect
 import logging
-import typing
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import pluggy
 
-from tidegate import members
+from tidegate.members import CheckedFactory
 from tidegate.plugin_exit import FAILURES, exit_is_error
 from tidegate.spi import (
     ENTRY_POINT_GROUP,
     SPI_VERSION,
-    Authorizer,
-    Directory,
     GatewayInfo,
     ListOverflow,
     LogFilling,
@@ -35,10 +32,6 @@ from tidegate.spi import (
     PluginError,
     PluginInfo,
     PluginLoadError,
-    Reloadable,
-    Service,
-    ServingSink,
-    Sink,
     SinkLag,
     SlowConsumer,
     StoreShortage,
@@ -301,7 +294,7 @@ class PluginHost:
         problem = _factory_problem(kind, factory)
         if problem:
             raise PluginContractError(entry_name, f"{origin}: {hook}() gave {problem}")
-        return _CheckedFactory(factory, _products(hook), entry_name, origin)
+        return CheckedFactory(factory, hook, entry_name, origin)
 
     def _only(self, entry_name: str) -> _Installed:
         several = self._installed[entry_name]
@@ -435,49 +428,6 @@ def _refuse_coroutines(entry_name: str, installed: _Installed, module: object) -
                 f"{installed.origin}: hook {name}() is a coroutine function; hooks are "
                 "synchronous, write `def` instead of `async def`",
             )
-
-
-def _products(hook: str) -> tuple[type, ...]:
-    """What the factories of *hook* make."""
-    (factory,) = members.protocols_in(typing.get_type_hints(getattr(hookspecs, hook))["return"])
-    return members.product_of(factory)
-
-
-#: What an extension may be besides.
-_OF_EXTENSION: Final = (Service, Directory, Reloadable)
-
-
-class _CheckedFactory:
-    """A plugin's factory; what it makes is looked at before anybody uses it."""
-
-    def __init__(
-        self, factory: object, products: tuple[type, ...], entry_name: str, origin: str
-    ) -> None:
-        self._factory: Any = factory
-        self._products = products
-        is_extension = Authorizer in products
-        self._besides = _OF_EXTENSION if is_extension else (ServingSink,) * (Sink in products)
-        self._entry_name = entry_name
-        self._origin = origin
-        self._seen: set[type[object]] = set()  # one cursor is like the other
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._factory, name)
-
-    def create(self, *arguments: object) -> object:
-        """As the factory. Raises: PluginContractError as well."""
-        with exit_is_error(self._entry_name):
-            made: object = self._factory.create(*arguments)
-        kind = type(made)
-        if kind not in self._seen:
-            problem = members.problem_of(made, self._products, self._besides)
-            if problem:
-                raise PluginContractError(
-                    self._entry_name,
-                    f"{self._origin}: create() gave {kind.__name__}, which has {problem}",
-                )
-            self._seen.add(kind)
-        return made
 
 
 #: What each kind's factory must have besides ``create``: the attribute and its type.

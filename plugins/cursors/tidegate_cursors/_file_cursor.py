@@ -222,9 +222,7 @@ class FileCursor:
             self._append_page(page)
 
     def _append_page(self, page: Sequence[StoredMessage]) -> None:
-        before = self._memory.body_bytes
-        self._memory.append(page)
-        self.feed.paged(len(page), self._memory.body_bytes - before)
+        self.feed.paged(len(page), self._memory.append(page))
 
     def _abandon_spool(self, error: StoreIOError) -> bool:
         """The spool cannot be read: a stored list is read from the store instead.

@@ -45,10 +45,15 @@ class OrderedMemory:
         """What the messages are accounted with (:func:`tidegate.spi.memory_bytes` of each)."""
         return self.body_bytes + len(self.messages) * MESSAGE_OVERHEAD_BYTES
 
-    def append(self, messages: Sequence[StoredMessage]) -> None:
-        """Add *messages* at the end; their sequences are above all that are here."""
+    def append(self, messages: Sequence[StoredMessage]) -> int:
+        """Add *messages* at the end; their sequences are above all that are here.
+
+        Returns: bytes of their bodies and headers.
+        """
+        size = sum([message.size for message in messages])
         self.messages.extend(messages)
-        self.body_bytes += sum([message.size for message in messages])
+        self.body_bytes += size
+        return size
 
     def append_within(
         self, messages: Sequence[StoredMessage], limit_bytes: int, limit_count: int

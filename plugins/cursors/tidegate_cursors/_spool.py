@@ -431,13 +431,14 @@ class Spool:
 
     def claim(self, sequences: set[int]) -> set[int]:
         """Take messages out of order. Returns those that were here; see :meth:`remove`."""
-        if not self.count:
-            return set()
-        found = {
-            sequence for sequence in sequences if self._position < sequence <= self.last
-        } - self._removed
+        found = self._here(sequences) if self.count else set[int]()
         self.remove(found)
         return found
+
+    def _here(self, sequences: set[int]) -> set[int]:
+        """Those that were neither read nor removed."""
+        first, last = self._position, self.last
+        return {sequence for sequence in sequences if first < sequence <= last} - self._removed
 
     def put_back(self, sequence: int) -> bool:
         """A claimed message comes back; False when its place has been read or given up."""
@@ -455,12 +456,9 @@ class Spool:
         """
         if not self.count:
             return 0
-        removed = self._removed
-        here = {
-            sequence for sequence in sequences if self._position < sequence <= self.last
-        } - removed
+        here = self._here(sequences)
         known = min(len(here), self.count)
-        removed |= here
+        self._removed |= here
         self.count -= known
         if not self.count:
             self.clear()

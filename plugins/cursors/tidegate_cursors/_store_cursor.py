@@ -100,9 +100,7 @@ class StoreCursor:
         """
         page = await self._share.page(self._tail.read, self._memory)
         if page:
-            before = self._memory.body_bytes
-            self._memory.append(page)
-            self.feed.paged(len(page), self._memory.body_bytes - before)
+            self.feed.paged(len(page), self._memory.append(page))
         self._account()
         self._share.budget.make_room(self)
 

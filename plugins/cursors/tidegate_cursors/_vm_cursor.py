@@ -76,10 +76,8 @@ class VmCursor:
             memory = self._waiting
         else:
             memory = self._memory
-        before = memory.body_bytes
-        memory.append(messages)
         self.feed.direct_count += len(messages)
-        self.feed.direct_bytes += memory.body_bytes - before
+        self.feed.direct_bytes += memory.append(messages)
         self._account()
         return _NOTHING
 
@@ -101,9 +99,7 @@ class VmCursor:
             page = await self._share.page(recovered.read, memory, self._waiting)
             if not page:
                 break
-            before = memory.body_bytes
-            memory.append(page)
-            self.feed.paged(len(page), memory.body_bytes - before)
+            self.feed.paged(len(page), memory.append(page))
             self._account()
         self._release_waiting()
         self._account()
