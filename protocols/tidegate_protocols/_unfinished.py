@@ -10,6 +10,7 @@ from typing import Final, final
 
 from tidegate.spi import FlowControlError, GatewayError, format_duration, format_size
 from tidegate_protocols._pace import Pace, Timer
+from tidegate_protocols.transport import nobody
 
 #: Fewer bytes of a frame are not worth a timer: what every connection may have waiting anyway. The broker
 #: is told each time that it is so many more.
@@ -105,9 +106,6 @@ class UnfinishedInput:
         )
 
 
-def _nobody(_: object) -> None: ...
-
-
 @final
 class IdleBodies:
     """Ends a connection whose streamed body has begun and does not come. Owned by one session.
@@ -138,7 +136,7 @@ class IdleBodies:
     def end(self) -> None:
         """None ever will be: nobody is called any more."""
         self.stop()
-        self._refuse = _nobody
+        self._refuse = nobody
 
     def _begin(self) -> None:
         self._has_moved = False

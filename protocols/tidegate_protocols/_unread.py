@@ -12,15 +12,12 @@ from typing import Final, final
 
 from tidegate.spi import FlowControlError, format_duration
 from tidegate_protocols._pace import Timer
-from tidegate_protocols.transport import Link
+from tidegate_protocols.transport import Link, nobody
 
 logger = logging.getLogger("tidegate.transport")
 
 #: The broker is told each time that it is so many bytes more.
 _STEP_BYTES: Final = 64 * 1024
-
-
-def _nobody() -> None: ...
 
 
 @final
@@ -110,7 +107,7 @@ class UnreadOutput:
         """The link is gone: nobody is told anything any more."""
         self.stop()
         self.tell = None
-        self._stop_reading = _nobody
+        self._stop_reading = nobody
 
     def _report(self) -> None:
         if self.tell is not None and self._told != self._size:

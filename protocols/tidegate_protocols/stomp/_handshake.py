@@ -22,7 +22,7 @@ from tidegate.spi import (
 from tidegate_protocols.stomp._heartbeat import parse
 from tidegate_protocols.stomp.codec.frames import Frame, Version
 from tidegate_protocols.stomp.codec.messages import PROTOCOL
-from tidegate_protocols.transport import Link
+from tidegate_protocols.transport import Link, nobody
 
 logger = logging.getLogger("tidegate.stomp")
 
@@ -103,9 +103,6 @@ def _negotiate(accepted: str | None, bound: Version | None) -> Version:
         if version.value in wanted:
             return version
     raise NoCommonVersionError(f"Supported protocol versions are {SUPPORTED.replace(',', ' ')}")
-
-
-def _nobody(*_: object) -> None: ...
 
 
 @final
@@ -204,4 +201,4 @@ class Admission:
     def forget(self) -> None:
         """The link is gone, too: nobody is called any more."""
         self.stop()
-        self._accept = self._refuse = _nobody
+        self._accept = self._refuse = nobody

@@ -21,12 +21,9 @@ from tidegate_protocols.stomp.codec.encoder import (
     LargeBodyMetError,
     encode_connected,
 )
-from tidegate_protocols.transport import Link
+from tidegate_protocols.transport import Link, nobody
 
 logger = logging.getLogger("tidegate.stomp")
-
-
-def _nobody(*_: object) -> None: ...
 
 
 @final
@@ -191,7 +188,7 @@ class Wire(Output):
         self.stop_beating()
         self.unread.forget()
         self._large = None
-        self._idle = self._broken = _nobody
+        self._idle = self._broken = nobody
 
     def _write_heart_beat(self) -> None:
         # A client that does not read has bytes waiting already.

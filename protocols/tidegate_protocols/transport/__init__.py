@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidegate_protocols.transport._link import Handler, Link, SessionHandler, Sockets
 from tidegate_protocols.transport._listener import Listener, make_listener
 from tidegate_protocols.transport._options import TRANSPORTS, TransportOptions
-from tidegate_protocols.transport._slices import STEP_PACKETS, Share
+from tidegate_protocols.transport._slices import STEP_PACKETS, Share, nobody
 from tidegate_protocols.transport._tcp import TcpListener
 from tidegate_protocols.transport._tcp_link import TcpLink
 from tidegate_protocols.transport._upgrade import WebSocketProfile
@@ -24,4 +24,5 @@ __all__ = [
     "TransportOptions",
     "WebSocketProfile",
     "make_listener",
+    "nobody",
 ]

@@ -42,7 +42,8 @@ def _nothing(_: int) -> bool:
     return False
 
 
-def _nobody() -> None: ...
+def nobody(*_: object) -> None:
+    """In the place of who was told, when nobody is to be told any more."""
 
 
 @final
@@ -112,7 +113,7 @@ class Share:
     def stop(self) -> None:
         """What there is to do is not to be done any more, and nobody is told anything."""
         self.is_waiting = self.is_held = False
-        self._work, self._changed = _nothing, _nobody
+        self._work, self._changed = _nothing, nobody
 
     def go_on(self) -> bool:
         """Its turn has come. Returns: False when it does not wait any more."""

@@ -29,7 +29,7 @@ from tidegate_protocols.transport._frames import (
 )
 from tidegate_protocols.transport._link import Handler, Link, Sockets
 from tidegate_protocols.transport._options import TransportOptions
-from tidegate_protocols.transport._slices import Share
+from tidegate_protocols.transport._slices import Share, nobody
 from tidegate_protocols.transport._tcp_link import CLOSE_LINGER_S
 from tidegate_protocols.transport._upgrade import Answer, Upgrade, WebSocketProfile, refuse
 
@@ -38,9 +38,6 @@ logger = logging.getLogger("tidegate.transport")
 #: Frames that are read in one step, before the clock is looked at: a frame of one byte takes about
 #: a microsecond, and what is left behind is copied in each step.
 STEP_FRAMES: Final = 512
-
-
-def _nobody() -> None: ...
 
 
 @final
@@ -161,7 +158,7 @@ class WebSocketLink:
         """The connection is gone: nobody is called any more."""
         self.released()
         self._is_closing = True
-        self._paused = _nobody
+        self._paused = nobody
 
     def abort(self) -> None:
         self._is_closing = True

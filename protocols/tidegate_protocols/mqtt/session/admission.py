@@ -47,7 +47,7 @@ from tidegate_protocols.mqtt.session.connect import (
 from tidegate_protocols.mqtt.session.context import SessionContext
 from tidegate_protocols.mqtt.session.reading import Pause, Reading
 from tidegate_protocols.mqtt.session.states import PACKET_INPUTS, Input, SessionState, next_state
-from tidegate_protocols.transport import Link
+from tidegate_protocols.transport import Link, nobody
 
 logger = logging.getLogger("tidegate.mqtt")
 
@@ -71,9 +71,6 @@ class Session(ClientPeer, Protocol):
     def end(self, event: Input, reason: str, level: int, *, code: ReasonCode = ...) -> None:
         """Close, whatever the cause."""
         ...
-
-
-def _nobody(_: object) -> None: ...
 
 
 @final
@@ -137,7 +134,7 @@ class Admission:
         """The link is gone, too: nobody is called any more, but by what is under way."""
         self.cancel()
         self._session = cast("Session", None)
-        self._send = self._renew = _nobody
+        self._send = self._renew = nobody
 
     # --------------------------------------------------------------------------------- CONNECT
 

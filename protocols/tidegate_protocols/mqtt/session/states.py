@@ -138,10 +138,8 @@ TRANSITIONS: Final[Mapping[tuple[SessionState, Input], SessionState]] = {
     (_CONNECTED, Input.DISCONNECT): _CLOSED,  # without the will [MQTT-3.14.4-3]
     (_CONNECTED, Input.BAD_INPUT): _CLOSED,  # [MQTT-4.8.0-1]
     (_CONNECTED, Input.FAILED): _CLOSED,
-    (
-        _CONNECTED,
-        Input.WAITS,
-    ): _REFUSED,  # [MQTT-4.3.2-2] [MQTT-4.3.3-8]: what is ours now is answered
+    # What is ours now is answered: [MQTT-4.3.2-2] [MQTT-4.3.3-8].
+    (_CONNECTED, Input.WAITS): _REFUSED,
     (_CONNECTED, Input.TIMED_OUT): _CLOSED,  # [MQTT-3.1.2-24]
     (_CONNECTED, Input.ENDED): _CLOSED,  # take-over [MQTT-3.1.4-2], shutdown
     (_CONNECTED, Input.LOST): _CLOSED,

@@ -11,12 +11,9 @@ from tidegate.spi import Broker, GatewayError
 from tidegate_protocols._large_out import LargeOut, LargeWire
 from tidegate_protocols._output import Output
 from tidegate_protocols.mqtt.session.reading import Reading
-from tidegate_protocols.transport import Link
+from tidegate_protocols.transport import Link, nobody
 
 logger = logging.getLogger("tidegate.mqtt")
-
-
-def _nobody(_: object) -> None: ...
 
 
 @final
@@ -97,4 +94,4 @@ class Writing(Output):
         """The link is gone: nobody is called any more."""
         self.cancel_large()
         self._large = None
-        self._streaming = self._broken = _nobody
+        self._streaming = self._broken = nobody
