@@ -334,6 +334,20 @@ async def test_a_move_that_found_no_room_returns_the_message_and_is_tried_again(
         assert len(broker.store.operations(Move)) == 1
 
 
+async def test_a_move_counts_as_unwritten_until_it_is_durable() -> None:
+    async with Broker(DestinationPolicy(match=">", max_deliveries=1)) as broker:
+        client = await broker.client()
+        client.subscribe("queue://q")
+        client.send("queue://q", "m" * 1000)
+        await broker.settle()
+        assert broker.core.writer.unwritten_bytes == 0
+        reject_all(client)
+        assert broker.core.writer.unwritten_bytes >= 1000
+        await broker.settle()
+        assert broker.core.writer.unwritten_bytes == 0
+        assert broker.store.pending("queue://DLQ.q") == [b"m" * 1000]
+
+
 # --- full lists -----------------------------------------------------------------------------------
 
 
