@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -72,9 +73,21 @@ async def _client(port: int) -> AsyncIterator[StompClient]:
 
 
 def job_of(gateway: GatewayProcess) -> psutil.Process | None:
-    """The sink's job, the gateway's only child, when it runs."""
-    children = psutil.Process(gateway.pid).children()
-    return children[0] if children else None
+    """The sink's job, when it runs."""
+    return _child(gateway, stages=False)
+
+
+def stager_of(gateway: GatewayProcess) -> psutil.Process | None:
+    """The process that stages rows, when it runs."""
+    return _child(gateway, stages=True)
+
+
+def _child(gateway: GatewayProcess, *, stages: bool) -> psutil.Process | None:
+    for child in psutil.Process(gateway.pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if ("tidegate_sink_spark.staging.worker" in child.cmdline()) == stages:
+                return child
+    return None
 
 
 def running_job(gateway: GatewayProcess) -> psutil.Process:

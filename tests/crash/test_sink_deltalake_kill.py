@@ -1,6 +1,7 @@
 """The sink without Java behind a gateway that is killed while it acknowledges, stages and commits.
 
-Half of the kills are at a moment drawn by chance, half on the instant that the table gets a commit; twice
+Half of the kills are at a moment drawn by chance, the process that stages rows shortly before, half on the instant that the
+table gets a commit; twice
 the job alone is killed, once all local state of the sink is deleted while the gateway is down. At the end every
 message that was confirmed to its producer is one row.
 """
@@ -16,7 +17,7 @@ from pathlib import Path
 import deltalake
 import pytest
 from gateway_process import GatewayProcess
-from sink_load import consume, delta_commits, drain, publish, running_job
+from sink_load import consume, delta_commits, drain, publish, running_job, stager_of
 
 BATCH = 1_500
 KILLS = 8
@@ -31,6 +32,9 @@ def kill_at(
             time.sleep(0.0005)
     else:
         time.sleep(chance.uniform(0.05, 1.0))
+        if (stager := stager_of(gateway)) is not None:
+            stager.kill()
+            time.sleep(chance.uniform(0.0, 0.5))
     gateway.kill()
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from crash_crew import amount
 from gateway_process import GatewayProcess
-from sink_load import job_of
+from sink_load import job_of, stager_of
 from table_batches import table_batches
 from wire import StompClient
 
@@ -120,11 +120,14 @@ async def kill_by_chance(gateway: GatewayProcess, loads: list[Load], chance: ran
             await asyncio.sleep(0.01)
         job = job_of(gateway)
         below = job.children(recursive=True) if job else []
-        what = turn % 3
+        stager = stager_of(gateway)
+        what = turn % 4
         if what == 1 and job is not None:
             os.kill(job.pid, signal.SIGKILL)
         elif what == 2 and below:
             os.kill(below[-1].pid, signal.SIGKILL)
+        elif what == 3 and stager is not None:
+            stager.kill()
         else:
             gateway.kill()
             await asyncio.to_thread(gateway.start)

@@ -6,7 +6,13 @@ import json
 import time
 from typing import Final
 
-from tidegate.spi import AcknowledgedMessage, AcknowledgedPage, Message
+from tidegate.spi import (
+    AcknowledgedMessage,
+    AcknowledgedPage,
+    EncodedPage,
+    Message,
+    encode_rows,
+)
 
 _TEMPLATES: Final = 20_000
 _BODY_BYTES: Final = 256
@@ -85,6 +91,10 @@ class GrowingLog:
                 )
             )
         return AcknowledgedPage(rows, self.last)
+
+    async def read_encoded(self, after: int, limit: int, bytes_max: int) -> EncodedPage:
+        page = await self.read(after, limit, bytes_max)
+        return EncodedPage(encode_rows(page.rows), page.last)
 
     async def wait_beyond(self, after: int) -> None:
         while self.last <= after:

@@ -137,6 +137,16 @@ from tidegate.spi.storage.cursor import (
 )
 from tidegate.spi.storage.feed import CursorFeed, FeedReason, FeedTotals
 from tidegate.spi.storage.large import LargeBodies, LargeBody, LargeReader, LargeWriter
+from tidegate.spi.storage.log import (
+    AcknowledgedLog,
+    AcknowledgedMessage,
+    AcknowledgedPage,
+    EncodedLog,
+    EncodedPage,
+    EncodedRows,
+    LogStatistics,
+    encode_rows,
+)
 from tidegate.spi.storage.operations import (
     SESSION_NEVER_EXPIRES,
     Acknowledge,
@@ -174,12 +184,8 @@ from tidegate.spi.storage.operations import (
 )
 from tidegate.spi.storage.store import (
     DISK_FREE_LIMIT,
-    AcknowledgedLog,
-    AcknowledgedMessage,
-    AcknowledgedPage,
     Branches,
     DuplicateIds,
-    LogStatistics,
     MessageStore,
     MessageStoreFactory,
     PendingCount,
@@ -253,6 +259,9 @@ __all__ = [
     "DuplicateId",
     "DuplicateIds",
     "Durability",
+    "EncodedLog",
+    "EncodedPage",
+    "EncodedRows",
     "EnhancedAuthenticator",
     "Extension",
     "ExtensionFactory",
@@ -356,6 +365,7 @@ __all__ = [
     "body_bytes",
     "check_branch_id",
     "content_bytes",
+    "encode_rows",
     "format_duration",
     "format_size",
     "hookimpl",

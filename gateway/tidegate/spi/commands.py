@@ -22,9 +22,9 @@ from typing import Final, Protocol, TypeAlias
 from tidegate.spi.errors import GatewayError
 from tidegate.spi.operate import Answer, Request
 from tidegate.spi.sink import SinkContext, SinkFactory
+from tidegate.spi.storage.log import AcknowledgedMessage
 from tidegate.spi.storage.store import (
     DISK_FREE_LIMIT,
-    AcknowledgedMessage,
     MessageStore,
     MessageStoreFactory,
     StoreContext,

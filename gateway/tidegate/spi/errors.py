@@ -34,7 +34,7 @@ import errno
 from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
-    from tidegate.spi.storage.store import AcknowledgedMessage
+    from tidegate.spi.storage.log import AcknowledgedMessage
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NOT_SET_UP: Final = "the gateway is not set up for this; its log says more"

@@ -30,7 +30,7 @@ from tidegate.spi.replay import (
     Verdicts,
 )
 from tidegate.spi.sink import SinkHealth
-from tidegate.spi.storage.store import AcknowledgedMessage
+from tidegate.spi.storage.log import AcknowledgedMessage
 
 #: Rows of one page at most.
 PAGE_MAX: Final = 1000

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from tidegate.spi.clients.connection import Broker
-from tidegate.spi.storage.store import AcknowledgedPage
+from tidegate.spi.storage.log import AcknowledgedPage, EncodedPage
 
 
 class AcknowledgedReader(Protocol):
@@ -42,6 +42,11 @@ class AcknowledgedReader(Protocol):
 
     async def read(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
         """See :meth:`AcknowledgedLog.acknowledged`."""
+        ...
+
+    async def read_encoded(self, after: int, limit: int, bytes_max: int) -> EncodedPage:
+        """The same rows for a sink that works in a process of its own: no object of any message is made here
+        where the store has them encoded. Raises: as :meth:`read`."""
         ...
 
     async def wait_beyond(self, after: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -16,19 +17,21 @@ from tidegate.spi import (
     SinkState,
     StoreError,
 )
+from tidegate.spi.private_files import inherited_umask
 from tidegate_sink_spark._engine import Engine, EngineError, EngineJob, StagedLog
 from tidegate_sink_spark._history import History
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._process import last_words
 from tidegate_sink_spark._protocol import Command, Failed, Gap, Kept, Mark, Ready, Unreadable
 from tidegate_sink_spark._remedies import with_remedy
-from tidegate_sink_spark._target import claim, disclaim, further_of
+from tidegate_sink_spark._target import claim, disclaim, further_setup
 from tidegate_sink_spark.cluster.place import as_file_name, staging_directory
 from tidegate_sink_spark.commits.committer import Committer
 from tidegate_sink_spark.commits.lag import LagWatch
 from tidegate_sink_spark.commits.pace import Pace
 from tidegate_sink_spark.job.table import dead_letters_of
-from tidegate_sink_spark.staging import arrow
+from tidegate_sink_spark.staging.building import Builder
+from tidegate_sink_spark.staging.process import ProcessBuilder, Setup
 from tidegate_sink_spark.staging.selection import Selection
 from tidegate_sink_spark.staging.staging import Staging, StagingLimits
 from tidegate_sink_spark.staging.storage import Amount, warn_of_other_logs
@@ -54,16 +57,16 @@ class SparkSink:
         options: SparkSinkOptions,
         engine: Engine,
         *,
-        write_parquet: arrow.ParquetWriter = arrow.write_parquet,
         restart_delay: float = RESTART_DELAY_MIN,
+        make_builder: Callable[[Setup], Builder] = ProcessBuilder,
     ) -> None:
         self._context = context
         self._options = options
         self._engine = engine
         self._selection = Selection(options.include, options.exclude)
-        self._further = further_of(options)
-        self._write_parquet = write_parquet
+        self._further = further_setup(options)
         self._restart_delay = restart_delay
+        self._make_builder = make_builder
         self._reader: AcknowledgedReader | None = None
         self._staging: Staging | None = None
         self._committer: Committer | None = None
@@ -107,9 +110,9 @@ class SparkSink:
             ),
             gateway_name=self._context.gateway_name,
             selection=self._selection,
-            further=self._further,
+            further=self._further.make(),
             is_shared=bool(options.staging_directory),
-            write_parquet=self._write_parquet,
+            builder=self._new_builder(reader),
             on_change=self._wake_committer,
             on_problem=self._history.add_problem,
         )
@@ -248,6 +251,22 @@ class SparkSink:
             idle=options.driver_idle,
             cause=lambda: self._log_problem or staging.problem or self._job_problem,
             is_kept=lambda: keeper.is_wanted,
+        )
+
+    def _new_builder(self, reader: AcknowledgedReader) -> Builder:
+        options = self._options
+        is_shared = bool(options.staging_directory)
+        return self._make_builder(
+            Setup(
+                str(self._staging_directory(reader)),
+                self._context.gateway_name,
+                reader.store_id,
+                tuple(options.include),
+                tuple(options.exclude),
+                self._further,
+                is_shared,
+                inherited_umask() if is_shared else None,
+            )
         )
 
     def _wake_committer(self) -> None:

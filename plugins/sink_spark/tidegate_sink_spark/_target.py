@@ -23,7 +23,7 @@ from tidegate_sink_spark.java import runtime
 from tidegate_sink_spark.job.files import local_path
 from tidegate_sink_spark.job.table import dead_letters_of
 from tidegate_sink_spark.staging.columns import find_columns
-from tidegate_sink_spark.staging.further import Further
+from tidegate_sink_spark.staging.further import Further, FurtherSetup
 from tidegate_sink_spark.staging.selection import check_pattern
 
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)+", re.ASCII)
@@ -273,6 +273,11 @@ def layout_of(options: SparkSinkOptions) -> str:
 
 def further_of(options: SparkSinkOptions) -> Further:
     """The columns besides those that every table has. Raises: ConfigError."""
+    return further_setup(options).make()
+
+
+def further_setup(options: SparkSinkOptions) -> FurtherSetup:
+    """What they are made of. Raises: ConfigError."""
     columns = find_columns(options.columns)
     if options.connect and options.body == "variant":
         raise ConfigError(
@@ -298,8 +303,8 @@ def further_of(options: SparkSinkOptions) -> Further:
             "has no effect: neither `columns` nor `body` names a column that a value may not fit; remove it",
             key="on_bad_value",
         )
-    return Further(
-        columns,
+    return FurtherSetup(
+        dict(options.columns),
         options.body,
         stops=options.on_bad_value == "bad_row",
         names_directories="destination" in options.partition_by,

@@ -15,6 +15,8 @@ from tidegate.spi import (
     Branch,
     DuplicateId,
     Durability,
+    EncodedPage,
+    EncodedRows,
     LogStatistics,
     Message,
     Progress,
@@ -29,7 +31,7 @@ from tidegate.spi import (
 )
 from tidegate_store_journal.checkpoint.metadata import MetadataCounters
 from tidegate_store_journal.engine import Engine
-from tidegate_store_journal.index.acklog import PAGE_ROWS, ROW_BYTES, AckRow
+from tidegate_store_journal.index.acklog import PAGE_ROWS, ROW_BYTES, AckBlock, AckRow
 from tidegate_store_journal.space.tidy import DestinationCompaction
 
 T = TypeVar("T")
@@ -46,6 +48,7 @@ class JournalStore(Engine):
         return StoreCapabilities(
             durable=self._storage.durable and self._syncs_all,
             acknowledged_log=self,
+            encoded_log=self,
             large_bodies=self._large,
             branches=self,
             duplicate_ids=self,
@@ -135,6 +138,42 @@ class JournalStore(Engine):
 
     async def acknowledged(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
         """See AcknowledgedLog."""
+        log, last = self._index.log, await self._find_acknowledged(after)
+        page = [row for row in log.page(after, limit, bytes_max) if row.ack_sequence <= last]
+        try:
+            messages = await self._reader.read([(row.sequence, row.location) for row in page])
+        except StoreError as error:
+            if len(page) == 1:
+                error.known = _acknowledged(
+                    page[0], Message(destination="", body=b"", received_at=0)
+                )
+            raise
+        self._hold_large(messages)
+        rows = [_acknowledged(row, message) for row, message in zip(page, messages, strict=True)]
+        return AcknowledgedPage(rows, last)
+
+    async def acknowledged_encoded(self, after: int, limit: int, bytes_max: int) -> EncodedPage:
+        """See EncodedLog."""
+        last = await self._find_acknowledged(after)
+        parts = self._index.log.parts(after, limit, bytes_max, last)
+        wanted = [row for part in parts for row in zip(part.sequences, part.locations, strict=True)]
+        values = await self._reader.read_small_values(wanted)
+        if b"" in values:  # cut off there
+            del values[values.index(b"") :]
+        runs: list[EncodedRows] = []
+        at = 0
+        for part in parts:
+            messages = values[at : at + part.count]
+            at += part.count
+            if messages:
+                runs.append(_encoded(part, messages))
+        return EncodedPage(runs, last)
+
+    async def _find_acknowledged(self, after: int) -> int:
+        """Have the row behind *after* in memory, and rows on disk. Returns: the last row that is.
+
+        Raises: RequestError: it was released; StoreError.
+        """
         self._require_open()
         log = self._index.log
         last = log.last
@@ -148,18 +187,7 @@ class JournalStore(Engine):
                 f"acknowledged rows up to {log.released} were released; asked for those behind "
                 f"{after}"
             )
-        page = [row for row in log.page(after, limit, bytes_max) if row.ack_sequence <= last]
-        try:
-            messages = await self._reader.read([(row.sequence, row.location) for row in page])
-        except StoreError as error:
-            if len(page) == 1:
-                error.known = _acknowledged(
-                    page[0], Message(destination="", body=b"", received_at=0)
-                )
-            raise
-        self._hold_large(messages)
-        rows = [_acknowledged(row, message) for row, message in zip(page, messages, strict=True)]
-        return AcknowledgedPage(rows, last)
+        return last
 
     async def release_acknowledged(self, through: int) -> None:
         """See AcknowledgedLog. Becomes durable with the next checkpoint."""
@@ -215,4 +243,24 @@ def _acknowledged(row: AckRow, message: Message) -> AcknowledgedMessage:
         row.delivery_count,
         row.block.outcome,
         row.block.reason,
+    )
+
+
+def _encoded(part: AckBlock, messages: list[bytes]) -> EncodedRows:
+    """As many rows of *part* as there are *messages*."""
+    count = len(messages)
+    return EncodedRows(
+        part.first,
+        part.pending_list,
+        part.acked_at,
+        part.client_id,
+        part.subscription,
+        part.protocol,
+        part.principal,
+        part.outcome,
+        part.reason,
+        part.sequences[:count],
+        part.delivered_at[:count],
+        part.delivery_counts[:count],
+        messages,
     )

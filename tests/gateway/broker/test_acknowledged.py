@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,15 +12,20 @@ from broker_harness import Broker, Client
 from tidegate.broker.operate.operations import Operations
 from tidegate.config import DestinationPolicy
 from tidegate.spi import (
+    AcknowledgedLog,
     AcknowledgedMessage,
     AcknowledgedReader,
     BranchId,
+    CorruptRecordError,
+    EncodedPage,
     FlowControlError,
     Identity,
     LogFilling,
+    Message,
     Outcome,
     RequestError,
     StoreIOError,
+    encode_rows,
 )
 from tidegate.spi.operate import PurgeDestination
 
@@ -62,6 +68,60 @@ async def test_a_reader_sees_what_was_acknowledged_in_order_with_its_consumer() 
         assert (row.client_id, row.subscription, row.protocol) == ("consumer", "s", "stomp")
         assert 0 < row.delivered_at <= row.acked_at
         assert await bodies(reader, after=1) == [b"b", b"c"]
+
+
+async def test_a_reader_gets_the_same_rows_encoded_also_from_a_store_that_has_none_so() -> None:
+    async with Log() as broker:
+        reader = broker.core.acknowledged_log.reader("sink")
+        await acknowledge(broker, "a", "b", "c")
+        assert broker.store.capabilities.encoded_log is None
+        page = await reader.read_encoded(1, 1000, 10**9)
+        rows = [row for run in page.runs for row in run.decode()]
+        assert rows == list((await reader.read(1, 1000, 10**9)).rows)
+        assert (page.last, page.count) == (3, 2)
+        await reader.release(2)
+        with pytest.raises(RequestError):
+            await reader.read_encoded(1, 1000, 10**9)
+
+
+class EncodedStore:
+    """Has its rows encoded, up to one that is damaged; then one with its body elsewhere."""
+
+    def __init__(self, log: AcknowledgedLog) -> None:
+        self._log = log
+
+    async def acknowledged_encoded(self, after: int, limit: int, bytes_max: int) -> EncodedPage:
+        page = await self._log.acknowledged(after, limit, bytes_max)
+        if after == 1:
+            raise CorruptRecordError("wrong checksum", location="file 7")
+        return EncodedPage(() if after == 2 else encode_rows(page.rows[:1]), page.last)
+
+
+async def test_what_a_store_cannot_give_encoded_is_read_as_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Log() as broker:
+        await acknowledge(broker, "a", "b", "c")
+        log = broker.core.acknowledged_log
+        reader = log.reader("sink")
+        capabilities = replace(log.store.capabilities, encoded_log=EncodedStore(log.rows))
+        monkeypatch.setattr(type(log.store), "capabilities", capabilities)
+        for after in range(4):
+            page = await reader.read_encoded(after, 1000, 10**9)
+            rows = [row for run in page.runs for row in run.decode()]
+            assert [row.message.body for row in rows] == [
+                body for number, body in enumerate((b"a", b"b", b"c"), 1) if number > after
+            ][: 1 if not after else 9]
+            assert page.last == 3
+
+
+def test_what_is_no_text_in_utf_8_is_encoded_all_the_same() -> None:
+    message = Message("queue://\ud800", b"\xff", (("\udfff", "v"),), content_type=None)
+    row = AcknowledgedMessage(1, 1, message, 1, 0, 0, "", "", "")
+    ((found,),) = [run.decode() for run in encode_rows([row])]
+    assert found.message.destination == "queue://\\ud800"
+    assert found.message.headers == (("\\udfff", "v"),)
+    assert found.message.body == b"\xff"
 
 
 async def test_a_row_says_who_sent_the_message_and_how_often_it_was_delivered() -> None:

@@ -25,11 +25,16 @@ from tidegate.spi import (
     AcknowledgedMessage,
     AcknowledgedPage,
     CorruptRecordError,
+    EncodedPage,
     Message,
     RequestError,
     StoreError,
+    encode_rows,
 )
 from tidegate_sink_spark.java.jars import Artifact
+from tidegate_sink_spark.staging.building import ThreadBuilder
+from tidegate_sink_spark.staging.process import Setup
+from tidegate_sink_spark.staging.worker import make_segment
 
 pq: Any = importlib.import_module("pyarrow.parquet")
 
@@ -96,6 +101,10 @@ class MemoryLog:
         rows = [self.make(n) for n in range(after + 1, min(after + limit, self.last) + 1)]
         return AcknowledgedPage(rows, self.last)
 
+    async def read_encoded(self, after: int, limit: int, bytes_max: int) -> EncodedPage:
+        page = await self.read(after, limit, bytes_max)
+        return EncodedPage(encode_rows(page.rows), page.last)
+
     def damage(self, ack_sequence: int, limit: int) -> StoreError:
         """What a store raises for a row that it cannot read."""
         if self.error is not CorruptRecordError:
@@ -116,6 +125,11 @@ class MemoryLog:
         assert through <= self.last, "what was never acknowledged cannot be released"
         self.released = max(self.released, through)
         self.releases.append(through)
+
+
+def thread_builder(setup: Setup) -> ThreadBuilder:
+    """What builds in this process: quicker to start where it is not what is tested."""
+    return ThreadBuilder(make_segment(setup, os.getppid()))
 
 
 @dataclass(frozen=True)
@@ -229,6 +243,7 @@ class Kit:
     """What the tests of this folder share; a fixture, because test folders are no packages."""
 
     MemoryLog = MemoryLog
+    thread_builder = staticmethod(thread_builder)
     EPOCH_US = EPOCH_US
     acknowledged = staticmethod(acknowledged)
     read_table = staticmethod(read_table)

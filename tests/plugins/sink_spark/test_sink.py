@@ -53,7 +53,9 @@ class Bench:
         context = SinkContext("lake", "gw", self.directory, announce_lag=self.announce)
         chosen = SparkSinkOptions(**{**options, **changes})
         engine = SparkEngine(context, chosen, job_command=FAKE_JOB)
-        return SparkSink(context, chosen, engine, restart_delay=0.05)
+        return SparkSink(
+            context, chosen, engine, restart_delay=0.05, make_builder=self.kit.thread_builder
+        )
 
     def run(self, work: Callable[[SparkSink], Awaitable[None]], **changes: Any) -> SparkSink:
         """Start a sink, do *work*, stop it."""

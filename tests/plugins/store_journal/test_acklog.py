@@ -75,6 +75,27 @@ def test_a_page_keeps_its_limits_but_is_never_empty_when_there_is_a_row() -> Non
     assert log.page(10, 100, 1) == []
 
 
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=8),
+    st.integers(0, 40),
+    st.integers(1, 20),
+    st.integers(1, 200),
+    st.integers(0, 50),
+)
+def test_parts_are_the_rows_of_a_page(
+    sizes: list[int], after: int, limit: int, bytes_max: int, last: int
+) -> None:
+    log = AckLog()
+    for size in sizes:
+        log.append(block(log.last + 1, size))
+    page = [row for row in log.page(after, limit, bytes_max) if row.ack_sequence <= last]
+    parts = log.parts(after, limit, bytes_max, last)
+    assert [row for part in parts for row in part.rows()] == [
+        (row.ack_sequence, row.sequence, row.location) for row in page
+    ]
+
+
 def test_a_block_comes_back_from_its_bytes() -> None:
     wanted = block(5, 3)
     found = decode_block(wanted.encode())

@@ -18,6 +18,7 @@ from tidegate.spi import (
     AcknowledgedPage,
     AcknowledgedReader,
     CorruptRecordError,
+    EncodedPage,
     LargeBodies,
     LogFilling,
     LogStatistics,
@@ -26,6 +27,7 @@ from tidegate.spi import (
     RequestError,
     Sink,
     StoreError,
+    encode_rows,
     format_size,
 )
 from tidegate.spi.operate import SinkStatus
@@ -86,6 +88,19 @@ class Reader(AcknowledgedReader):
     async def read(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
         page = await self._log.rows.acknowledged(after, limit, bytes_max)
         return await self._log.with_bodies(page)
+
+    async def read_encoded(self, after: int, limit: int, bytes_max: int) -> EncodedPage:
+        encoded = self._log.store.capabilities.encoded_log
+        if encoded is not None:
+            try:
+                found = await encoded.acknowledged_encoded(after, limit, bytes_max)
+            except CorruptRecordError:
+                pass  # what reads it as a message says more of it
+            else:
+                if found.runs or found.last <= after:
+                    return found
+        page = await self.read(after, limit, bytes_max)
+        return EncodedPage(encode_rows(page.rows), page.last)
 
     async def wait_beyond(self, after: int) -> None:
         await self._log.wait_beyond(after)

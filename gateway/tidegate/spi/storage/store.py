@@ -7,7 +7,7 @@ while reading may run beside it.
 
 A minimal store has ``capabilities``, the life cycle (``open``, ``close``), ``write``, ``page_in`` and
 ``statistics``. What only some stores can do are objects that the capabilities offer, None where the
-store cannot: :class:`AcknowledgedLog`, :class:`~tidegate.spi.LargeBodies`, :class:`Branches` and
+store cannot: :class:`AcknowledgedLog`, :class:`~tidegate.spi.EncodedLog`, :class:`~tidegate.spi.LargeBodies`, :class:`Branches` and
 :class:`DuplicateIds`. No two members of theirs have the same name, so that a store may offer itself.
 """
 
@@ -23,10 +23,10 @@ import msgspec
 from tidegate.spi.messages import Message, StoredMessage
 from tidegate.spi.storage.branches import Branch
 from tidegate.spi.storage.large import LargeBodies
+from tidegate.spi.storage.log import AcknowledgedLog, EncodedLog
 from tidegate.spi.storage.operations import (
     DuplicateId,
     InflightRecord,
-    Outcome,
     PendingListId,
     Session,
     Subscription,
@@ -46,6 +46,8 @@ class StoreCapabilities:
     Attributes:
         durable: what ``write`` confirmed with SYNCED survives a power cut.
         acknowledged_log: keeps acknowledged messages for sinks; without it there can be no sink.
+        encoded_log: the same log, of a store that has its messages encoded; without it the broker
+            encodes them for sinks that work in a process of their own.
         large_bodies: keeps bodies that are never whole in memory; without it every body comes with
             its message.
         branches: keeps prepared branches; without it nobody can prepare.
@@ -58,6 +60,7 @@ class StoreCapabilities:
 
     durable: bool
     acknowledged_log: AcknowledgedLog | None = None
+    encoded_log: EncodedLog | None = None
     large_bodies: LargeBodies | None = None
     branches: Branches | None = None
     duplicate_ids: DuplicateIds | None = None
@@ -153,48 +156,6 @@ class RecoveredState:
     report: RecoveryReport = field(default_factory=RecoveryReport)
 
 
-class AcknowledgedMessage(msgspec.Struct, frozen=True, gc=False):
-    """One row of the acknowledged log.
-
-    Attributes:
-        ack_sequence: dense, from 1, within one ``store_id``.
-        sequence, message: what was acknowledged.
-        pending_list: the list it was acknowledged in.
-        delivered_at, acked_at: microseconds since the epoch; 0: never, unknown.
-        client_id, subscription, protocol, principal: of the consumer.
-        delivery_count: how often it was handed to a consumer, the last time included.
-        outcome, reason: how it ended, see :class:`~tidegate.spi.Acknowledge`.
-    """
-
-    ack_sequence: int
-    sequence: int
-    message: Message
-    pending_list: PendingListId
-    delivered_at: int
-    acked_at: int
-    client_id: str
-    subscription: str
-    protocol: str
-    principal: str = ""
-    delivery_count: int = 1
-    outcome: Outcome = Outcome.ACKNOWLEDGED
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class AcknowledgedPage:
-    """Rows of the acknowledged log in order without a gap.
-
-    Attributes:
-        rows: may be empty.
-        last: highest ack sequence that is durable now; more rows follow while it is above the
-            last row's.
-    """
-
-    rows: Sequence[AcknowledgedMessage]
-    last: int
-
-
 @dataclass(frozen=True, slots=True)
 class StoreStatistics:
     """Numbers for limits, health and metrics.
@@ -236,48 +197,6 @@ def is_room_again(room: int, limit: int) -> bool:
 def is_store_low_again(used: int, limit: int) -> bool:
     """A store that was full at *limit* (``store_limit``) is not any more."""
     return used <= limit - limit // 10
-
-
-@dataclass(frozen=True, slots=True)
-class LogStatistics:
-    """Numbers of the acknowledged log.
-
-    Attributes:
-        first, last: it holds ack sequences first..last (first = last + 1 when it is empty).
-        held_bytes: what is held only for the log: bodies that no list needs any more, and what its
-            rows and headers take where that is known.
-        oldest_at: ``acked_at`` of its oldest row, 0 when it is empty.
-    """
-
-    first: int
-    last: int
-    held_bytes: int
-    oldest_at: int
-
-
-class AcknowledgedLog(Protocol):
-    """Every acknowledged message in order, until all sinks have it.
-
-    Rows are written by ``Acknowledge`` while :attr:`StoreContext.keep_acknowledged` is true.
-    """
-
-    async def acknowledged(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
-        """Read the rows behind ack sequence *after*; only those that are SYNCED.
-
-        At least one row is returned when there is one, whatever *bytes_max* is.
-
-        Raises: RequestError when rows behind *after* were released already; CorruptRecordError,
-            StoreIOError, StoreClosedError.
-        """
-        ...
-
-    async def release_acknowledged(self, through: int) -> None:
-        """Every sink has the rows up to *through* (inclusive): they may be forgotten. Idempotent."""
-        ...
-
-    def log_statistics(self) -> LogStatistics:
-        """Cheap enough to call every second."""
-        ...
 
 
 class Branches(Protocol):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import msgspec
 import pytest
 
@@ -127,6 +129,41 @@ class StoreLog(StoreFixtures):
         assert [row.ack_sequence for row in page.rows] == [9, 10]
         assert len((await box.acknowledged(0, 10, 350)).rows) in range(1, 4)
         assert len((await box.acknowledged(0, 10, 1)).rows) == 1
+
+    async def test_encoded_rows_are_the_same_rows(self, box: StoreBox, encoded: None) -> None:
+        await box.open(QUEUE, *[add(number, body=bytes(10 * number)) for number in range(1, 9)])
+        who = ("client", "subscription", "stomp", "principal")
+        await box.write(Acknowledge(1, (2, 1, 3), (100, 200, 300), 400, *who, (1, 3, 1)))
+        await box.write(Acknowledge(1, (8, 4), outcome=Outcome.EXPIRED, reason="why"))
+        await box.write(*[Acknowledge(1, (number,)) for number in (5, 6, 7)])
+        for after, limit, size in product(range(9), (1, 2, 4, 100), (1, 30, 31, 100, 1_000)):
+            page = await box.acknowledged(after, limit, size)
+            found = await box.encoded_rows.acknowledged_encoded(after, limit, size)
+            assert [row for run in found.runs for row in run.decode()] == list(page.rows)
+            assert (found.last, found.count) == (page.last, len(page.rows))
+        await box.rows.release_acknowledged(4)
+        with pytest.raises(RequestError):
+            await box.encoded_rows.acknowledged_encoded(3, 10, 1_000)
+        (run,) = (await box.encoded_rows.acknowledged_encoded(4, 1, 1)).runs
+        assert (run.first, run.last, len(run), run.sequences[0]) == (5, 5, 1, 4)
+
+    async def test_encoded_rows_end_before_a_body_that_is_elsewhere(
+        self, box: StoreBox, encoded: None
+    ) -> None:
+        """Nothing to see for a store that has no such bodies."""
+        await box.open(QUEUE, add(1))
+        if box.store.capabilities.large_bodies is None:
+            return
+        body, _ = await _uploaded(box)
+        large = Message("queue://orders", b"", (("a", "b"),), large=body)
+        await box.write(AddMessage(2, large, (1,)), add(3))
+        await box.write(Acknowledge(1, (1, 2, 3)))
+        (run,) = (await box.encoded_rows.acknowledged_encoded(0, 10, 1_000_000)).runs
+        assert [row.message for row in run.decode()] == [text(1)]
+        page = await box.encoded_rows.acknowledged_encoded(1, 10, 1_000_000)
+        assert (page.runs, page.last) == ([], 3)
+        (run,) = (await box.encoded_rows.acknowledged_encoded(2, 10, 1_000_000)).runs
+        assert [row.message for row in run.decode()] == [text(3)]
 
     async def test_the_acknowledged_log_continues_over_restarts(
         self, box: StoreBox, logged: None, durable: None

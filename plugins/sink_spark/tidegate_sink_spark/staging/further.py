@@ -17,7 +17,7 @@ import msgspec
 
 from tidegate.spi import AcknowledgedMessage, Message
 from tidegate_sink_spark.staging.arrow import SCHEMA, strings
-from tidegate_sink_spark.staging.columns import BODY_COLUMNS, KeyColumn
+from tidegate_sink_spark.staging.columns import BODY_COLUMNS, KeyColumn, find_columns
 from tidegate_sink_spark.staging.values import NO_VALUE
 
 pa: Final[Any] = importlib.import_module("pyarrow")
@@ -31,6 +31,24 @@ DIRECTORY_BYTES_MAX: Final = 240
 _Object: Final[Any] = dict
 _Array: Final[Any] = list
 _check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+class FurtherSetup(msgspec.Struct, frozen=True):
+    """What :class:`Further` is made of, for another process. Attributes: columns: as the configuration has them."""
+
+    columns: dict[str, str] = {}
+    body: str = "binary"
+    stops: bool = False
+    names_directories: bool = False
+
+    def make(self) -> Further:
+        """Raises: ConfigError."""
+        return Further(
+            find_columns(self.columns),
+            self.body,
+            stops=self.stops,
+            names_directories=self.names_directories,
+        )
 
 
 class Further:

@@ -9,14 +9,15 @@ a later row can be read: then it is the row's own all the same.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
 
 from tidegate.spi import (
     AcknowledgedMessage,
-    AcknowledgedPage,
     AcknowledgedReader,
     CorruptRecordError,
+    EncodedRows,
     RequestError,
     StoreClosedError,
     StoreError,
@@ -31,6 +32,18 @@ RETRY_DELAY_MIN: Final = 0.5
 RETRY_DELAY_MAX: Final = 15.0
 #: How often a row is asked for whose store only says that it failed, before later rows are looked at.
 ATTEMPTS: Final = 4
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Found(Generic[T]):
+    """Attributes: rows: that continue without a gap; first: ack sequence of the answer's first row, 0: it has none."""
+
+    rows: list[T]
+    first: int
+    last: int
 
 
 class PatientReader:
@@ -65,11 +78,32 @@ class PatientReader:
         Returns: a dead letter in place of the row behind *after*; a number when rows up to it were
             released meanwhile; None when the store is closed.
         """
+        return await self._patiently(after, limit, self._rows)
+
+    async def read_encoded(
+        self, after: int, limit: int
+    ) -> list[EncodedRows] | DeadLetter | int | None:
+        """The same rows as they are stored."""
+        return await self._patiently(after, limit, self._runs)
+
+    async def _rows(self, after: int, limit: int) -> _Found[AcknowledgedMessage]:
+        page = await self._reader.read(after, limit, PAGE_BYTES)
+        first = page.rows[0].ack_sequence if page.rows else 0
+        return _Found(_dense(list(page.rows), after), first, page.last)
+
+    async def _runs(self, after: int, limit: int) -> _Found[EncodedRows]:
+        page = await self._reader.read_encoded(after, limit, PAGE_BYTES)
+        first = page.runs[0].first if page.runs else 0
+        return _Found(_dense_runs(page.runs, after), first, page.last)
+
+    async def _patiently(
+        self, after: int, limit: int, ask: Callable[[int, int], Awaitable[_Found[T]]]
+    ) -> list[T] | DeadLetter | int | None:
         attempt = 0
         while True:
             asked = min(limit, self._limit)
             try:
-                page = await self._reader.read(after, asked, PAGE_BYTES)
+                found = await ask(after, asked)
             except StoreClosedError:
                 return None
             except RequestError as exc:
@@ -79,12 +113,11 @@ class PatientReader:
             except StoreError as exc:
                 error = exc
             else:
-                rows = _dense(list(page.rows), after)
-                if rows or page.last <= after:
+                if found.rows or found.last <= after:
                     self._limit = min(asked * 2, CHUNK_ROWS)
-                    return rows
+                    return found.rows
                 error = CorruptRecordError(
-                    _answered(page, after), location=f"acknowledged row {after + 1}"
+                    _answered(found.first, after), location=f"acknowledged row {after + 1}"
                 )
             if asked > 1 and isinstance(error, CorruptRecordError):
                 self._limit = asked // 2
@@ -136,8 +169,19 @@ def _dense(rows: list[AcknowledgedMessage], after: int) -> list[AcknowledgedMess
     return rows
 
 
-def _answered(page: AcknowledgedPage, after: int) -> str:
-    answer = f"begin with {page.rows[0].ack_sequence}" if page.rows else "are none"
+def _dense_runs(runs: Sequence[EncodedRows], after: int) -> list[EncodedRows]:
+    """The same of runs."""
+    dense: list[EncodedRows] = []
+    for run in runs:
+        if run.first != after + 1:
+            break
+        dense.append(run)
+        after = run.last
+    return dense
+
+
+def _answered(first: int, after: int) -> str:
+    answer = f"begin with {first}" if first else "are none"
     return f"the store does not have it: its rows {answer} when asked for those behind {after}"
 
 

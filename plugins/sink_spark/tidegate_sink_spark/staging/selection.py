@@ -44,7 +44,7 @@ class Selection:
             self._known[destination] = known
         return known
 
-    def of(self, rows: list[AcknowledgedMessage]) -> list[AcknowledgedMessage]:
+    def of(self, rows: Sequence[AcknowledgedMessage]) -> Sequence[AcknowledgedMessage]:
         """Those of *rows* that the sink takes."""
         if self.takes_all:
             return rows

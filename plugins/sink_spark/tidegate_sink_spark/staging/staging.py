@@ -1,27 +1,33 @@
 """Takes the acknowledged log and seals it into staged files, off the event loop.
 
-The loop only reads pages and hands chunks to one thread; that thread builds the Arrow batches
-and writes the files, so its work is in order and never two things at a time. A segment is sealed when it has
+The loop only reads pages and hands them to a builder, which makes Arrow batches of them and writes the
+files: a process of its own, so that the loop does not wait for the interpreter's lock. When that dies, what was
+open is read again from the log. A segment is sealed when it has
 enough rows or bytes, when its first row has waited for ``segment_interval``, or when the table wants it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from tidegate.spi import AcknowledgedMessage, AcknowledgedReader, StoreError
+from tidegate.spi import AcknowledgedMessage, AcknowledgedReader, EncodedRows, StoreError
 from tidegate_sink_spark.staging import arrow
-from tidegate_sink_spark.staging.dead import DeadLetter, build_dead
-from tidegate_sink_spark.staging.files import StagedFile, list_staged
+from tidegate_sink_spark.staging.building import (
+    Bad,
+    Builder,
+    BuilderGoneError,
+    Segment,
+    ThreadBuilder,
+)
+from tidegate_sink_spark.staging.dead import DeadLetter
 from tidegate_sink_spark.staging.further import Further
 from tidegate_sink_spark.staging.reading import (
     CHUNK_ROWS,
@@ -30,7 +36,7 @@ from tidegate_sink_spark.staging.reading import (
     PatientReader,
 )
 from tidegate_sink_spark.staging.selection import Selection
-from tidegate_sink_spark.staging.storage import Amount, StagingDirectory, Waiting
+from tidegate_sink_spark.staging.storage import Amount, StagingDirectory, Waiting, disk_problem
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -38,6 +44,8 @@ log = logging.getLogger(__name__)
 #: A short page means that the log's end was reached. Waiting this long (seconds) lets the next
 #: page fill, so that a busy log costs at most 20 reads a second and not one per turn of the loop.
 GATHER_INTERVAL: Final = 0.05
+#: Seconds without a row after which the process that builds is let go.
+REST_INTERVAL: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,42 +59,31 @@ class StagingLimits:
     stops_at_bad_row: bool = False
 
 
+@dataclass(slots=True, eq=False)
 class _Segment:
-    """The open segment: rows not built yet, built batches, and dead letters among them."""
+    """The open segment, of which the builder has the rows.
 
-    __slots__ = (
-        "batches",
-        "born",
-        "built",
-        "dead",
-        "deadline",
-        "left_out",
-        "lo",
-        "opened",
-        "rows",
-        "size_bytes",
-    )
+    Attributes:
+        born: when its oldest row that the sink takes was acknowledged.
+        count: rows. taken: of them, that the sink takes.
+        letters: those that could not be read; bad: those that cannot be written.
+    """
 
-    def __init__(self, lo: int, opened: float, deadline: float) -> None:
-        self.lo = lo
-        self.opened = opened
-        self.deadline = deadline
-        self.born: float | None = None  # when its oldest row that the sink takes was acknowledged
-        self.rows: list[AcknowledgedMessage] = []
-        self.batches: list[Any] = []
-        self.dead: list[DeadLetter] = []
-        self.built = 0
-        self.left_out = 0  # rows that the sink does not take
-        self.size_bytes = 0
-
-    @property
-    def count(self) -> int:
-        return self.built + len(self.rows) + len(self.dead) + self.left_out
+    number: int
+    lo: int
+    opened: float
+    deadline: float
+    born: float | None = None
+    count: int = 0
+    taken: int = 0
+    letters: list[DeadLetter] = field(default_factory=list[DeadLetter])
+    bad: list[Bad] = field(default_factory=list[Bad])
+    size_bytes: int = 0
 
     @property
     def is_empty(self) -> bool:
         """The sink takes none of its rows."""
-        return self.left_out == self.count
+        return not self.taken
 
     @property
     def hi(self) -> int:
@@ -107,6 +104,7 @@ class Staging:
         further: Further | None = None,
         is_shared: bool = False,
         write_parquet: arrow.ParquetWriter = arrow.write_parquet,
+        builder: Builder | None = None,
         on_change: Callable[[], None] = lambda: None,
         on_problem: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -114,21 +112,25 @@ class Staging:
         selection: which rows the sink takes; None: all.
         further: columns beside those that every table has; None: none.
         is_shared: others read the files, too, as far as the operator's umask lets them.
+        builder: makes the files; None: a thread of this process, with *write_parquet*.
         on_change: told of a first row and of each sealed file.
         on_problem: told of each.
         """
         self._on_problem = on_problem
         self._selection = selection or Selection()
-        self._further = further or Further()
+        further = further or Further()
         self._reader = reader
         self._limits = limits
-        self._gateway_name = gateway_name
         self._directory = StagingDirectory(
             directory,
             is_shared=is_shared,
             write_parquet=write_parquet,
-            further=self._further.fields,
+            further=further.fields,
         )
+        self._builder: Builder = builder or ThreadBuilder(
+            Segment(self._directory, gateway_name, reader.store_id, self._selection, further)
+        )
+        self._using = asyncio.Lock()  # the directory
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tidegate-staging")
         self._wake = asyncio.Event()
         self._log = PatientReader(
@@ -136,9 +138,9 @@ class Staging:
         )
         self._on_change = on_change
         self._segment: _Segment | None = None
-        self._births: deque[tuple[int, float]] = (
-            deque()
-        )  # staged files: last row, see Waiting.oldest
+        self._segments = 0
+        # Of staged files: the last row, see Waiting.oldest.
+        self._births: deque[tuple[int, float]] = deque()
         self._wanted_at: float | None = None
         self._sealed_at = float("-inf")
         self._draining = False
@@ -153,8 +155,7 @@ class Staging:
         self.amount = Amount()
         #: Dead letters that were staged since the start.
         self.dead_letters = 0
-        #: What keeps staging from its work, "" when nothing does.
-        self.problem = ""
+        self.problem = ""  # what keeps staging from its work
 
     async def recover(self, mark: int) -> None:
         """Find out what is staged; must be called before :meth:`run`, and may be called again.
@@ -162,7 +163,9 @@ class Staging:
         Args: mark: of the table, 0 while it is not known. Raises: OSError.
         """
         floor = max(mark, self._reader.released)
-        found = await self._in_thread(lambda: self._directory.recover(floor))
+        async with self._using:
+            await self._builder.settled()
+            found = await self._in_thread(lambda: self._directory.recover(floor))
         self._floor = floor
         self.position = found.position
         self.sealed = found.position if found.amount.files else 0
@@ -185,38 +188,65 @@ class Staging:
         Cancellation: safe; a file may or may not be sealed.
         """
         self._segment = None
+        delay = RETRY_DELAY_MIN
         while True:
-            await self._wait_for_room()
-            if self._segment is None and self._floor > self.position:
-                self.position = self._floor
-            after = self._segment.hi if self._segment else self._reached
-            if self._segment is not None and self._floor > after:
-                self._segment, self.position = None, self._floor  # the table has all of it already
-                continue
-            room = self._limits.segment_rows - (self._segment.count if self._segment else 0)
-            rows = await self._log.read(after, min(room, CHUNK_ROWS))
-            if rows is None:
-                return
-            if isinstance(rows, int):
-                self._floor = max(self._floor, rows)  # discarded meanwhile, by the log's limit
-                continue
-            if isinstance(rows, DeadLetter):
-                self._add_dead(rows)
-            elif rows:
-                await self._add(rows)
-            segment = self._segment
-            if segment is not None and self._is_due(segment, at_end=not rows):
-                await self._seal(segment)
-            elif isinstance(rows, DeadLetter):
-                continue
-            elif rows:
-                if len(rows) < CHUNK_ROWS and not self._draining:
-                    await self._pause(self._until(segment, GATHER_INTERVAL))
-            elif self._draining:
-                return
-            else:
-                after = segment.hi if segment else self._reached
-                await self._wait_beyond(after, self._until(segment, None))
+            sealed = self.sealed
+            try:
+                if not await self._turn():
+                    return
+            except BuilderGoneError as exc:
+                # What was open is read again; what was sealed is known by its name.
+                self._segment = None
+                self._report(f"{exc}; rows that were not staged yet are read again")
+                await self._pause(delay)
+                delay = min(delay * 2, RETRY_DELAY_MAX)
+                await self.recover(self._floor)
+            if self.sealed > sealed:
+                delay = RETRY_DELAY_MIN
+
+    async def _turn(self) -> bool:
+        """Read a page, and seal what is due. Returns: there may be more. Raises: BuilderGoneError."""
+        await self._wait_for_room()
+        if self._segment is None and self._floor > self.position:
+            self.position = self._floor
+        after = self._segment.hi if self._segment else self._reached
+        if self._segment is not None and self._floor > after:
+            self._segment, self.position = None, self._floor  # the table has all of it already
+            return True
+        room = self._limits.segment_rows - (self._segment.count if self._segment else 0)
+        limit = min(room, CHUNK_ROWS)
+        is_encoded = self._builder.takes_encoded
+        rows = await (self._log.read_encoded if is_encoded else self._log.read)(after, limit)
+        if rows is None:
+            return False
+        if isinstance(rows, int):
+            self._floor = max(self._floor, rows)  # discarded meanwhile, by the log's limit
+            return True
+        if isinstance(rows, DeadLetter):
+            self._add_dead(rows)
+        elif rows:
+            await self._add(rows)
+        segment = self._segment
+        if segment is not None and self._is_due(segment, at_end=not rows):
+            await self._seal(segment)
+        elif isinstance(rows, DeadLetter):
+            pass
+        elif rows:
+            if _count(rows) < limit and not self._draining:
+                await self._pause(self._until(segment, GATHER_INTERVAL))
+        elif self._draining:
+            return False
+        else:
+            await self._rest(after, segment)
+        return True
+
+    async def _rest(self, after: int, segment: _Segment | None) -> None:
+        """Wait for the next row, or until *segment* is due; without one the builder may go after a while."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        await self._wait_beyond(after, self._until(segment, REST_INTERVAL))
+        if segment is None and loop.time() - begun >= REST_INTERVAL:
+            await self._builder.rest()
 
     def drain(self) -> None:
         """Make :meth:`run` seal all that is acknowledged by now, and return."""
@@ -227,7 +257,9 @@ class Staging:
         """The table has the rows up to *mark*: delete their files. Raises: OSError."""
         while self._births and self._births[0][0] <= mark:
             self._births.popleft()
-        self.amount = await self._in_thread(lambda: self._directory.discard_through(mark))
+        async with self._using:
+            await self._builder.settled()
+            self.amount = await self._in_thread(lambda: self._directory.discard_through(mark))
         self._floor = max(self._floor, mark)
         self._next_lo = max(self._next_lo, mark + 1)
         await self._release_passed()
@@ -240,7 +272,7 @@ class Staging:
         births = [self._births[0][1]] if self._births else []
         if segment is not None and segment.born is not None:
             births.append(segment.born)
-            rows += segment.count - segment.left_out
+            rows += segment.taken
         return Waiting(min(births, default=None), len(self._births), rows, self.amount.size_bytes)
 
     def want(self, at: float | None) -> None:
@@ -255,7 +287,8 @@ class Staging:
         return segment is None or segment.born is None or self._sealed_at >= at
 
     async def close(self) -> None:
-        """Wait for the thread's present piece of work and end it. Idempotent."""
+        """Wait for the present piece of work and end what does it. Idempotent."""
+        await self._builder.close()
         await asyncio.to_thread(self._thread.shutdown)
 
     # -------------------------------------------------------------------------------- one turn
@@ -264,7 +297,8 @@ class Staging:
         """The open segment; a new one from *lo* when there is none."""
         if self._segment is None:
             now = asyncio.get_running_loop().time()
-            self._segment = _Segment(lo, now, now + self._limits.segment_interval)
+            self._segments += 1
+            self._segment = _Segment(self._segments, lo, now, now + self._limits.segment_interval)
         return self._segment
 
     def _take(self, segment: _Segment, acked_at: int) -> None:
@@ -273,26 +307,40 @@ class Staging:
             segment.born = _since(acked_at / 1e6)
             self._on_change()
 
-    async def _add(self, rows: list[AcknowledgedMessage]) -> None:
-        segment = self._opened(rows[0].ack_sequence)
-        taken = self._selection.of(rows)
-        segment.rows += taken
-        segment.left_out += len(rows) - len(taken)
-        segment.size_bytes += sum(map(arrow.row_bytes, taken))
-        if taken:
-            self._take(segment, taken[0].acked_at)
-        if len(segment.rows) >= CHUNK_ROWS:
-            await self._build(segment)
+    async def _add(self, rows: list[AcknowledgedMessage] | list[EncodedRows]) -> None:
+        first = rows[0]
+        lo = first.first if isinstance(first, EncodedRows) else first.ack_sequence
+        segment = self._opened(lo)
+        added = await self._builder.add(segment.number, rows)
+        segment.count += _count(rows)
+        segment.taken += added.taken
+        segment.size_bytes += added.size_bytes
+        if added.taken:
+            self._take(segment, added.acked_at)
+        await self._note(segment, added.bad)
 
     def _add_dead(self, letter: DeadLetter) -> None:
         segment = self._opened(letter.ack_sequence)
+        segment.count += 1
         known = letter.known
         if known is not None and known.message.destination and not self._selection.of([known]):
-            segment.left_out += 1
             return
-        segment.dead.append(letter)
+        segment.taken += 1
+        segment.letters.append(letter)
         self._take(segment, known.acked_at if known is not None and known.acked_at else letter.at)
         segment.size_bytes += len(letter.raw) + 200
+
+    async def _note(self, segment: _Segment, bad: Sequence[Bad]) -> None:
+        """Rows cannot be written; if that is what stops the sink, this never returns."""
+        delay = RETRY_DELAY_MIN
+        while bad and self._limits.stops_at_bad_row:
+            self._report(
+                f"row {bad[0].ack_sequence} cannot be written ({bad[0].reason}), and on_bad_row ="
+                ' "stop": set on_bad_row = "dead_letter"'
+            )
+            await self._pause(delay)
+            delay = min(delay * 2, RETRY_DELAY_MAX)
+        segment.bad += bad
 
     async def _wait_to_read(self, seconds: float) -> None:
         """The row behind those that were read does not come: those must not wait for it."""
@@ -301,45 +349,6 @@ class Staging:
             await self._seal(self._segment)
             self.problem = problem
         await self._pause(seconds)
-
-    async def _build(self, segment: _Segment) -> None:
-        rows, segment.rows = segment.rows, []
-        for start in range(0, len(rows), CHUNK_ROWS):
-            chunk = rows[start : start + CHUNK_ROWS]
-            batches, dead = await self._in_thread(lambda chunk=chunk: self._batches(chunk))
-            delay = RETRY_DELAY_MIN
-            while dead and self._limits.stops_at_bad_row:
-                self._report(
-                    f"row {dead[0].ack_sequence} cannot be written ({dead[0].reason}), and on_bad_row ="
-                    ' "stop": set on_bad_row = "dead_letter"'
-                )
-                await self._pause(delay)
-                delay = min(delay * 2, RETRY_DELAY_MAX)
-            segment.batches += batches
-            segment.dead += dead
-            segment.built += len(chunk) - len(dead)
-
-    def _batches(self, rows: list[AcknowledgedMessage]) -> tuple[list[Any], list[DeadLetter]]:
-        """*rows* as batches, and those that do not fit; in the thread."""
-        gateway_id, epoch = self._gateway_name, self._reader.store_id
-        dead: list[DeadLetter] = []
-        try:
-            found = self._further.read(rows)
-            if found.bad:
-                dead = [_unfit(rows[number], reason) for number, reason in found.bad.items()]
-                rows = [row for number, row in enumerate(rows) if number not in found.bad]
-                found = found.without_bad()
-            if not rows:
-                return [], dead
-            return [found.behind(arrow.build_batch(rows, gateway_id, epoch))], dead
-        except MemoryError:
-            raise
-        except arrow.UNWRITABLE as exc:
-            if len(rows) > 1:
-                middle = len(rows) // 2
-                first, second = self._batches(rows[:middle]), self._batches(rows[middle:])
-                return first[0] + second[0], dead + first[1] + second[1]
-            return [], [*dead, _unfit(rows[0], exc)]
 
     def _is_due(self, segment: _Segment, *, at_end: bool) -> bool:
         return (
@@ -357,7 +366,7 @@ class Staging:
 
     async def _recover_backlog(self) -> None:
         """What was staged before: nobody knows when its rows were acknowledged, but when it was sealed."""
-        found = await self._in_thread(lambda: _with_times(self._directory.directory))
+        found = await self._in_thread(self._directory.times)
         kept = ((file.hi, _since(at)) for file, at in found if file.hi > self._floor)
         self._births = deque(kept)
         self._on_change()
@@ -368,31 +377,23 @@ class Staging:
             self._passed, self._segment = segment.hi, None
             await self._release_passed()
             return
-        await self._build(segment)
+        await self._note(segment, await self._builder.build(segment.number))
         lo = segment.lo if self._selection.takes_all else self._next_lo
-        hi, batches = segment.hi, segment.batches
-        letters = sorted(segment.dead, key=lambda letter: letter.ack_sequence)
-        dead = await self._in_thread(
-            lambda: build_dead(letters, self._gateway_name, self._reader.store_id, self._further)
-        )
+        hi = segment.hi
         delay = RETRY_DELAY_MIN
         while True:
             try:
-                file = await self._in_thread(lambda: self._directory.seal(lo, hi, batches, dead))
+                async with self._using:
+                    file = await self._builder.seal(
+                        segment.number, lo, hi, segment.taken, segment.letters
+                    )
             except OSError as exc:
-                self._report(_disk_problem(exc))
+                self._report(disk_problem(exc))
                 await self._pause(delay)
                 delay = min(delay * 2, RETRY_DELAY_MAX)
                 continue
-            if letters:
-                self.dead_letters += len(letters)
-                log.error(
-                    "dead letters rows=%d from=%d to=%d first reason=%r: they go to the dead-letter table",
-                    len(letters),
-                    letters[0].ack_sequence,
-                    letters[-1].ack_sequence,
-                    letters[0].reason,
-                )
+            if file.dead:
+                self._tell_dead(segment)
             self.position = self.sealed = hi
             self._next_lo = hi + 1
             self.amount = self.amount.plus(file)
@@ -403,6 +404,19 @@ class Staging:
             self._births.append((hi, born))
             self._on_change()
             return
+
+    def _tell_dead(self, segment: _Segment) -> None:
+        """Rows of *segment* became dead letters."""
+        dead = [*segment.bad, *segment.letters]
+        first = min(dead, key=lambda letter: letter.ack_sequence)
+        self.dead_letters += len(dead)
+        log.error(
+            "dead letters rows=%d from=%d to=%d first reason=%r: they go to the dead-letter table",
+            len(dead),
+            first.ack_sequence,
+            max(letter.ack_sequence for letter in dead),
+            first.reason,
+        )
 
     @property
     def _reached(self) -> int:
@@ -479,22 +493,10 @@ def _since(seconds: float) -> float:
     return asyncio.get_running_loop().time() - max(0.0, time.time() - seconds)
 
 
-def _with_times(directory: Path) -> list[tuple[StagedFile, float]]:
-    """Staged files, and when each was written. Raises: OSError."""
-    return [(file, file.path.stat().st_mtime) for file in list_staged(directory)]
-
-
-def _unfit(row: AcknowledgedMessage, why: object) -> DeadLetter:
-    reason = f"the row does not fit the table: {why}"
-    at = time.time_ns() // 1_000
-    return DeadLetter(row.ack_sequence, reason, row, row.message.body, at)
+def _count(rows: Sequence[AcknowledgedMessage] | Sequence[EncodedRows]) -> int:
+    """How many rows they are."""
+    return sum(len(run) if isinstance(run, EncodedRows) else 1 for run in rows)
 
 
 def _task(work: Coroutine[Any, Any, object]) -> asyncio.Task[object]:
     return asyncio.ensure_future(work)
-
-
-def _disk_problem(exc: OSError) -> str:
-    if exc.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"no room left for staged files ({exc}); the store keeps the log; free some space"
-    return f"staged files cannot be written ({exc}); the store keeps the log"

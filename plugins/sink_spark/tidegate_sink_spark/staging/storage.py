@@ -13,6 +13,7 @@ a staged file that is lost is staged again.
 
 from __future__ import annotations
 
+import errno
 import functools
 import logging
 import os
@@ -183,6 +184,10 @@ class StagingDirectory:
         self._remove_dead(lambda name: _end_of(name) <= mark)
         return amount
 
+    def times(self) -> list[tuple[StagedFile, float]]:
+        """Staged files, and when each was written. Raises: OSError."""
+        return [(file, file.path.stat().st_mtime) for file in list_staged(self.directory)]
+
 
 def _end_of(dead: str) -> int:
     bounds = parse_dead_name(dead)
@@ -210,6 +215,13 @@ def sync_directory(directory: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def disk_problem(exc: OSError) -> str:
+    """In words, with what to do."""
+    if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"no room left for staged files ({exc}); the store keeps the log; free some space"
+    return f"staged files cannot be written ({exc}); the store keeps the log"
 
 
 def warn_of_other_logs(directory: Path) -> None:

@@ -16,7 +16,7 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Final
 
 import msgspec
@@ -257,6 +257,30 @@ class AckLog:
                 row = block.first + at, sequences[at], locations[at], times[at], counts[at]
                 rows.append(AckRow(*row, block))
         return rows
+
+    def parts(self, after: int, limit: int, bytes_max: int, last: int) -> list[AckBlock]:
+        """The same rows, and none behind *last*, as parts of their blocks."""
+        parts: list[AckBlock] = []
+        number = max(self._begin, bisect_right(self._firsts, after + 1) - 1)
+        for block in (self._blocks[at] for at in range(number, len(self._blocks))):
+            if isinstance(block, AckPage) or limit <= 0 or block.first > last:
+                break
+            begin = max(0, after + 1 - block.first)
+            end = min(block.count, begin + limit, last + 1 - block.first)
+            if begin >= end:
+                continue
+            sizes = [place & MASK_32 for place in block.locations[begin:end]]
+            total = sum(sizes)
+            if total > bytes_max:
+                fitting = bisect_right(list(accumulate(sizes)), bytes_max)
+                end = begin + (fitting or not parts)
+            if begin < end:
+                parts.append(block.part(begin, end))
+            if total > bytes_max:
+                break
+            limit -= end - begin
+            bytes_max -= total
+        return parts
 
     def release(self, through: int) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
         """Forget rows up to *through*; gives (sequences, locations) of what was forgotten.

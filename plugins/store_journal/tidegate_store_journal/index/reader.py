@@ -13,7 +13,7 @@ from tidegate.spi import CorruptRecordError, Message, StoreError, StoreIOError, 
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.files import DataFiles
 from tidegate_store_journal.log.format import FILE_SHIFT, FormatError, location_parts
-from tidegate_store_journal.log.records import read_message, read_value
+from tidegate_store_journal.log.records import read_message, read_small_value, read_value
 from tidegate_store_journal.log.storage import File
 
 #: Records this close together are read in one piece: what lies between costs less than a call.
@@ -70,6 +70,10 @@ class Reader:
     async def read_values(self, wanted: Sequence[tuple[int, int]]) -> list[bytes]:
         """As :meth:`read`, but the messages as they are stored."""
         return await self._read(wanted, read_value)
+
+    async def read_small_values(self, wanted: Sequence[tuple[int, int]]) -> list[bytes]:
+        """The same; b"" for those whose bodies are in files of their own."""
+        return await self._read(wanted, read_small_value)
 
     async def _read(
         self, wanted: Sequence[tuple[int, int]], decode: Callable[[bytes, int], T]

@@ -39,6 +39,7 @@ from tidegate.spi import (
 )
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.format import (
+    LARGE_BIT,
     MASK_32,
     MESSAGE_TYPES,
     RECORD_HEADER,
@@ -200,6 +201,12 @@ def large_body_of(record: Record) -> LargeBody:
     if body is None:
         raise FormatError(f"message {record.sequence} does not name its large body")
     return body
+
+
+def read_small_value(record: bytes, sequence: int) -> bytes:
+    """As :func:`read_value`; b"" for a message whose body is in a file of its own."""
+    value = read_value(record, sequence)
+    return b"" if record[_format.TYPE_OFFSET] & LARGE_BIT else value
 
 
 def read_value(record: bytes, sequence: int) -> bytes:

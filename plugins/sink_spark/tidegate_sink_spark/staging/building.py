@@ -1,0 +1,227 @@
+"""The open segment as Arrow batches, and the file that it becomes: what may be done in a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+
+from tidegate.spi import AcknowledgedMessage, EncodedRows
+from tidegate_sink_spark.staging import arrow
+from tidegate_sink_spark.staging.dead import DeadLetter, build_dead
+from tidegate_sink_spark.staging.files import StagedFile
+from tidegate_sink_spark.staging.further import Further
+from tidegate_sink_spark.staging.selection import Selection
+from tidegate_sink_spark.staging.storage import StagingDirectory
+
+T = TypeVar("T")
+
+#: Rows of one Arrow batch.
+BATCH_ROWS: Final = 1_000
+
+#: Rows that follow each other, as they were read.
+Rows = Sequence[AcknowledgedMessage] | Sequence[EncodedRows]
+
+
+class BuilderGoneError(Exception):
+    """What was added to the open segment is lost; the log still has it. The text is for people."""
+
+
+class Bad(msgspec.Struct, frozen=True):
+    """A row that cannot be written, and becomes a dead letter."""
+
+    ack_sequence: int
+    reason: str
+
+
+class Added(msgspec.Struct, frozen=True, tag=True):
+    """What became of rows.
+
+    Attributes:
+        taken: so many are the sink's. acked_at: of the first of them; 0: there is none.
+        size_bytes: that those are accounted with.
+        bad: dead letters that were found meanwhile, also among rows that were added before.
+    """
+
+    taken: int
+    acked_at: int = 0
+    size_bytes: int = 0
+    bad: tuple[Bad, ...] = ()
+
+
+class Builder(Protocol):
+    """Holds one open segment, by its number: with another number what it held is forgotten.
+
+    One call at a time; one that was cancelled goes on behind the scenes until :meth:`settled` returns.
+
+    Attributes: takes_encoded: it is to be given :class:`~tidegate.spi.EncodedRows`.
+    """
+
+    takes_encoded: bool
+
+    async def add(self, segment: int, rows: Rows) -> Added:
+        """Raises: BuilderGoneError."""
+        ...
+
+    async def build(self, segment: int) -> tuple[Bad, ...]:
+        """Make batches of what is left. Raises: BuilderGoneError."""
+        ...
+
+    async def seal(
+        self, segment: int, lo: int, hi: int, taken: int, letters: Sequence[DeadLetter]
+    ) -> StagedFile:
+        """Write the file for *lo* to *hi*, with further dead *letters*; then nothing is held any more.
+
+        Args: taken: how many rows the sink has of that range, dead letters included.
+
+        Raises: OSError: all of it is held still; BuilderGoneError.
+        """
+        ...
+
+    async def settled(self) -> None:
+        """Nothing is under way."""
+        ...
+
+    async def rest(self) -> None:
+        """There is nothing to do for long, and no segment is open."""
+        ...
+
+    async def close(self) -> None:
+        """Wait for what is under way, and end. Idempotent."""
+        ...
+
+
+class Segment:
+    """The work itself; blocks. Used by one thread.
+
+    Args: further: columns beside those that all tables have.
+    """
+
+    def __init__(
+        self,
+        directory: StagingDirectory,
+        gateway_id: str,
+        epoch: str,
+        selection: Selection,
+        further: Further,
+    ) -> None:
+        self._directory = directory
+        self._gateway_id = gateway_id
+        self._epoch = epoch
+        self._selection = selection
+        self._further = further
+        self._number = 0
+        self._rows: list[AcknowledgedMessage] = []
+        self._batches: list[Any] = []
+        self._dead: list[DeadLetter] = []
+
+    def add(
+        self, number: int, rows: Sequence[AcknowledgedMessage], letters: Sequence[DeadLetter] = ()
+    ) -> Added:
+        """See :meth:`Builder.add`. Args: letters: rows besides, that cannot be read."""
+        self._open(number)
+        taken = self._selection.of(rows)
+        self._rows += taken
+        self._dead += letters
+        bad = tuple(Bad(letter.ack_sequence, letter.reason) for letter in letters)
+        if len(self._rows) >= BATCH_ROWS:
+            bad += self.build(number)
+        firsts = [row.acked_at for row in taken[:1]] + [letter.at for letter in letters[:1]]
+        size_bytes = sum(map(arrow.row_bytes, taken)) + sum(len(each.raw) for each in letters)
+        return Added(len(taken) + len(letters), min(firsts, default=0), size_bytes, bad)
+
+    def build(self, number: int) -> tuple[Bad, ...]:
+        """See :meth:`Builder.build`."""
+        self._open(number)
+        rows, self._rows = self._rows, []
+        found: list[DeadLetter] = []
+        for start in range(0, len(rows), BATCH_ROWS):
+            batches, dead = self._built(rows[start : start + BATCH_ROWS])
+            self._batches += batches
+            found += dead
+        self._dead += found
+        return tuple(Bad(letter.ack_sequence, letter.reason) for letter in found)
+
+    def seal(
+        self, number: int, lo: int, hi: int, taken: int, letters: Sequence[DeadLetter]
+    ) -> StagedFile:
+        """See :meth:`Builder.seal`; :meth:`build` comes before it. Raises: OSError."""
+        self._open(number)
+        assert not self._rows, "a segment is built before it is sealed"
+        dead = sorted([*self._dead, *letters], key=lambda letter: letter.ack_sequence)
+        count = sum(batch.num_rows for batch in self._batches) + len(dead)
+        assert count == taken, f"{count} rows are held of {lo} to {hi} instead of {taken}"
+        batches = build_dead(dead, self._gateway_id, self._epoch, self._further)
+        file = self._directory.seal(lo, hi, self._batches, batches)
+        self._open(0)
+        return file
+
+    def _open(self, number: int) -> None:
+        if number != self._number:
+            self._number = number
+            self._rows, self._batches, self._dead = [], [], []
+
+    def _built(self, rows: list[AcknowledgedMessage]) -> tuple[list[Any], list[DeadLetter]]:
+        """*rows* as batches, and those that do not fit."""
+        dead: list[DeadLetter] = []
+        try:
+            found = self._further.read(rows)
+            if found.bad:
+                dead = [_unfit(rows[number], reason) for number, reason in found.bad.items()]
+                rows = [row for number, row in enumerate(rows) if number not in found.bad]
+                found = found.without_bad()
+            if not rows:
+                return [], dead
+            return [found.behind(arrow.build_batch(rows, self._gateway_id, self._epoch))], dead
+        except MemoryError:
+            raise
+        except arrow.UNWRITABLE as exc:
+            if len(rows) > 1:
+                middle = len(rows) // 2
+                first, second = self._built(rows[:middle]), self._built(rows[middle:])
+                return first[0] + second[0], dead + first[1] + second[1]
+            return [], [*dead, _unfit(rows[0], exc)]
+
+
+def _unfit(row: AcknowledgedMessage, why: object) -> DeadLetter:
+    reason = f"the row does not fit the table: {why}"
+    return DeadLetter(row.ack_sequence, reason, row, row.message.body, time.time_ns() // 1_000)
+
+
+class ThreadBuilder:
+    """A :class:`Builder` in a thread of this process."""
+
+    takes_encoded = False
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tidegate-building")
+
+    async def add(self, segment: int, rows: Rows) -> Added:
+        plain = [row for row in rows if isinstance(row, AcknowledgedMessage)]
+        assert len(plain) == len(rows), "it takes rows that are decoded"
+        return await self._do(lambda: self._segment.add(segment, plain))
+
+    async def build(self, segment: int) -> tuple[Bad, ...]:
+        return await self._do(lambda: self._segment.build(segment))
+
+    async def seal(
+        self, segment: int, lo: int, hi: int, taken: int, letters: Sequence[DeadLetter]
+    ) -> StagedFile:
+        return await self._do(lambda: self._segment.seal(segment, lo, hi, taken, letters))
+
+    async def settled(self) -> None:
+        await self._do(lambda: None)
+
+    async def rest(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._thread.shutdown)
+
+    async def _do(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)

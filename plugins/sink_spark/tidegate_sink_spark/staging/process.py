@@ -1,0 +1,253 @@
+"""Building in a process of its own: the gateway's loop shares neither its interpreter nor its lock."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+
+from tidegate.spi import EncodedRows
+from tidegate.spi.machine.children import start_child
+from tidegate_sink_spark.staging.building import Added, Bad, BuilderGoneError, Rows
+from tidegate_sink_spark.staging.dead import DeadLetter
+from tidegate_sink_spark.staging.files import StagedFile
+from tidegate_sink_spark.staging.further import FurtherSetup
+
+log = logging.getLogger(__name__)
+
+#: ``-P``: a file named ``json.py`` in the working directory must not replace Python's.
+COMMAND: Final = (sys.executable, "-P", "-m", "tidegate_sink_spark.staging.worker")
+LENGTH_BYTES: Final = 4
+_ERROR_BYTES: Final = 2_000
+_END_TIMEOUT: Final = 5.0
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """The first frame, from the gateway: what is to be built, and where to.
+
+    Attributes: umask: for files that others may read; None: they are this user's alone.
+    """
+
+    directory: str
+    gateway_name: str
+    epoch: str
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    further: FurtherSetup = FurtherSetup()
+    is_shared: bool = False
+    umask: int | None = None
+
+
+class Add(msgspec.Struct, frozen=True, tag=True):
+    """Answered with :class:`Added`."""
+
+    segment: int
+    runs: Sequence[EncodedRows]
+
+
+class Build(msgspec.Struct, frozen=True, tag=True):
+    """Answered with :class:`Built`."""
+
+    segment: int
+
+
+class Seal(msgspec.Struct, frozen=True, tag=True):
+    """Answered with :class:`Sealed`, or :class:`Refused`."""
+
+    segment: int
+    lo: int
+    hi: int
+    taken: int
+    letters: list[DeadLetter]
+
+
+class Built(msgspec.Struct, frozen=True, tag=True):
+    bad: tuple[Bad, ...]
+
+
+class Sealed(msgspec.Struct, frozen=True, tag=True):
+    name: str
+    size_bytes: int
+    rows: int
+    dead: int
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """The disk said no. Attributes: errno, text: of the OSError."""
+
+    errno: int
+    text: str
+
+
+Question: TypeAlias = Add | Build | Seal
+Answer: TypeAlias = Added | Built | Sealed | Refused
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+decode_setup: Final = msgspec.msgpack.Decoder(Setup).decode
+decode_question: Final = msgspec.msgpack.Decoder(Question).decode
+_decode_answer: Final = msgspec.msgpack.Decoder(Answer).decode
+
+
+def frame(value: msgspec.Struct) -> bytes:
+    """*value* as it goes over the socket: four bytes of length (little-endian), and MessagePack."""
+    data = _encode(value)
+    return len(data).to_bytes(LENGTH_BYTES, "little") + data
+
+
+class _Child:
+    """One process and the answers that it owes."""
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self.process = process
+        self.writer = writer
+        self.owed: deque[asyncio.Future[Answer]] = deque()
+        self.following = asyncio.create_task(self._follow(reader))
+
+    async def _follow(self, reader: asyncio.StreamReader) -> None:
+        """Hand out its answers until it ends."""
+        problem = "the process that stages rows ended"
+        try:
+            while True:
+                size = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little")
+                answer = _decode_answer(await reader.readexactly(size))
+                future = self.owed.popleft()
+                if not future.done():
+                    future.set_result(answer)
+        except (EOFError, OSError, msgspec.DecodeError) as exc:
+            if isinstance(exc, msgspec.DecodeError):
+                problem = f"the process that stages rows answers what is no answer: {exc}"
+        finally:
+            said = await self._said()
+            for future in self.owed:
+                if not future.done():
+                    future.set_exception(BuilderGoneError(f"{problem}{said}"))
+            self.owed.clear()
+            self.writer.close()
+
+    async def _said(self) -> str:
+        """Its exit code and its last line; it has a moment to say that, and to end."""
+        stderr = self.process.stderr
+        assert stderr is not None, "it is started with a pipe"
+        text = ""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_END_TIMEOUT):
+                while data := await stderr.read(_ERROR_BYTES):
+                    text = (text + data.decode("utf-8", "replace"))[-_ERROR_BYTES:]
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        code = await self.process.wait()
+        lines = text.strip().splitlines()
+        return f" (code {code}{': ' + lines[-1] if lines else ''})"
+
+
+class ProcessBuilder:
+    """A :class:`Builder` in a child process, which is started when there is something to add.
+
+    It ends with the gateway, whatever ends that, and renames no file afterwards.
+    """
+
+    takes_encoded = True
+
+    def __init__(self, setup: Setup) -> None:
+        self._setup = setup
+        self._child: _Child | None = None
+        self._segment = 0  # what the last process was asked about last
+
+    @property
+    def pid(self) -> int:
+        """Of the process that runs, 0 when none does."""
+        child = self._child
+        return child.process.pid if child is not None and not child.following.done() else 0
+
+    async def add(self, segment: int, rows: Rows) -> Added:
+        runs = [run for run in rows if isinstance(run, EncodedRows)]
+        assert len(runs) == len(rows), "it takes rows that are encoded"
+        answer = await self._ask(Add(segment, runs))
+        assert isinstance(answer, Added)
+        return answer
+
+    async def build(self, segment: int) -> tuple[Bad, ...]:
+        answer = await self._ask(Build(segment))
+        assert isinstance(answer, Built)
+        return answer.bad
+
+    async def seal(
+        self, segment: int, lo: int, hi: int, taken: int, letters: Sequence[DeadLetter]
+    ) -> StagedFile:
+        answer = await self._ask(Seal(segment, lo, hi, taken, list(letters)))
+        if isinstance(answer, Refused):
+            raise OSError(answer.errno, answer.text)
+        assert isinstance(answer, Sealed)
+        path = Path(self._setup.directory) / answer.name
+        return StagedFile(lo, hi, path, answer.size_bytes, answer.rows, answer.dead)
+
+    async def settled(self) -> None:
+        while self._child is not None and self._child.owed:
+            await asyncio.wait([self._child.owed[-1]])
+
+    async def rest(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.writer.close()  # it ends with the end of its questions
+            await asyncio.gather(child.following, return_exceptions=True)
+
+    async def close(self) -> None:
+        await self.settled()
+        await self.rest()
+
+    async def _ask(self, question: Question) -> Answer:
+        """Raises: BuilderGoneError."""
+        child = self._child
+        if child is None or child.following.done():
+            if question.segment == self._segment:
+                # Nobody was waiting when it died; another one would know nothing of that segment.
+                self._segment = 0
+                raise BuilderGoneError("the process that stages rows has ended")
+            child = self._child = await self._start()
+        self._segment = question.segment
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        child.owed.append(future)
+        try:
+            child.writer.write(frame(question))
+            with contextlib.suppress(ConnectionError):  # its end is told by the answers' end
+                await child.writer.drain()
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(_retrieved)
+            raise
+
+    async def _start(self) -> _Child:
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                number = theirs.fileno()
+                process = await start_child([*COMMAND, str(number)], pass_fds=(number,))
+            reader, writer = await asyncio.open_connection(sock=ours)
+        except OSError as exc:
+            ours.close()
+            raise BuilderGoneError(f"no process can be started to stage rows: {exc}") from exc
+        log.debug("staging process started pid=%d", process.pid)
+        child = _Child(process, reader, writer)
+        writer.write(frame(self._setup))
+        return child
+
+
+def _retrieved(future: asyncio.Future[Answer]) -> None:
+    """Nobody waits for the answer any more, whatever it is."""
+    if not future.cancelled():
+        future.exception()
