@@ -86,9 +86,9 @@ def test_every_part_from_end_to_end(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     command = ["--sink", "--engines", "deltalake", "--duration", "0.5", "--rounds", "1"]
     command += ["--messages", "2000", "--idle-hold", "1", "--work", str(tmp_path)]
-    command += ["--only", "staging,start,lag,messaging,log,idle"]
+    command += ["--only", "staging,start,lag,messaging,log,idle,replay"]
     assert bench.main([*command, "--json", str(path)]) == 0
     found = json.loads(path.read_text())["sink"]
     assert [each for each in found if each["error"]] == []
-    assert len({each["part"] for each in found}) == 6
+    assert len({each["part"] for each in found}) == 7
     assert all(each["value"] > 0 for each in found if each["part"] not in {"idle", "log"})

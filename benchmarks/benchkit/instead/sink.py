@@ -16,7 +16,7 @@ from typing import Final
 from benchkit.instead.slow import Report
 from benchkit.process import BrokerStartError
 from benchkit.report import percentile
-from benchkit.sink import figures, pipeline
+from benchkit.sink import figures, pipeline, replaying
 from benchkit.sink.figures import Figure
 from benchkit.sink.gateways import LOG_ALONE, WITHOUT, SinkGateway, gateways, pinned, stopped
 from benchkit.sink.pipeline import summary
@@ -29,6 +29,7 @@ _DAY_RATE: Final = 5_000
 _LAG_LOADS: Final = 3
 _STAGING_ROWS_MAX: Final = 200_000
 _TABLE_COMMITS: Final = 4
+_REPLAY_ROWS_MAX: Final = 200_000
 _QUEUE: Final = "/queue/bench.sink"
 _REST_SECONDS: Final = 5.0
 #: Loads after which staging waits for a table that takes nothing, at most.
@@ -282,8 +283,23 @@ def idle(bench: SinkBench) -> Iterator[Figure]:
             yield Figure("idle", f"job, {name}", used[name][1], "ms CPU a minute", detail=detail)
 
 
+def replay(bench: SinkBench) -> Iterator[Figure]:
+    """Messages a second that come back from a table into a queue, the best of the rounds."""
+    count = min(bench.messages, _REPLAY_ROWS_MAX)
+    table = replaying.make_table(bench.fresh("replay"), bench.fresh("staged"), count)
+    with gateways([WITHOUT], bench.work, bench.command) as (gateway,):
+        runs = [replaying.measure(gateway, table, turn) for turn in range(bench.rounds)]
+    best = max(runs, key=lambda run: run.rate)
+    detail = (
+        f"{count:,} messages; CPU of the gateway {min(run.cpu_us for run in runs):.1f} us a message, of who "
+        f"replays {min(run.own_us for run in runs):.1f}; the plan {best.planning_s:.2f} s before"
+    )
+    yield Figure("replay", "deltalake", best.rate, "msg/s", figures.REPLAYED_MIN, detail=detail)
+
+
 PARTS: Final[dict[str, Callable[[SinkBench], Iterator[Figure]]]] = {
-    each.__name__: each for each in (staging, delta, start, lag, files, messaging, log, idle)
+    each.__name__: each
+    for each in (staging, delta, start, lag, files, messaging, log, idle, replay)
 }
 
 

@@ -16,6 +16,7 @@ SHARE_OWN_CORE_MIN: Final = 0.95
 STALL_MS_MAX: Final = 5.0
 LOG_SHARE_MAX: Final = 0.1
 FILES_MAX: Final = 500.0
+REPLAYED_MIN: Final = 40_000.0
 
 
 @dataclass(frozen=True, slots=True)
