@@ -127,14 +127,14 @@ class ConnectTable(DeltaTable):
         with self._locked(), spark_errors("the commit failed"):
             addition.check_mark(self._state().mark)
             rows = staged_rows(self._spark, addition, self._further)
-            bounds = rows.selectExpr("min(ack_seq)", "max(ack_seq)").first()
+            lo, hi = rows.selectExpr("min(ack_seq)", "max(ack_seq)").first()
             rows.coalesce(1).createOrReplaceTempView(_STAGED)
             conf = self._spark.conf
             conf.set("spark.databricks.delta.write.txnAppId", self._app_id)
             conf.set("spark.databricks.delta.write.txnVersion", str(addition.through))
             conf.set("spark.databricks.delta.commitInfo.userMetadata", addition.metadata)
             try:
-                self._spark.sql(merge_statement(self._table, *bounds, self._further)).collect()
+                self._spark.sql(merge_statement(self._table, lo, hi, self._further)).collect()
             finally:
                 conf.unset("spark.databricks.delta.write.txnAppId")
                 conf.unset("spark.databricks.delta.write.txnVersion")
