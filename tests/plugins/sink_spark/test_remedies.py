@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JError
 
 from tidegate.spi import SinkContext
 from tidegate_sink_spark._job_engine import JobEngine
@@ -16,8 +17,53 @@ from tidegate_sink_spark._process import JOB_COMMAND
 from tidegate_sink_spark._remedies import with_remedy
 from tidegate_sink_spark._sink import SparkSink
 from tidegate_sink_spark._spark_engine import SparkEngine
+from tidegate_sink_spark.job.driver import CommitError
+from tidegate_sink_spark.job.rows import spark_errors
 
 FAKE_JOB = (sys.executable, str(Path(__file__).with_name("fake_job.py")))
+
+
+class Thrown:
+    """What Java has thrown, as py4j gives it."""
+
+    def __init__(self, text: str, cause: Any = None) -> None:
+        self.text, self.cause = text, cause
+
+    def toString(self) -> str:
+        return self.text
+
+    def getCause(self) -> Any:
+        return self.cause
+
+
+class JavaError(Py4JError):
+    """What py4j raises for it."""
+
+    def __init__(self, thrown: Thrown) -> None:
+        super().__init__("An error occurred while calling o1.save")
+        self.java_exception = thrown
+
+
+def said_of(thrown: Thrown) -> str:
+    with pytest.raises(CommitError) as caught, spark_errors("the commit failed"):
+        raise JavaError(thrown)
+    return with_remedy(str(caught.value))
+
+
+def test_what_a_task_failed_of_is_told_with_its_remedy() -> None:
+    """Spark says of a full disk that a task failed, and why only in the cause of the cause."""
+    room = Thrown("java.io.IOException: No space left on device\n  at java.base/...")
+    task = Thrown("SparkException: [TASK_WRITE_FAILED] Task failed", Thrown("FSError: x", room))
+    assert said_of(task) == (
+        "the commit failed: SparkException: [TASK_WRITE_FAILED] Task failed (java.io.IOException: No space left on "
+        "device): free some space where the table is"
+    )
+    assert said_of(room) == (
+        "the commit failed: java.io.IOException: No space left on device: free some space where the table is"
+    )
+    circle = Thrown("A")
+    circle.cause = Thrown("B", circle)
+    assert said_of(circle).startswith("the commit failed: A")
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ pq: Final[Any] = importlib.import_module("pyarrow.parquet")
 
 #: Files that the workers of a Connect server write and read to show that they can.
 _CORES: Final = 8
+#: Causes of causes that are looked at; a few are usual.
+_CAUSES_MAX: Final = 20
 _PATTERN_CHARACTERS: Final = re.compile(r"([\[\]{}*?\\,^])")
 
 
@@ -91,10 +93,26 @@ def spark_errors(what: str) -> Generator[None]:
         yield
     except (py4j.Py4JError, pyspark.PySparkException) as exc:
         text = first_line(exc)
-        cause = getattr(exc, "java_exception", None)
-        if cause is not None:
-            text = str(cause.toString()).splitlines()[0][:500]
+        thrown = getattr(exc, "java_exception", None)
+        if thrown is not None:
+            text = _of_java(thrown)
         raise CommitError(f"{what}: {text}") from exc
+
+
+def _of_java(thrown: Any) -> str:
+    """What Java has thrown, and the cause of it all: Spark says of a full disk that a task failed."""
+    last, text = thrown, _first_line_of_java(thrown)
+    for _ in range(_CAUSES_MAX):
+        cause = last.getCause()
+        if cause is None:
+            break
+        last = cause
+    root = _first_line_of_java(last)
+    return text if root in text else f"{text} ({root})"
+
+
+def _first_line_of_java(thrown: Any) -> str:
+    return str(thrown.toString()).splitlines()[0][:500]
 
 
 def check_workers(
