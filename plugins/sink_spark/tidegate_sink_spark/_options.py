@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.spi import Kind, option
+from tidegate.spi import ConfigError, Kind, option
 from tidegate_sink_spark._protocol import COMMIT_BYTES, COMMIT_ROWS
 
 MB: Final = 1 << 20
@@ -213,3 +214,18 @@ class SparkSinkOptions:
         help="Base URL (https or file) of the Maven repository for the jars; empty: TIDEGATE_MAVEN_REPOSITORY, "
         "a mirror in ~/.m2/settings.xml, or the one that PySpark's own Ivy names.",
     )
+
+
+_DEFAULTS: Final = SparkSinkOptions()
+
+
+def is_set(options: SparkSinkOptions, key: str) -> bool:
+    """Tell whether the option *key* is not what it is by default."""
+    return getattr(options, key) != getattr(_DEFAULTS, key)
+
+
+def refuse(options: SparkSinkOptions, keys: Iterable[str], problem: str) -> None:
+    """Raises: ConfigError that tells *problem* of the first of *keys* that is set."""
+    for key in keys:
+        if is_set(options, key):
+            raise ConfigError(problem, key=key)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, final
 
 from tidegate.spi import ConfigError, PluginInfo, Sink, SinkContext, SinkFactory, hookimpl
+from tidegate_sink_spark._engine import Engine
 from tidegate_sink_spark._job_engine import JobEngine
-from tidegate_sink_spark._options import SparkSinkOptions
+from tidegate_sink_spark._options import SparkSinkOptions, is_set, refuse
 from tidegate_sink_spark._sink import SparkSink
 from tidegate_sink_spark._spark_engine import SparkEngine
 from tidegate_sink_spark.cluster.engine import SubmittedEngine
-from tidegate_sink_spark.cluster.place import check_place
+from tidegate_sink_spark.cluster.place import check_place, check_staging_directory
 from tidegate_sink_spark.connect.engine import ConnectEngine, check_connect
 from tidegate_sink_spark.delta_rs.engine import DeltaRsEngine
 from tidegate_sink_spark.java import jars
@@ -46,43 +48,74 @@ class SparkSinkFactory:
         """Build the sink; nothing is started, nothing is written. Raises: ConfigError."""
         if not isinstance(options, SparkSinkOptions):
             raise TypeError(f"options must be SparkSinkOptions, not {type(options).__name__}")
-        jars.check_choice(options.jars, options.maven_repository)
-        if options.segment_size > options.staging_max:
-            raise ConfigError("is larger than staging_max", key="segment_size")
-        _check_upkeep(options)
-        if options.driver_idle and options.job == "submitted":
+        _check(options)
+        return SparkSink(context, options, _engine_of(options)(context, options))
+
+
+def _engine_of(options: SparkSinkOptions) -> Callable[[SinkContext, SparkSinkOptions], Engine]:
+    if options.engine == "deltalake":
+        return DeltaRsEngine
+    if options.format == "parquet":
+        return JobEngine
+    if options.connect:
+        return ConnectEngine
+    return SubmittedEngine if options.job == "submitted" else SparkEngine
+
+
+def _check(options: SparkSinkOptions) -> None:
+    """Refuse options that do not go together, whatever the table. Raises: ConfigError."""
+    jars.check_choice(options)
+    check_staging_directory(options.staging_directory)
+    if options.segment_size > options.staging_max:
+        raise ConfigError("is larger than staging_max", key="segment_size")
+    _check_upkeep(options)
+    if not options.drain_on_stop:
+        refuse(
+            options,
+            ("stop_timeout",),
+            "has no effect with drain_on_stop = false, which waits for nothing; remove one of the two",
+        )
+    if options.engine == "deltalake":
+        refuse(
+            options,
+            _OF_JAVA,
+            "has no effect with engine 'deltalake', which starts no Spark; remove it, or take engine 'spark'",
+        )
+        return
+    if options.format == "parquet":
+        refuse(
+            options,
+            _OF_JAVA,
+            "has no effect with format 'parquet', which is written without Spark and Java; remove it, or take "
+            "format 'delta' or 'iceberg'",
+        )
+        return
+    _check_conf(options)
+    if options.connect:
+        check_connect(options)
+        return
+    if options.job == "submitted":
+        refuse(
+            options,
+            ("driver_idle",),
+            "has no effect with job 'submitted', which the gateway neither starts nor ends; remove it",
+        )
+    check_place(options)
+
+
+def _check_conf(options: SparkSinkOptions) -> None:
+    for key in options.spark_conf:
+        if not key.startswith("spark."):
             raise ConfigError(
-                "has no effect with job 'submitted', which the gateway neither starts nor ends; remove it",
-                key="driver_idle",
+                f"has no effect: Spark takes settings that begin with 'spark.'; for Hadoop's"
+                f" write 'spark.hadoop.{key}'",
+                key=f"spark_conf.{key}",
             )
-        if options.engine == "spark" and options.connect:
-            check_connect(options)
-        else:
-            check_place(options)
-        for key in options.spark_conf:
-            if not key.startswith("spark."):
-                raise ConfigError(
-                    f"has no effect: Spark takes settings that begin with 'spark.'; for Hadoop's"
-                    f" write 'spark.hadoop.{key}'",
-                    key=f"spark_conf.{key}",
-                )
-        if options.engine == "deltalake":
-            _check_without_java(
-                options,
-                "engine 'deltalake', which starts no Spark; remove it, or take engine 'spark'",
-            )
-            return SparkSink(context, options, DeltaRsEngine(context, options))
-        if options.format == "parquet":
-            _check_without_java(
-                options,
-                "format 'parquet', which is written without Spark and Java; remove it, or take format "
-                "'delta' or 'iceberg'",
-            )
-            return SparkSink(context, options, JobEngine(context, options))
-        if options.connect:
-            return SparkSink(context, options, ConnectEngine(context, options))
-        engine = SubmittedEngine if options.job == "submitted" else SparkEngine
-        return SparkSink(context, options, engine(context, options))
+    if is_set(options, "driver_memory") and "spark.driver.memory" in options.spark_conf:
+        raise ConfigError(
+            "is said by the option driver_memory, too; remove one of them",
+            key="spark_conf.spark.driver.memory",
+        )
 
 
 def _check_upkeep(options: SparkSinkOptions) -> None:
@@ -105,14 +138,6 @@ def _check_upkeep(options: SparkSinkOptions) -> None:
             "has no effect with format 'parquet', of which readers see files and no versions; remove it",
             key="vacuum_retention",
         )
-
-
-def _check_without_java(options: SparkSinkOptions, choice: str) -> None:
-    """Options that speak of Java act on nothing with *choice*. Raises: ConfigError."""
-    defaults = SparkSinkOptions()
-    for key in _OF_JAVA:
-        if getattr(options, key) != getattr(defaults, key):
-            raise ConfigError(f"has no effect with {choice}", key=key)
 
 
 @hookimpl

@@ -173,7 +173,7 @@ async def test_run_carries_what_a_gateway_left(shell: Shell, tmp_path: Path) -> 
     lake = tmp_path / "sinks" / "lake" / "lake"
     lake.parent.mkdir(parents=True)
     lake.write_text("in the way")
-    stopped = SINK + "drain_on_stop = false\n"
+    stopped = SINK.replace('stop_timeout = "1s"', "drain_on_stop = false")
     async with EmbeddedGateway(stopped, data_directory=tmp_path) as gateway:
         await acknowledge(gateway, "a", "b")
     code, out = await shell.call("run", "--timeout", "0.5")

@@ -20,6 +20,7 @@ from tidegate_sink_spark.job.driver import CommitError
 from tidegate_sink_spark.job.rows import check_workers
 from tidegate_sink_spark.job.session import is_cluster, spark_conf
 from tidegate_sink_spark.job.table import application_id
+from tidegate_sink_spark.plugin import SparkSinkFactory
 
 APP_ID = application_id("gw", "store-1")
 
@@ -163,11 +164,12 @@ def test_workers_that_do_not_see_the_files_are_told_before_the_first_commit(
     ],
 )
 def test_what_cannot_be_on_a_cluster_is_an_error_at_start(
-    changes: dict[str, Any], key: str, problem: str
+    changes: dict[str, Any], key: str, problem: str, tmp_path: Path
 ) -> None:
     named = {"staging_directory": "/srv/staged", "table": "/srv/table"}
+    options = SparkSinkOptions(**{**named, **changes})
     with pytest.raises(ConfigError, match=problem) as caught:
-        check_place(SparkSinkOptions(**{**named, **changes}))
+        SparkSinkFactory().create(SinkContext("lake", "gw", tmp_path), options)
     assert caught.value.key == key
 
 

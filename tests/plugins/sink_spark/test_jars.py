@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.spi import ConfigError
+from tidegate_sink_spark import SparkSinkOptions
 from tidegate_sink_spark.java import jars
 from tidegate_sink_spark.java.jars import (
     ARTIFACTS,
@@ -127,7 +128,7 @@ def test_a_repository_that_anybody_between_could_be_is_refused(
     tmp_path: Path, cache: Path, url: str
 ) -> None:
     with pytest.raises(ConfigError, match="take an https address") as caught:
-        check_choice("auto", url)
+        check_choice(SparkSinkOptions(maven_repository=url))
     assert caught.value.key == "maven_repository"
     environment = make_spark(tmp_path, "touch asked")
     environment["TIDEGATE_MAVEN_REPOSITORY"] = url  # which no check of the options sees
@@ -140,7 +141,7 @@ def test_a_repository_that_anybody_between_could_be_is_refused(
     "url", ["http://localhost:1/m2", "http://127.0.0.1:1", "http://[::1]:1/m2"]
 )
 def test_a_repository_of_this_machine_may_be_plain(cache: Path, url: str) -> None:
-    check_choice("auto", url)
+    check_choice(SparkSinkOptions(maven_repository=url))
     with pytest.raises(OSError, match="refused"):
         download(cache, url, {})
 
@@ -236,7 +237,7 @@ def test_named_jars_are_taken_as_they_are(tmp_path: Path, cache: Path) -> None:
     make_jar(tmp_path / "a.jar")
     make_jar(tmp_path / "b.jar")
     choice = f"{tmp_path / 'a.jar'}, {tmp_path / 'b.jar'}"
-    check_choice(choice)
+    check_choice(SparkSinkOptions(jars=choice))
     assert ensure_jars(choice, cache, repository="", environment={}) == (
         tmp_path / "a.jar",
         tmp_path / "b.jar",
@@ -245,9 +246,9 @@ def test_named_jars_are_taken_as_they_are(tmp_path: Path, cache: Path) -> None:
 
 def test_a_named_jar_that_is_not_there_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"a\.jar is not there"):
-        check_choice(str(tmp_path / "a.jar"))
+        check_choice(SparkSinkOptions(jars=str(tmp_path / "a.jar")))
     for choice in ("auto", "packages", "download"):
-        check_choice(choice)
+        check_choice(SparkSinkOptions(jars=choice))
 
 
 def test_the_cache_is_the_users_unless_it_is_named(tmp_path: Path) -> None:

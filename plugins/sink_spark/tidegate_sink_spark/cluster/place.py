@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import quote
 
 from tidegate.spi import ConfigError, SinkContext
-from tidegate_sink_spark._options import SparkSinkOptions
+from tidegate_sink_spark._options import SparkSinkOptions, refuse
 from tidegate_sink_spark._target import Target, find_routes, find_target, is_name
 from tidegate_sink_spark.java import jars, runtime
 from tidegate_sink_spark.job.files import local_path
@@ -30,7 +30,6 @@ _REACH_TIMEOUT: Final = 5.0
 
 def check_place(options: SparkSinkOptions) -> None:
     """Refuse what does not fit together. Raises: ConfigError."""
-    _check_staging_directory(options.staging_directory)
     conf = options.spark_conf
     if options.master and "spark.master" in conf:
         raise ConfigError(
@@ -80,10 +79,8 @@ _OF_CHILD: Final = {
 
 
 def _check_submitted(options: SparkSinkOptions) -> None:
-    defaults = SparkSinkOptions()
     for key, instead in _OF_CHILD.items():
-        if getattr(options, key) != getattr(defaults, key):
-            raise ConfigError(f"has no effect with job 'submitted'; use {instead}", key=key)
+        refuse(options, (key,), f"has no effect with job 'submitted'; use {instead}")
     if "spark.master" in options.spark_conf:
         raise ConfigError(
             "has no effect with job 'submitted'; use spark-submit --master",
@@ -132,7 +129,8 @@ def master_of(options: SparkSinkOptions) -> str:
     return options.master or options.spark_conf.get("spark.master", "")
 
 
-def _check_staging_directory(directory: str) -> None:
+def check_staging_directory(directory: str) -> None:
+    """Check the option. Raises: ConfigError."""
     if not directory:
         return
     path = local_path(directory)

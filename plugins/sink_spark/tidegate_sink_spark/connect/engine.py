@@ -12,10 +12,11 @@ from urllib.parse import urlsplit
 from tidegate.spi import ConfigError
 from tidegate_sink_spark._engine import EngineError
 from tidegate_sink_spark._job_engine import JobEngine
-from tidegate_sink_spark._options import SparkSinkOptions
+from tidegate_sink_spark._options import SparkSinkOptions, refuse
 from tidegate_sink_spark._target import is_name
 from tidegate_sink_spark.cluster.place import check_shared, unreachable
 from tidegate_sink_spark.java import runtime
+from tidegate_sink_spark.job.session import OF_SESSION, is_of_session
 
 #: What PySpark's client imports.
 _PACKAGES: Final = ("grpc", "grpc_status", "google.rpc", "pandas")
@@ -32,8 +33,6 @@ _OF_SERVER: Final = (
     "driver_memory",
     "catalog",
 )
-#: Settings that a session may have of its own.
-_OF_SESSION: Final = ("spark.sql.", "spark.databricks.")
 
 
 def check_connect(options: SparkSinkOptions) -> None:
@@ -55,18 +54,16 @@ def check_connect(options: SparkSinkOptions) -> None:
         )
     if options.job != "child":
         raise ConfigError("has no effect with `connect`; remove one of them", key="job")
-    defaults = SparkSinkOptions()
-    for key in _OF_SERVER:
-        if getattr(options, key) != getattr(defaults, key):
-            raise ConfigError(
-                "has no effect with `connect`: it is said where the Connect server is started",
-                key=key,
-            )
+    refuse(
+        options,
+        _OF_SERVER,
+        "has no effect with `connect`: it is said where the Connect server is started",
+    )
     for key in options.spark_conf:
-        if not key.startswith(_OF_SESSION):
+        if not is_of_session(key):
             raise ConfigError(
                 "is the Connect server's: say it where that is started; a session may have settings that begin "
-                f"with {' or '.join(_OF_SESSION)}",
+                f"with {' or '.join(OF_SESSION)}, but for extensions and catalogs",
                 key=f"spark_conf.{key}",
             )
     check_shared(options, "the Connect server and its workers")

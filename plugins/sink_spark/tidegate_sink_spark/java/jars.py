@@ -34,7 +34,7 @@ from xml.etree import ElementTree
 
 from tidegate.spi import ConfigError
 from tidegate.spi.private_files import WRITABLE, make_private_directory, warn_of_others
-from tidegate_sink_spark._options import SparkSinkOptions
+from tidegate_sink_spark._options import SparkSinkOptions, refuse
 from tidegate_sink_spark.java.runtime import spark_home
 from tidegate_sink_spark.job.session import temporary_files_in
 
@@ -116,15 +116,25 @@ def artifacts_of(table_format: str) -> tuple[Artifact, ...]:
     return {"delta": ARTIFACTS, "iceberg": ICEBERG}.get(table_format, ())
 
 
-def check_choice(choice: str, repository: str = "") -> None:
-    """Check the options ``jars`` and ``maven_repository``. Raises: ConfigError."""
+#: Values of the option ``jars`` that are no paths.
+_FETCHED: Final = ("auto", "packages", "download")
+
+
+def check_choice(options: SparkSinkOptions) -> None:
+    """Check the options of jars. Raises: ConfigError."""
+    choice, repository = options.jars, options.maven_repository
     if repository and not is_safe(repository):
         raise ConfigError(_unsafe(repository), key="maven_repository")
-    if choice in ("auto", "packages", "download"):
+    if choice in _FETCHED:
         return
     for path in _listed(choice):
         if not path.is_file():
             raise ConfigError(f"{path} is not there", key="jars")
+    refuse(
+        options,
+        ("jars_cache", "maven_repository"),
+        "has no effect: `jars` names files, so none are fetched; remove one of the two",
+    )
 
 
 def _listed(choice: str) -> tuple[Path, ...]:
@@ -168,7 +178,7 @@ def ensure_jars(
     Raises: JarsError, OSError.
     """
     artifacts = artifacts_of(table_format)
-    if choice not in ("auto", "packages", "download"):
+    if choice not in _FETCHED:
         return _listed(choice)
     wanted = tuple(cache / artifact.file_name for artifact in artifacts)
     make_private_directory(cache)

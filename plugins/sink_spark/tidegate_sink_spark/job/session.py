@@ -68,7 +68,7 @@ _FORMATS: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 #: Settings that a session of a Connect server may have, and those among them that are the server's.
-_OF_SESSION: Final = ("spark.sql.", "spark.databricks.")
+OF_SESSION: Final = ("spark.sql.", "spark.databricks.")
 _OF_SERVER: Final = ("spark.sql.extensions", "spark.sql.catalog.")
 
 
@@ -156,12 +156,15 @@ def connect_session(url: str, conf: Mapping[str, str]) -> Any:
     """A session of the Connect server at *url*. Raises: what PySpark raises."""
     sql: Any = importlib.import_module("pyspark.sql")
     session = sql.SparkSession.builder.remote(url).getOrCreate()
-    settings = {**_DEFAULTS, **_FORMATS["delta"], **conf}
-    for key, value in settings.items():
-        # Catalog and extensions are the server's; those of the session are not.
-        if key in conf or (key.startswith(_OF_SESSION) and not key.startswith(_OF_SERVER)):
+    for key, value in {**_DEFAULTS, **_FORMATS["delta"], **conf}.items():
+        if is_of_session(key):
             session.conf.set(key, value)
     return session
+
+
+def is_of_session(key: str) -> bool:
+    """Tell whether a session of a Connect server may have the setting *key* of its own."""
+    return key.startswith(OF_SESSION) and not key.startswith(_OF_SERVER)
 
 
 def temporary_files_in(directory: Path, environ: Mapping[str, str]) -> dict[str, str]:
