@@ -48,7 +48,7 @@ class JobEngine:
         self._job_command = job_command
         directory = context.data_directory.absolute()
         self._work_directory = directory / "work"
-        self._target = find_target(options, default_table(context))
+        self._target = find_target(options, default_table(context.data_directory))
         self._routes = find_routes(options, self._target)
         self._targets = (self._target, *self._routes.values())
         for target in self._targets:

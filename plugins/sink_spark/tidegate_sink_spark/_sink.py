@@ -25,7 +25,7 @@ from tidegate_sink_spark._process import last_words
 from tidegate_sink_spark._protocol import Command, Failed, Gap, Kept, Mark, Ready, Unreadable
 from tidegate_sink_spark._remedies import with_remedy
 from tidegate_sink_spark._target import claim, disclaim, further_setup
-from tidegate_sink_spark.cluster.place import as_file_name, staging_directory
+from tidegate_sink_spark.cluster.place import log_directory
 from tidegate_sink_spark.commits.committer import Committer
 from tidegate_sink_spark.commits.lag import LagWatch
 from tidegate_sink_spark.commits.pace import Pace
@@ -233,8 +233,7 @@ class SparkSink:
         ]
 
     def _staging_directory(self, reader: AcknowledgedReader) -> Path:
-        directory = staging_directory(self._options, self._context)
-        return directory / as_file_name(reader.store_id)  # a store id is opaque
+        return log_directory(self._options, self._context, reader.store_id)
 
     # ----------------------------------------------------------------------------------- the job
     def _new_committer(self, staging: Staging, keeper: Keeper) -> Committer:

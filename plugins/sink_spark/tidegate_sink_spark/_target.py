@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from tidegate.spi import ConfigError, SinkContext
+from tidegate.spi import ConfigError
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark.java import runtime
 from tidegate_sink_spark.job.files import local_path
@@ -95,9 +95,9 @@ class Target:
     conf: Mapping[str, str]
 
 
-def default_table(context: SinkContext) -> Path:
-    """The directory of a table that the configuration does not name."""
-    return context.data_directory.absolute() / "lake" / "acknowledged"
+def default_table(data_directory: Path) -> Path:
+    """The directory of a table that the configuration of the sink in *data_directory* does not name."""
+    return data_directory.absolute() / "lake" / "acknowledged"
 
 
 def find_target(options: SparkSinkOptions, default: Path) -> Target:

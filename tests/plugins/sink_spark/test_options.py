@@ -44,7 +44,6 @@ OF_THE_ENGINE: dict[str, Any] = {
     "body": "text",
     "commit_rows": 7,
     "commit_size": 1 << 20,
-    "compact_interval": 60.0,
     "driver_memory": 2 << 30,
     "niceness": 7,
     "spark_conf": {"spark.sql.ansi.enabled": "false"},
@@ -59,7 +58,7 @@ CHOOSE = {"format", "engine", "connect", "job", "vacuum_retention", "on_bad_valu
 OF_THE_SINK = {
     *("include", "exclude", "on_bad_row", "commit_interval", "lag_goal", "driver_idle"),
     *("segment_rows", "segment_size", "segment_interval", "staging_max", "gap_timeout"),
-    *("drain_on_stop", "stop_timeout"),
+    *("drain_on_stop", "stop_timeout", "compact_interval"),
 }
 
 

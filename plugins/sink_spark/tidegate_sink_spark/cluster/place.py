@@ -149,6 +149,11 @@ def staging_directory(options: SparkSinkOptions, context: SinkContext) -> Path:
     return path.expanduser() / as_file_name(context.gateway_name) / as_file_name(context.name)
 
 
+def log_directory(options: SparkSinkOptions, context: SinkContext, store_id: str) -> Path:
+    """Where the sink has the staged files of the log of one store."""
+    return staging_directory(options, context) / as_file_name(store_id)  # a store id is opaque
+
+
 def as_file_name(text: str) -> str:
     """*text* as a file's name that is no other's, nor climbs out of its directory, nor is hidden."""
     return quote(text, safe="").replace(".", "%2E")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from tidegate_sink_spark.job.table import FurtherColumns
 from tidegate_sink_spark.staging import arrow
+from tidegate_sink_spark.staging.columns import ARROW_TYPES
 
 pa: Final[Any] = importlib.import_module("pyarrow")
 pc: Final[Any] = importlib.import_module("pyarrow.compute")
@@ -17,15 +18,6 @@ pq: Final[Any] = importlib.import_module("pyarrow.parquet")
 
 #: Rows that are held, sorted, and written as a row group at once.
 BATCH_ROWS: Final = 50_000
-#: Types of further columns; the same as those of ``staging.columns``.
-_TYPES: Final[Mapping[str, Any]] = {
-    "STRING": pa.string(),
-    "BIGINT": pa.int64(),
-    "DOUBLE": pa.float64(),
-    "BOOLEAN": pa.bool_(),
-    "TIMESTAMP": pa.timestamp("us", tz="UTC"),
-    "DATE": pa.date32(),
-}
 _DECIMAL: Final = re.compile(r"DECIMAL\((\d+),(\d+)\)", re.ASCII)
 
 
@@ -37,7 +29,7 @@ def staged_schema(further: FurtherColumns) -> Any:
 
 def _arrow_type(kind: str) -> Any:
     match = _DECIMAL.fullmatch(kind)
-    return pa.decimal128(int(match[1]), int(match[2])) if match else _TYPES[kind]
+    return pa.decimal128(int(match[1]), int(match[2])) if match else ARROW_TYPES[kind]
 
 
 def staged_batches(path: Path, after: int, schema: Any = arrow.SCHEMA) -> Iterator[Any]:

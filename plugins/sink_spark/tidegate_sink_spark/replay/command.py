@@ -19,7 +19,7 @@ from tidegate.spi.operate import Done
 from tidegate.spi.printable import printable
 from tidegate.spi.replay import ForgetReplay
 from tidegate_sink_spark._options import SparkSinkOptions
-from tidegate_sink_spark._target import with_table
+from tidegate_sink_spark._target import default_table, with_table
 from tidegate_sink_spark.replay.asking import Asking
 from tidegate_sink_spark.replay.messages import Maker
 from tidegate_sink_spark.replay.running import Replayer, Told
@@ -102,7 +102,7 @@ def replay(
     destination = _canonical(to_destination) if to_destination else ""
     options, directory = _configured(host, config, sink, table)
     options = _options(options, table, table_format, engine)
-    default = directory.absolute() / "lake" / "acknowledged"
+    default = default_table(directory)
     name = _name(options.table or str(default))
     of = _what(options.table or str(default), selection, destination)
     replay_id = replay_id or "r" + hashlib.sha256(of.encode()).hexdigest()[:16]

@@ -36,6 +36,8 @@ _TYPES: Final[Mapping[str, tuple[str, Any, values.Convert]]] = {
     "timestamp_us": ("TIMESTAMP", _timestamp, values.from_microseconds),
     "date": ("DATE", pa.date32(), values.to_date),
 }
+#: Arrow's type by SQL's, but for decimals.
+ARROW_TYPES: Final[Mapping[str, Any]] = {sql: arrow for sql, arrow, _ in _TYPES.values()}
 #: Types that need a number as it is written, and not as the nearest one of a double's.
 _AS_WRITTEN: Final = ("STRING", "DECIMAL")
 _DECIMAL: Final = re.compile(r"decimal\s*\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)", re.ASCII)

@@ -70,7 +70,7 @@ def _verify(
     host: CommandHost, config: Path | None, sink: ConfiguredSink, *, first: int, content: bool
 ) -> Findings:
     from tidegate_sink_spark._target import default_table, find_routes, find_target
-    from tidegate_sink_spark.cluster.place import as_file_name, staging_directory
+    from tidegate_sink_spark.cluster.place import log_directory
     from tidegate_sink_spark.job.table import dead_letters_of
     from tidegate_sink_spark.staging.files import list_staged
     from tidegate_sink_spark.staging.selection import Selection
@@ -80,9 +80,9 @@ def _verify(
     options = cast("SparkSinkOptions", sink.options)
     before = host.log_state(config)
     log = Log(sink.context.gateway_name, before.store_id)
-    main = find_target(options, default_table(sink.context))
+    main = find_target(options, default_table(sink.context.data_directory))
     with _Sessions(options) as start_spark:
-        directory = staging_directory(options, sink.context) / as_file_name(before.store_id)
+        directory = log_directory(options, sink.context, before.store_id)
         staged = list_staged(directory) if directory.exists() else []
         table = look_at(main, options.format, log, start_spark)
         further = {
