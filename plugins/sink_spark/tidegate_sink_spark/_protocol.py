@@ -51,6 +51,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
         partition_by: columns, for a table that does not exist yet and has layout ``partitioned``.
         shared_directory: for files of the job's own that the workers of a cluster must see; "": there
             is no cluster, and they are where the job runs.
+        storage_options: of the object store, for engine ``deltalake``; keys among them.
         connect: URL of a Spark Connect server, "" for a Spark of the job's own.
     """
 
@@ -75,6 +76,7 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
     partition_by: tuple[str, ...] = ("ack_date",)
     shared_directory: str = ""
     connect: str = ""
+    storage_options: dict[str, str] = {}
 
 
 class Command(enum.Enum):

@@ -45,12 +45,18 @@ _REMEDIES: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
             "add the jars of that file system: spark.jars in spark_conf",
         ),
         (
-            "unknownhost|connection refused|connect timed out|unable to execute http request|no route to host",
-            "see that what the table is in can be reached from here, and its endpoint in spark_conf",
+            (
+                "unknownhost|connection refused|connection reset|connect timed out|operation timed out|dns error|"
+                "unable to execute http request|no route to host"
+            ),
+            (
+                "see that what the table is in can be reached from here, and its endpoint in spark_conf, "
+                "storage_options or catalog"
+            ),
         ),
         (
-            "invalidaccesskeyid|signaturedoesnotmatch|no aws credentials|forbidden|unauthorized",
-            "see the keys in spark_conf",
+            "invalidaccesskeyid|signaturedoesnotmatch|no aws credentials|forbidden|unauthorized|notauthorized",
+            "see the keys in spark_conf, storage_options or catalog",
         ),
     )
 )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from tidegate_sink_spark._engine import EngineError
 from tidegate_sink_spark._job_engine import JobEngine
-from tidegate_sink_spark._target import check_classes
+from tidegate_sink_spark._target import Target, check_classes, check_log_store
 from tidegate_sink_spark.cluster.place import master_of, overrides_of, unreachable_master
 from tidegate_sink_spark.java import jars, runtime
 from tidegate_sink_spark.job.session import is_cluster, spark_conf
@@ -21,6 +21,9 @@ class SparkEngine(JobEngine):
     """A :class:`tidegate_sink_spark._engine.Engine`."""
 
     name = "Spark"
+
+    def _check(self, target: Target) -> None:
+        check_log_store(self._options, target)
 
     @property
     def _is_cluster(self) -> bool:

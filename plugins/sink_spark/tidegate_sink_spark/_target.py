@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 from tidegate.spi import ConfigError
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark.java import runtime
+from tidegate_sink_spark.job.delta import LOG_STORES, NO_LOG_STORE
 from tidegate_sink_spark.job.files import local_path
 from tidegate_sink_spark.job.table import dead_letters_of
 from tidegate_sink_spark.staging.columns import find_columns
@@ -118,6 +119,8 @@ def find_target(options: SparkSinkOptions, default: Path) -> Target:
     if path is not None:
         return Target(str(path.expanduser().absolute()), False, {})
     scheme = urlsplit(table).scheme
+    if options.engine == "deltalake" and scheme == "s3":
+        return Target(table, False, {})  # Spark alone knows no such name
     needed = _scheme(scheme, "table")
     if options.format == "parquet":
         raise ConfigError(
@@ -208,6 +211,13 @@ def with_table(options: SparkSinkOptions, table: str) -> SparkSinkOptions:
     """The same options with another table. The catalog is for names only; a path beside them is no error."""
     catalog = options.catalog if _NAME.fullmatch(table) else {}
     return dataclasses.replace(options, table=table, catalog=catalog)
+
+
+def check_log_store(options: SparkSinkOptions, target: Target) -> None:
+    """Refuse a Delta table on which two drivers may both win. Raises: ConfigError."""
+    is_careless = options.format == "delta" and urlsplit(target.table).scheme == "s3a"
+    if is_careless and not any(options.spark_conf.get(key) for key in LOG_STORES):
+        raise ConfigError(f"{target.table!r}: {NO_LOG_STORE}", key="table")
 
 
 def check_classes(options: SparkSinkOptions, target: Target) -> None:

@@ -82,6 +82,11 @@ def _check(options: SparkSinkOptions) -> None:
             "has no effect with engine 'deltalake', which starts no Spark; remove it, or take engine 'spark'",
         )
         return
+    refuse(
+        options,
+        ("storage_options",),
+        "has effect with engine 'deltalake' alone; for Spark write 'spark.hadoop.fs.…' in spark_conf",
+    )
     if options.format == "parquet":
         refuse(
             options,

@@ -7,12 +7,19 @@ what was killed has certainly stopped.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import urlsplit
 
-from tidegate.spi import ConfigError
+from tidegate.spi import ConfigError, SinkContext
 from tidegate_sink_spark._job_engine import JobEngine
 from tidegate_sink_spark._options import SparkSinkOptions
+from tidegate_sink_spark._process import JOB_COMMAND
 from tidegate_sink_spark._target import Target
 from tidegate_sink_spark.job.files import local_path
+
+#: What delta-rs writes to; hdfs is a build of its own.
+_STORES: Final = ("s3", "s3a", "gs", "abfs", "abfss")
 
 
 def _check(options: SparkSinkOptions, target: Target) -> None:
@@ -27,9 +34,11 @@ def _check(options: SparkSinkOptions, target: Target) -> None:
             "engine 'deltalake' cannot write clustered tables; take layout 'partitioned' or 'plain'",
             key="layout",
         )
-    if target.is_name or local_path(target.table) is None:
+    scheme = urlsplit(target.table).scheme
+    if target.is_name or (local_path(target.table) is None and scheme not in _STORES):
         raise ConfigError(
-            "engine 'deltalake' writes to a local file system; name a path, or take engine 'spark'",
+            "engine 'deltalake' writes to a local file system or an object store "
+            f"({', '.join(_STORES)}); name a path or URI, or take engine 'spark'",
             key="table",
         )
 
@@ -38,6 +47,21 @@ class DeltaRsEngine(JobEngine):
     """A :class:`tidegate_sink_spark._engine.Engine`."""
 
     name = "deltalake"
+
+    def __init__(
+        self,
+        context: SinkContext,
+        options: SparkSinkOptions,
+        *,
+        job_command: Sequence[str] = JOB_COMMAND,
+    ) -> None:
+        """Raises: ConfigError for options that this engine cannot have."""
+        super().__init__(context, options, job_command=job_command)
+        if options.storage_options and all(local_path(t.table) for t in self._targets):
+            raise ConfigError(
+                "has no effect: every table is on a local file system; remove it",
+                key="storage_options",
+            )
 
     def _check(self, target: Target) -> None:
         _check(self._options, target)

@@ -21,12 +21,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from tidegate_sink_spark.delta_rs.lock import table_lock
-from tidegate_sink_spark.delta_rs.placing import PlacedFile, Placing
+from tidegate_sink_spark.delta_rs.place import delta_options, one_line, place_of
+from tidegate_sink_spark.delta_rs.placing import PlacedFile
 from tidegate_sink_spark.delta_rs.types import delta_fields, sql_type
 from tidegate_sink_spark.job.delta import PROPERTIES
-from tidegate_sink_spark.job.driver import Addition, CommitError, TableState, first_line
-from tidegate_sink_spark.job.durable import LOG_DIRECTORY, SyncedCommits
+from tidegate_sink_spark.job.driver import Addition, CommitError, TableState
 from tidegate_sink_spark.job.files import FileCount
 from tidegate_sink_spark.job.table import Shape, bring_up_to_date, columns_of
 from tidegate_sink_spark.staging.arrow import VERSION_PROPERTY
@@ -35,55 +34,76 @@ from tidegate_sink_spark.staging.arrow import VERSION_PROPERTY
 _CLUSTERING: Final = "clustering"
 
 
-def is_table(directory: Path) -> bool:
-    """Tell whether there is a Delta table in *directory*."""
+def is_table(table: str | Path, storage_options: Mapping[str, str] | None = None) -> bool:
+    """Tell whether there is a Delta table at a path or URI. Raises: CommitError."""
     deltalake: Any = importlib.import_module("deltalake")
-    return bool(deltalake.DeltaTable.is_deltatable(str(directory)))
+    options = delta_options(str(table), storage_options or {})
+    try:
+        return bool(deltalake.DeltaTable.is_deltatable(str(table), options))
+    except OSError as exc:
+        raise CommitError(
+            f"it cannot be told whether there is a table {table}: {one_line(exc)}"
+        ) from exc
 
 
 class DeltaRsTable:
-    """A :class:`tidegate_sink_spark.job.driver.Table` that is a Delta table on a local file system."""
+    """A :class:`tidegate_sink_spark.job.driver.Table` that is a Delta table, in a directory or an object store."""
 
-    def __init__(self, directory: Path, shape: Shape, app_id: str) -> None:
+    def __init__(
+        self,
+        table: str | Path,
+        shape: Shape,
+        app_id: str,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        scratch: Path | None = None,
+    ) -> None:
         """Opens the table and creates it when it is missing. Raises: CommitError, OSError.
 
-        Args: shape: ``partitioned`` or ``plain``.
+        Args:
+            table: a path or URI.
+            shape: ``partitioned`` or ``plain``.
+            storage_options: of an object store, in delta-rs's words.
+            scratch: a directory for files on their way there; None: the working directory.
         """
-        self._directory = directory
+        self._place = place_of(str(table), storage_options or {}, scratch or Path.cwd())
         self._app_id = app_id
-        self._synced = SyncedCommits(directory)
         self._deltalake: Any = importlib.import_module("deltalake")
         self._actions: Any = importlib.import_module("deltalake.transaction")
         self._errors: Any = importlib.import_module("deltalake.exceptions")
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        with table_lock(self._directory), self._delta_errors("the table cannot be opened"):
+        self._place.prepare()
+        with self._place.lock(), self._delta_errors("the table cannot be opened"):
             self._table: Any = self._open_or_create(shape)
             self._identity = self._version_file()
             self._count_files = FileCount(lambda: len(self._table.file_uris()))
             self._check_features()
-            bring_up_to_date(self, str(directory), shape.further)
+            bring_up_to_date(self, self._place.uri, shape.further)
             self._refresh()
-        self._placing = Placing(directory, self._partition_columns(), shape.further)
+        self._placing = self._place.placing(self._partition_columns(), shape.further)
 
     # ------------------------------------------------------------------------------ the columns
     def _open_or_create(self, shape: Shape) -> Any:
-        if not is_table(self._directory):
+        if not is_table(self._place.uri, self._place.options):
             fields = delta_fields(columns_of(shape.further))
             schema = json.dumps({"type": "struct", "fields": fields})
             self._deltalake.DeltaTable.create(
-                str(self._directory),
+                self._place.uri,
                 schema=self._deltalake.Schema.from_json(schema),
                 partition_by=list(shape.partitions) or None,
                 mode="ignore",
                 configuration=dict(PROPERTIES),
                 raise_if_key_not_exists=False,  # the version is a property of our own
+                storage_options=self._place.options,
             )
-        return self._deltalake.DeltaTable(str(self._directory))
+        return self._open()
+
+    def _open(self) -> Any:
+        return self._deltalake.DeltaTable(self._place.uri, storage_options=self._place.options)
 
     def _check_features(self) -> None:
         if _CLUSTERING in (self._table.protocol().writer_features or ()):
             raise CommitError(
-                f"the table {self._directory} is clustered, which delta-rs cannot write and Spark cannot "
+                f"the table {self._place.uri} is clustered, which delta-rs cannot write and Spark cannot "
                 "take back; name another table, or go on with engine 'spark'"
             )
 
@@ -91,7 +111,7 @@ class DeltaRsTable:
         columns = tuple(self._table.metadata().partition_columns)
         if not set(columns) <= {"ack_date", "destination"}:
             raise CommitError(
-                f"the table {self._directory} is partitioned by {', '.join(columns)}; this engine writes "
+                f"the table {self._place.uri} is partitioned by {', '.join(columns)}; this engine writes "
                 "tables that are partitioned by ack_date or destination, or not at all"
             )
         return columns
@@ -126,7 +146,7 @@ class DeltaRsTable:
         """See :meth:`tidegate_sink_spark.job.driver.Table.state`. Raises: CommitError."""
         self._refresh()
         version = int(self._table.version())
-        self._synced.reach(version)
+        self._place.reach(version)
         return TableState(self._mark(), version, self._count_files())
 
     def _mark(self) -> int:
@@ -142,18 +162,13 @@ class DeltaRsTable:
             if self._version_file() == self._identity and self._identity is not None:
                 self._table.update_incremental()
             else:
-                self._table = self._deltalake.DeltaTable(str(self._directory))
-                self._synced = SyncedCommits(self._directory)
+                self._table = self._open()
+                self._place.forget()
             self._identity = self._version_file()
 
-    def _version_file(self) -> tuple[int, int] | None:
+    def _version_file(self) -> object:
         """Which file the newest known version is in; None when it is gone."""
-        name = f"{self._table.version():020}.json"
-        try:
-            found = (self._directory / LOG_DIRECTORY / name).stat()
-        except FileNotFoundError:
-            return None
-        return found.st_ino, found.st_mtime_ns
+        return self._place.version_file(self._table.version())
 
     def sequences(self, gateway_id: str, epoch: str, after: int) -> list[int]:
         """Ack sequences of that log behind *after*; for a table of a few rows. Raises: CommitError."""
@@ -172,24 +187,24 @@ class DeltaRsTable:
     # ------------------------------------------------------------------------------- one commit
     def append(self, addition: Addition) -> None:
         """See :meth:`tidegate_sink_spark.job.driver.Table.append`."""
-        with table_lock(self._directory):
+        with self._place.lock():
             self._refresh()
             addition.check_mark(self._mark())
-            placed = self._place(addition)
+            placed = self._put(addition)
             try:
                 with self._delta_errors("the commit failed"):
                     self._commit(placed, addition)
             except CommitError:
-                # It may have been made all the same, when what failed is the checkpoint behind it.
+                # It may have been made all the same, when what failed is the checkpoint behind it. On this
+                # machine a mark below says that it was not, and nobody else has these rows: the lock. An
+                # object store may still get what was sent to it: there VACUUM has the files.
                 self._refresh()
-                if (
-                    self._mark() < addition.through
-                ):  # nobody else can have committed these: the lock
+                if self._place.is_local and self._mark() < addition.through:
                     self._placing.take_back(placed)
                 addition.check_mark(self._mark())
                 raise
 
-    def _place(self, addition: Addition) -> list[PlacedFile]:
+    def _put(self, addition: Addition) -> list[PlacedFile]:
         """Place all rows of *addition*, durably; nothing of them is left when that fails.
 
         Raises: FileNotFoundError when one is gone; CommitError.
@@ -209,9 +224,7 @@ class DeltaRsTable:
         return placed
 
     def _commit(self, placed: Sequence[PlacedFile], addition: Addition) -> None:
-        # Hadoop would compare what delta-rs writes with Spark's checksum of what was there before.
-        checksum = self._directory / LOG_DIRECTORY / "._last_checkpoint.crc"
-        checksum.unlink(missing_ok=True)
+        self._place.begin_commit()
         actions = [
             self._actions.AddAction(
                 path=file.name,
@@ -246,4 +259,4 @@ class DeltaRsTable:
         except (CommitError, *but):
             raise
         except (self._errors.DeltaError, OSError, ValueError, OverflowError) as exc:
-            raise CommitError(f"{what}: {first_line(exc)}") from exc
+            raise CommitError(f"{what}: {one_line(exc)}") from exc

@@ -10,16 +10,26 @@ leftover of a killed gateway) could so append the same rows twice. For local tab
 held by the Java process from reading the mark to the end of the commit, makes that impossible; it
 also closes the gap between "does this commit file exist" and "rename to it" that local file
 systems have. Killing the Java process releases the lock, and with it every chance to commit.
+
+An object store has no such lock. Two things make a commit there what it is on a local disk:
+
+* *The mark is compared on the snapshot that the commit starts from*, and reading it is part of the transaction:
+  Delta refuses the commit when another one of the same log came meanwhile.
+* *Of two commits with one number one wins.* That is the part of Delta's log store: ``hdfs`` and ``abfs`` rename,
+  ``gs`` has preconditions. The one for ``s3a`` looks first and writes then, which keeps apart no two drivers, so
+  a table there is refused unless the user names a log store (:data:`LOG_STORES`).
 """
 
 from __future__ import annotations
 
+import importlib
+import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from tidegate_sink_spark.job.driver import Addition, TableState
+from tidegate_sink_spark.job.driver import Addition, CommitError, MarkMovedError, TableState
 from tidegate_sink_spark.job.durable import SyncedCommits
 from tidegate_sink_spark.job.files import java_lock, local_path
 from tidegate_sink_spark.job.rows import ack_sequences, quoted_name, spark_errors, staged_rows
@@ -38,6 +48,18 @@ _LAYOUTS: Final = {
     "partitioned": "PARTITIONED BY ({})",
     "plain": "",
 }
+
+#: Settings that name what decides between two commits on s3a.
+LOG_STORES: Final = ("spark.delta.logStore.s3a.impl", "spark.delta.logStore.class")
+#: What can be done where no setting does.
+NO_LOG_STORE: Final = (
+    "Delta's own log store for s3a keeps no second driver away, and its commit would replace rows; take engine "
+    "'deltalake', which commits with conditional puts, or format 'iceberg' in a REST or JDBC catalog, or name one "
+    "in spark_conf: 'spark.delta.logStore.s3a.impl' = 'io.delta.storage.S3DynamoDBLogStore', or "
+    "'io.delta.storage.S3SingleDriverLogStore' where you see to it that nobody else writes"
+)
+#: Names of the errors with which Delta refuses a commit because of another one of the same log.
+_LOST: Final = ("ConcurrentTransactionException", "DeltaConcurrentTransactionException")
 
 
 def create_statement(table: str, shape: Shape, *, is_name: bool = False) -> str:
@@ -105,6 +127,7 @@ class DeltaTable:
         self._table = table
         self._is_name = is_name
         self._app_id = app_id
+        self._location = table
         self._directory = None if is_name else local_path(table)
         if self._directory is not None:
             self._table = str(self._directory)
@@ -112,7 +135,10 @@ class DeltaTable:
         with self._locked(), spark_errors("the table cannot be opened"):
             spark.sql(create_statement(self._table, shape, is_name=is_name))
             if is_name:
-                self._directory = self._location()
+                self._location = self._found_at()
+                self._directory = local_path(self._location)
+        if self._location.startswith("s3a:") and not any(spark.conf.get(k, "") for k in LOG_STORES):
+            raise CommitError(f"{self._location}: {NO_LOG_STORE}")
         with self._locked(), spark_errors("the table cannot be opened"):
             bring_up_to_date(self, self._table, shape.further)
         self._synced = SyncedCommits(self._directory) if self._directory is not None else None
@@ -127,10 +153,10 @@ class DeltaTable:
         """On a local file system; None elsewhere."""
         return self._directory
 
-    def _location(self) -> Path | None:
-        """Where the catalog has put the table, on a local file system."""
+    def _found_at(self) -> str:
+        """Where the catalog has put the table: its URI."""
         detail = self._spark.sql(f"DESCRIBE DETAIL {quoted(self._table, True)}").first()
-        return local_path(detail["location"])
+        return str(detail["location"])
 
     def columns(self) -> Mapping[str, str]:
         """See :meth:`tidegate_sink_spark.job.table.Columns.columns`."""
@@ -170,6 +196,9 @@ class DeltaTable:
             self._synced.reach(state.version)
         return state
 
+    def _log(self) -> Any:
+        return newest(self._spark, self._table, is_name=self._is_name)[0]
+
     def _state(self) -> TableState:
         _, snapshot = newest(self._spark, self._table, is_name=self._is_name)
         # As its checksum says: to count them is a job of Spark's.
@@ -181,10 +210,12 @@ class DeltaTable:
         """See :meth:`tidegate_sink_spark.job.driver.Table.append`."""
         with self._locked(), spark_errors("the commit failed"):
             addition.check_mark(self._state().mark)
-            rows = staged_rows(self._spark, addition, self._further)
+            rows = staged_rows(self._spark, addition, self._further).coalesce(1)
+            if self._directory is None:
+                commit_compared(self._spark, self._log(), self._app_id, rows, addition)
+                return
             writer = (
-                rows.coalesce(1)
-                .write.format("delta")
+                rows.write.format("delta")
                 .mode("append")
                 .option("txnAppId", self._app_id)
                 .option("txnVersion", str(addition.through))
@@ -211,3 +242,32 @@ class DeltaTable:
             java_lock(self._spark._jvm, self._directory),
         ):
             yield
+
+
+def commit_compared(spark: Any, log: Any, app_id: str, rows: Any, addition: Addition) -> None:
+    """Append *rows* with the mark of *addition* to Delta's *log*, on the snapshot whose mark was compared.
+
+    Raises: MarkMovedError; CommitError; what py4j raises.
+    """
+    py4j: Any = importlib.import_module("py4j.protocol")
+    jvm = spark._jvm
+    nothing, some = jvm.scala.Option.empty(), jvm.scala.Option.apply
+    transaction = log.startTransaction(nothing, nothing)
+    mark = int(transaction.txnVersion(app_id))  # -1: none
+    addition.check_mark(max(0, mark))
+    delta = jvm.org.apache.spark.sql.delta
+    now = jvm.java.lang.Long.valueOf(time.time_ns() // 1_000_000)
+    actions = transaction.writeFiles(rows._jdf).prepended(
+        delta.actions.SetTransaction(app_id, addition.through, some(now))
+    )
+    operation = getattr(delta, "DeltaOperations$Write")(
+        jvm.org.apache.spark.sql.SaveMode.Append,
+        *(nothing, nothing, some(addition.metadata)),
+        *(nothing, nothing, nothing, nothing, nothing),
+    )
+    try:
+        transaction.commit(actions, operation)
+    except py4j.Py4JJavaError as exc:
+        if exc.java_exception.getClass().getSimpleName() in _LOST:
+            raise MarkMovedError("another driver of the same log committed meanwhile") from exc
+        raise

@@ -59,7 +59,7 @@ def _open_one(config: JobConfig, start_spark: Callable[[], Any]) -> SequencedTab
     app_id = application_id(config.gateway_name, config.store_id)
     shape = Shape(config.layout, config.columns, config.partition_by)
     if config.engine == "deltalake":
-        return DeltaRsTable(Path(config.table), shape, app_id)
+        return DeltaRsTable(config.table, shape, app_id, storage_options=config.storage_options)
     if config.format == "parquet":
         return ParquetTable(Path(config.table), shape, app_id)
     if config.connect:
@@ -85,7 +85,7 @@ def open_dead_letters(
 
 def _exists(config: JobConfig, start_spark: Callable[[], Any]) -> bool:
     if config.engine == "deltalake":
-        return delta_rs.is_table(Path(config.table))
+        return delta_rs.is_table(config.table, config.storage_options)
     if config.format == "parquet":
         return is_parquet_table(Path(config.table))
     if config.connect:
@@ -116,7 +116,9 @@ def _open_upkeep(config: JobConfig, start_spark: Callable[[], Any]) -> TableUpke
     """Of one table. It has a view of its own: that of the commits belongs to their thread."""
     retention = config.vacuum_retention
     if config.engine == "deltalake":
-        return DeltaRsUpkeep(Path(config.table), retention=retention)
+        return DeltaRsUpkeep(
+            config.table, retention=retention, storage_options=config.storage_options
+        )
     if config.connect:
         raise CommitError(
             "a Connect server keeps its tables up itself: run OPTIMIZE and VACUUM there"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -16,8 +16,9 @@ from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._reader import create_session
 from tidegate_sink_spark._remedies import with_remedy
 from tidegate_sink_spark._target import Target, find_target, further_of
+from tidegate_sink_spark.delta_rs.place import delta_options, one_line
+from tidegate_sink_spark.delta_rs.table import is_table
 from tidegate_sink_spark.job.driver import CommitError
-from tidegate_sink_spark.job.files import local_path
 from tidegate_sink_spark.job.rows import escaped, quoted_name, spark_errors
 from tidegate_sink_spark.job.table import schema_text
 from tidegate_sink_spark.replay.selecting import ROWS, Table
@@ -36,7 +37,7 @@ def open_table(options: SparkSinkOptions, default: Path) -> Table:
     """
     target = find_target(options, default)
     if options.engine == "deltalake":
-        return DeltaRsRows(target)
+        return DeltaRsRows(target, options.storage_options)
     with _client_errors():
         return SparkRows(options, target)
 
@@ -104,12 +105,11 @@ class SparkRows:
 class DeltaRsRows:
     """A :class:`tidegate_sink_spark.replay.selecting.Table`: SQL of DataFusion, no Java."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, storage_options: Mapping[str, str]) -> None:
         """Raises: ClientError when there is no table, or no delta-rs."""
-        directory = None if target.is_name else local_path(target.table)
-        if directory is None:
+        if target.is_name:
             raise ClientError(
-                f"{target.table}: without Java only a local Delta table can be read; take --engine spark"
+                f"{target.table}: without Java no table in a catalog can be read; take --engine spark"
             )
         try:
             self._deltalake: Any = importlib.import_module("deltalake")
@@ -118,13 +118,17 @@ class DeltaRsRows:
                 "deltalake is not installed; run: pip install 'tidegate-sink-spark[deltalake]'"
             ) from None
         self._errors: Any = importlib.import_module("deltalake.exceptions")
-        if not self._deltalake.DeltaTable.is_deltatable(str(directory)):
-            raise ClientError(f"there is no Delta table in {directory}")
+        options = delta_options(target.table, storage_options)
+        with _client_errors():
+            if not is_table(target.table, storage_options):
+                raise ClientError(f"there is no Delta table in {target.table}")
         try:
-            self._table = self._deltalake.DeltaTable(str(directory))
+            self._table = self._deltalake.DeltaTable(target.table, storage_options=options)
             self.columns = [field.name for field in self._table.schema().fields]
         except (self._errors.DeltaError, OSError) as error:
-            raise ClientError(with_remedy(f"the table cannot be read: {error}")) from error
+            raise ClientError(
+                with_remedy(f"the table cannot be read: {one_line(error)}")
+            ) from error
 
     @property
     def body_size(self) -> str:
@@ -141,9 +145,13 @@ class DeltaRsRows:
             text = str(error)
             if "planning" in text or "SQL" in text or "Schema error" in text:
                 raise _wrong(error) from error
-            raise ClientError(with_remedy(f"the table cannot be read: {text}")) from error
+            raise ClientError(
+                with_remedy(f"the table cannot be read: {one_line(error)}")
+            ) from error
         except (OSError, pa.ArrowException) as error:
-            raise ClientError(with_remedy(f"the table cannot be read: {error}")) from error
+            raise ClientError(
+                with_remedy(f"the table cannot be read: {one_line(error)}")
+            ) from error
 
     def text(self, value: str) -> str:
         """See Table."""

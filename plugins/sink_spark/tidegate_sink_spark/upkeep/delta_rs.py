@@ -10,26 +10,36 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tidegate_sink_spark.delta_rs.lock import table_lock
+from tidegate_sink_spark.delta_rs.place import place_of
 from tidegate_sink_spark.upkeep.worker import FILE_BYTES, Turn
 
 
 class DeltaRsUpkeep:
     """A :class:`tidegate_sink_spark.upkeep.worker.TableUpkeep`."""
 
-    def __init__(self, directory: Path, *, retention: float) -> None:
-        """Args: retention: seconds for which files are kept that are in the table no more; 0: for ever."""
-        self._directory = directory
+    def __init__(
+        self,
+        table: str | Path,
+        *,
+        retention: float,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        """Args:
+        table: a path or URI; storage_options: of an object store, in delta-rs's words.
+        retention: seconds for which files are kept that are in the table no more; 0: for ever.
+        """
+        self._place = place_of(str(table), storage_options or {}, Path.cwd())
         self._retention = retention
 
     def turn(self, *, vacuums: bool) -> Turn:
         """See TableUpkeep. Raises: what delta-rs raises; CommitError, OSError."""
         deltalake: Any = importlib.import_module("deltalake")
-        with table_lock(self._directory):
-            table = deltalake.DeltaTable(str(self._directory))
+        with self._place.lock():
+            table = deltalake.DeltaTable(self._place.uri, storage_options=self._place.options)
             # One task: the gateway and its clients want the processor more.
             found = table.optimize.compact(target_size=FILE_BYTES, max_concurrent_tasks=1)
             if self._retention and vacuums:

@@ -13,7 +13,9 @@ from tidegate.spi import CommandHost, ConfiguredSink, LogState
 
 if TYPE_CHECKING:
     from tidegate_sink_spark._options import SparkSinkOptions
+    from tidegate_sink_spark._target import Target
     from tidegate_sink_spark.verify.proof import Findings
+    from tidegate_sink_spark.verify.seen import SeenTable
 
 app: Final = typer.Typer(rich_markup_mode=None)
 
@@ -81,17 +83,22 @@ def _verify(
     before = host.log_state(config)
     log = Log(sink.context.gateway_name, before.store_id)
     main = find_target(options, default_table(sink.context.data_directory))
+    of_delta_rs = options.storage_options if options.engine == "deltalake" else None
     with _Sessions(options) as start_spark:
+
+        def look(target: Target) -> SeenTable | None:
+            return look_at(target, options.format, log, start_spark, of_delta_rs)
+
         directory = log_directory(options, sink.context, before.store_id)
         staged = list_staged(directory) if directory.exists() else []
-        table = look_at(main, options.format, log, start_spark)
+        table = look(main)
         further = {
             target.table: found
             for target in find_routes(options, main).values()
-            if (found := look_at(target, options.format, log, start_spark)) is not None
+            if (found := look(target)) is not None
         }
         beside = dataclasses.replace(main, table=dead_letters_of(main.table))
-        dead = look_at(beside, options.format, log, start_spark)
+        dead = look(beside)
         return prove(
             Seen(
                 before,

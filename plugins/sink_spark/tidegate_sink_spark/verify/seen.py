@@ -1,6 +1,6 @@
 """One state of a table as a reader sees it: nothing is made, finished or changed, and no job needed.
 
-A Delta table on a local file system is read by delta-rs where that is installed, a Parquet table by
+A Delta table on a local file system, or of the engine ``deltalake``, is read by delta-rs, a Parquet table by
 PyArrow, anything else by Spark.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from tidegate.spi import AcknowledgedMessage
 from tidegate_sink_spark._target import Target
 from tidegate_sink_spark.delta_rs import table as delta_rs
+from tidegate_sink_spark.delta_rs.place import delta_options
 from tidegate_sink_spark.job import delta, iceberg
 from tidegate_sink_spark.job.files import local_path
 from tidegate_sink_spark.job.parquet import (
@@ -84,18 +85,25 @@ def log_table(rows: Sequence[AcknowledgedMessage], log: Log) -> Any:
 
 
 def look_at(
-    target: Target, table_format: str, log: Log, start_spark: Callable[[], Any]
+    target: Target,
+    table_format: str,
+    log: Log,
+    start_spark: Callable[[], Any],
+    storage_options: Mapping[str, str] | None = None,
 ) -> SeenTable | None:
     """The table as it is now; None when there is none.
 
+    Args: storage_options: delta-rs's, for the tables of its engine; None: another engine's.
     Raises: CommitError, OSError; what *start_spark* raises.
     """
     directory = None if target.is_name else local_path(target.table)
     if table_format == "parquet":
         assert directory is not None, "find_target refuses any other"
         return _parquet(directory, log) if is_parquet_table(directory) else None
-    if table_format == "delta" and directory is not None and find_spec("deltalake") is not None:
-        return _delta(directory, log) if delta_rs.is_table(directory) else None
+    is_for_delta_rs = directory is not None or storage_options is not None
+    if table_format == "delta" and is_for_delta_rs and find_spec("deltalake") is not None:
+        is_there = delta_rs.is_table(target.table, storage_options)
+        return _delta(target.table, log, storage_options or {}) if is_there else None
     look = _spark_iceberg if table_format == "iceberg" else _spark_delta
     return look(start_spark(), target, log)
 
@@ -124,9 +132,10 @@ class _Dataset:
                 yield pa.Table.from_batches([batch])
 
 
-def _delta(directory: Path, log: Log) -> _Dataset:
+def _delta(uri: str, log: Log, storage_options: Mapping[str, str]) -> _Dataset:
     deltalake: Any = importlib.import_module("deltalake")
-    table = deltalake.DeltaTable(str(directory))
+    options = delta_options(uri, storage_options)
+    table = deltalake.DeltaTable(uri, storage_options=options)
     mark = int(table.transaction_version(log.application) or 0)
     return _Dataset(table.to_pyarrow_dataset(), log, mark, len(table.file_uris()))
 

@@ -284,7 +284,7 @@ def _count_by_spark(table: Path, spark: Any) -> list[int]:
         ("jars_cache", "/jars"),
         ("maven_repository", "https://maven.example"),
         ("layout", "clustered"),
-        ("table", "s3a://bucket/table"),
+        ("table", "hdfs://host/table"),
         ("vacuum_retention", 7 * 86_400.0),
         ("format", "iceberg"),
         ("format", "parquet"),

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from replay_table import row, write_delta, write_parquet
@@ -126,14 +127,14 @@ def test_delta_rs_reads_what_is_compacted_and_added_meanwhile(tmp_path: Path) ->
 
 
 def test_what_cannot_be_read_says_what_to_do(tmp_path: Path) -> None:
-    def opened(table: str) -> None:
-        options = SparkSinkOptions(table=table, engine="deltalake")
+    def opened(table: str, **further: Any) -> None:
+        options = SparkSinkOptions(table=table, engine="deltalake", **further)
         Reader(open_table(options, tmp_path), Selection())
 
     with pytest.raises(ClientError, match="there is no Delta table"):
         opened(str(tmp_path))
     with pytest.raises(ClientError, match="take --engine spark"):
-        opened("s3a://bucket/table")
+        opened("lake.sales.t", catalog={"type": "unity", "uri": "https://unity.example"})
     with pytest.raises(ConfigError, match="reads like a name in the catalog"):
         opened("lake.sales.orders")
     (tmp_path / "t" / "_delta_log").mkdir(parents=True)

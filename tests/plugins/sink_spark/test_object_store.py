@@ -1,0 +1,174 @@
+"""Spark's Delta table on S3 (moto's server): what the job carries there, and which of two writers wins."""
+
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pytest
+from object_store import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, ObjectStore
+
+from tidegate.spi import ConfigError, SinkContext
+from tidegate_sink_spark._options import SparkSinkOptions
+from tidegate_sink_spark._sink import SparkSink
+from tidegate_sink_spark._spark_engine import SparkEngine
+from tidegate_sink_spark.job.table import application_id
+
+APP_ID = application_id("gw", "store-1")
+TABLE = f"s3a://{BUCKET}/acknowledged"
+#: As docs/sink-spark.md has them: Hadoop's S3A, and of the AWS SDK what it uses.
+PACKAGES = {
+    "spark.jars.packages": (
+        "org.apache.hadoop:hadoop-aws:3.4.2,software.amazon.awssdk:s3-transfer-manager:2.29.52,"
+        "software.amazon.awssdk:apache-client:2.29.52"
+    ),
+    "spark.jars.excludes": (
+        "software.amazon.awssdk:bundle,org.wildfly.openssl:wildfly-openssl,io.netty:*,org.slf4j:*,commons-codec:*,"
+        "commons-logging:*,org.apache.httpcomponents:*"
+    ),
+}
+LOG_STORE = {"spark.delta.logStore.s3a.impl": "io.delta.storage.S3SingleDriverLogStore"}
+
+
+@pytest.fixture
+def store() -> Iterator[ObjectStore]:
+    made = ObjectStore()
+    yield made
+    made.close()
+
+
+def conf_of(store: ObjectStore) -> dict[str, str]:
+    s3a = {
+        "endpoint": store.endpoint,
+        "endpoint.region": REGION,
+        "path.style.access": "true",
+        "access.key": ACCESS_KEY,
+        "secret.key": SECRET_KEY,
+        # A store that is away is missed within seconds, not within minutes.
+        "attempts.maximum": "2",
+        "retry.limit": "2",
+    }
+    return {**PACKAGES, **LOG_STORE, **{f"spark.hadoop.fs.s3a.{k}": v for k, v in s3a.items()}}
+
+
+def test_a_log_store_that_keeps_nobody_away_is_taken_only_by_name(tmp_path: Path) -> None:
+    context = SinkContext("lake", "gw", tmp_path)
+    with pytest.raises(ConfigError, match=r"engine 'deltalake'.*S3DynamoDBLogStore") as caught:
+        SparkEngine(context, SparkSinkOptions(table=TABLE))
+    assert caught.value.key == "table"
+    with pytest.raises(ConfigError, match="no second driver"):
+        SparkEngine(context, SparkSinkOptions(table="/t", tables={"a": TABLE}))
+    assert SparkEngine(context, SparkSinkOptions(table=TABLE, spark_conf=LOG_STORE)).table == TABLE
+
+
+@pytest.mark.spark
+@pytest.mark.crash
+async def test_the_job_is_killed_and_the_store_away(
+    tmp_path: Path, spark: Any, kit: Any, store: ObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    log = kit.MemoryLog()
+    options = SparkSinkOptions(
+        table=TABLE,
+        layout="partitioned",
+        commit_interval=0.1,
+        segment_rows=1_000,
+        segment_interval=0.05,
+        niceness=0,
+        spark_conf={**spark.SHORT_JOB, **conf_of(store)},
+    )
+    directory = tmp_path / "sink"
+    directory.mkdir()
+    context = SinkContext("lake", "gw", directory)
+    sink = SparkSink(context, options, SparkEngine(context, options), restart_delay=0.05)
+
+    async def until_released() -> None:
+        await kit.until(lambda: log.released == log.last, 240)
+        await kit.until(lambda: sink.health().problem == "", 60)
+
+    await sink.start(log)
+    try:
+        log.grow(1_500)
+        await until_released()
+        log.grow(1_500)
+        await kit.kill_job(sink)
+        await until_released()
+        store.set_reachable(False)
+        log.grow(1_500)
+        await kit.until(lambda: sink.health().problem, 240)
+        assert "endpoint in spark_conf" in sink.health().problem
+        store.set_reachable(True)
+        await until_released()
+    finally:
+        store.set_reachable(True)
+        await sink.stop()
+    table = deltalake.DeltaTable(TABLE, storage_options=store.storage_options)
+    rows = table.to_pyarrow_table(columns=["ack_seq"])["ack_seq"].to_pylist()
+    assert sorted(rows) == list(range(1, 4_501))
+    assert table.transaction_version(APP_ID) == 4_500
+    assert SECRET_KEY not in caplog.text
+
+
+RACE = """
+import json, sys
+from pathlib import Path
+from tidegate_sink_spark import create_session
+from tidegate_sink_spark._options import SparkSinkOptions
+from tidegate_sink_spark.job.delta import DeltaTable
+from tidegate_sink_spark.job.driver import Addition, MarkMovedError
+from tidegate_sink_spark.job.table import Shape
+conf, uri, app_id, short, long = json.loads(sys.argv[1]), *sys.argv[2:]
+spark = create_session("race-test", SparkSinkOptions(table=uri, spark_conf=conf))
+nothing = spark._jvm.scala.Option.empty()
+class Log:
+    def __init__(self, log):
+        transaction = log.startTransaction(nothing, nothing)
+        self.startTransaction = lambda *_: transaction
+def writer():
+    table = DeltaTable(spark, uri, Shape("clustered"), app_id)
+    begun, state = Log(table._log()), table.state()
+    table._log, table._state = lambda: begun, lambda: state
+    return table
+found = []
+writers = [writer(), writer()]
+for table, path, hi in zip(writers, (short, long), (10, 15)):
+    try:
+        table.append(Addition([Path(path)], after=0, through=hi, count=hi))
+        found.append("won")
+    except MarkMovedError:
+        found.append("refused")
+fresh = DeltaTable(spark, uri, Shape("clustered"), app_id)
+found += [fresh.state().mark, sorted(fresh.sequences("gw", "store-1", 0))]
+try:
+    fresh.append(Addition([Path(long)], after=5, through=15, count=10, overlaps=True))
+except MarkMovedError:
+    found.append("refused")
+print("FOUND", json.dumps(found))
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.crash
+def test_of_two_writers_that_saw_the_same_mark_one_is_refused(
+    tmp_path: Path, spark: Any, kit: Any, store: ObjectStore
+) -> None:
+    """Both transactions have begun before either commits; the mark is part of what they have read."""
+    staged = [str(kit.stage(tmp_path / str(hi), 1, hi)) for hi in (10, 15)]
+    conf = {**spark.SHORT_JOB, **conf_of(store)}
+    done = subprocess.run(
+        [sys.executable, "-c", RACE, json.dumps(conf), TABLE, APP_ID, *staged],
+        env=spark.environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+    assert lines, done.stderr[-3000:]
+    found = json.loads(lines[0].removeprefix("FOUND "))
+    assert found == ["won", "refused", 10, list(range(1, 11)), "refused"]
