@@ -133,6 +133,9 @@ class DeltaTable:
             self._table = str(self._directory)
             self._directory.parent.mkdir(parents=True, exist_ok=True)
         with self._locked(), spark_errors("the table cannot be opened"):
+            if is_name and table.count(".") > 1:
+                namespace = quoted_name(table.rpartition(".")[0])
+                spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
             spark.sql(create_statement(self._table, shape, is_name=is_name))
             if is_name:
                 self._location = self._found_at()
