@@ -12,9 +12,9 @@ from tidegate_sink_spark._sink import SparkSink
 from tidegate_sink_spark._spark_engine import SparkEngine
 from tidegate_sink_spark.job.table import application_id
 
+pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
-@pytest.mark.spark
-@pytest.mark.crash
+
 async def test_a_name_is_a_table_of_the_catalog(tmp_path: Path, spark: Any, kit: Any) -> None:
     """Namespace and table are made; a killed job is replaced; dead letters have a name, too."""
     log = kit.MemoryLog()

@@ -51,6 +51,7 @@ OF_THE_ENGINE: dict[str, Any] = {
     "jars": "download",
     "jars_cache": "/jars",
     "maven_repository": "https://maven.example",
+    "storage_options": {"aws_region": "eu-central-1"},
 }
 #: These choose the way, or need another one beside them, which the tests below have.
 CHOOSE = {"format", "engine", "connect", "job", "vacuum_retention", "on_bad_value"}
