@@ -88,8 +88,7 @@ segment_interval = "100ms"
         gateway.fill()
         load()
         wait(gateway, lambda: REMEDY in health(gateway)["problem"])
-        # The problem itself may be between two attempts just now.
-        shown = [line for line in status(gateway).splitlines() if line.startswith("last problem")]
+        shown = [line for line in status(gateway).splitlines() if line.startswith("problem")]
         assert len(shown) == 1, shown
         assert REMEDY in shown[0], shown
         assert health(gateway)["mark"] < sent

@@ -79,7 +79,7 @@ class SparkSink:
         self._stopping = False
         self._mark = 0
         self._mark_known = False
-        self._job_problem = ""
+        self._job_problem, self._is_commit_failing = "", False
         self._log_problem = ""
         self._history = History()
         self._table_files: int | None = None
@@ -342,6 +342,8 @@ class SparkSink:
                 return
             await self._handle(report)
             if isinstance(report, Ready):
+                if self._is_commit_failing:  # what is to be committed now, is: another job did it
+                    self._job_problem, self._is_commit_failing = "", False
                 self._committer.ready(job, moved=self._moved)
                 self._moved = False
                 self._keeper.ready(job)
@@ -357,6 +359,7 @@ class SparkSink:
                 await self._restage()
             case Failed():
                 self._report_job(report.problem)
+                self._is_commit_failing = True
             case Kept():
                 assert self._keeper is not None
                 self._keeper.kept(report)
@@ -405,7 +408,8 @@ class SparkSink:
             )
         self._mark_known = True
         self._mark = report.mark
-        self._job_problem = ""
+        if report.rows or report.dead or not self._is_commit_failing:
+            self._job_problem, self._is_commit_failing = "", False
         self._gap_expected = 0
         try:
             await staging.discard_through(report.mark)
@@ -472,6 +476,7 @@ class SparkSink:
         if problem != self._job_problem:
             log.warning("job problem=%r", problem)
             self._job_problem = problem
+            self._is_commit_failing = False
             self._history.add_problem(problem)
 
 

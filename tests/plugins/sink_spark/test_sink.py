@@ -127,6 +127,32 @@ def test_nothing_is_deleted_or_released_before_the_table_has_it(
     assert bench.staged() == []
 
 
+def test_a_failure_stays_the_problem_until_a_commit_succeeds(bench: Bench, tmp_path: Path) -> None:
+    """After each failure the job reads the table's mark again, which mends nothing."""
+    barrier = tmp_path / "table-refuses"
+    barrier.touch()
+    seen: list[tuple[str, bool]] = []
+
+    async def work(sink: SparkSink) -> None:
+        handle = sink._handle
+
+        async def watched(report: object) -> None:
+            await handle(report)
+            seen.append((type(report).__name__, "told to fail" in sink.health().problem))
+
+        sink._handle = watched
+        bench.log.grow(20)
+        await bench.kit.until(lambda: len([name for name, _ in seen if name == "Failed"]) == 3)
+        barrier.unlink()
+        await bench.until_mark(sink, 20)
+        assert sink.health().problem == ""
+        assert len(sink.health().problems) == 1
+
+    bench.run(work, spark_conf={"fake.fail_while_exists": str(barrier)})
+    first = seen.index(("Failed", True))
+    assert seen[first + 1 : first + 5] == [("Mark", True), ("Failed", True)] * 2
+
+
 def test_a_file_goes_before_its_rows_are_released(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
