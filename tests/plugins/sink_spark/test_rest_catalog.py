@@ -123,7 +123,7 @@ async def test_a_table_in_a_rest_catalog(bench: Bench, caplog: pytest.LogCapture
 async def test_a_rest_catalog_with_its_files_in_s3(
     bench: Bench, store: ObjectStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As docs/sink-spark.md has it; the job is killed at a commit, and the store is away for a while."""
+    """As docs/sink-spark.md has it; the job is killed on the way."""
     caplog.set_level(logging.DEBUG)
     (bundle,) = fetched(AWS_BUNDLE)
     s3 = {
@@ -133,7 +133,6 @@ async def test_a_rest_catalog_with_its_files_in_s3(
         "s3.access-key-id": ACCESS_KEY,
         "s3.secret-access-key": SECRET_KEY,
         "client.region": REGION,
-        "s3.retry.num-retries": "1",  # a store that is away is missed within seconds
     }
     behind = {"warehouse": f"s3://{BUCKET}/warehouse", **s3}
     rest = RestCatalog(bench.java, bench.directory, behind, *fetched(*AWS_OF_SERVER))
@@ -146,16 +145,10 @@ async def test_a_rest_catalog_with_its_files_in_s3(
         bench.log.grow(1_500)
         await bench.kit.kill_job(sink)
         await bench.until_released(sink)
-        store.set_reachable(False)
-        bench.log.grow(1_500)
-        await bench.kit.until(lambda: sink.health().problem, 240)
-        store.set_reachable(True)
-        await bench.until_released(sink)
         assert any(name.endswith(".parquet") for name in store.names("warehouse"))
         names = ("s3.endpoint", "s3.access-key-id", "s3.secret-access-key")
-        check(rest, 4_500, **{name: s3[name] for name in names}, **{"s3.region": REGION})
+        check(rest, 3_000, **{name: s3[name] for name in names}, **{"s3.region": REGION})
     finally:
-        store.set_reachable(True)
         await sink.stop()
         rest.close()
     assert SECRET_KEY not in caplog.text
