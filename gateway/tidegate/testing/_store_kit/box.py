@@ -17,7 +17,6 @@ from tidegate.spi import (
     Branch,
     DuplicateId,
     Durability,
-    EncodedLog,
     LargeBodies,
     Message,
     MessageStore,
@@ -138,13 +137,6 @@ class StoreBox:
         return [(row.ack_sequence, row.sequence) for row in page.rows]
 
     @property
-    def encoded_rows(self) -> EncodedLog:
-        """What the tests with the fixture *encoded* ask."""
-        log = self.store.capabilities.encoded_log
-        assert log is not None
-        return log
-
-    @property
     def rows(self) -> AcknowledgedLog:
         """The acknowledged log of a store that has one."""
         log = self.store.capabilities.acknowledged_log
@@ -215,11 +207,6 @@ class StoreFixtures(Scenarios):
     def logged(self, capabilities: StoreCapabilities) -> None:
         """For tests that need the acknowledged log."""
         _require(capabilities.acknowledged_log, "the store offers no acknowledged log")
-
-    @pytest.fixture
-    def encoded(self, capabilities: StoreCapabilities) -> None:
-        """For tests that need the acknowledged log as it is stored."""
-        _require(capabilities.encoded_log, "the store does not offer its log encoded")
 
     @pytest.fixture
     def branching(self, capabilities: StoreCapabilities) -> None:

@@ -130,39 +130,52 @@ class StoreLog(StoreFixtures):
         assert len((await box.acknowledged(0, 10, 350)).rows) in range(1, 4)
         assert len((await box.acknowledged(0, 10, 1)).rows) == 1
 
-    async def test_encoded_rows_are_the_same_rows(self, box: StoreBox, encoded: None) -> None:
+    async def test_pages_of_any_size_have_the_same_rows(self, box: StoreBox, logged: None) -> None:
+        """As they are stored, too, where the store gives them out so."""
         await box.open(QUEUE, *[add(number, body=bytes(10 * number)) for number in range(1, 9)])
         who = ("client", "subscription", "stomp", "principal")
         await box.write(Acknowledge(1, (2, 1, 3), (100, 200, 300), 400, *who, (1, 3, 1)))
         await box.write(Acknowledge(1, (8, 4), outcome=Outcome.EXPIRED, reason="why"))
         await box.write(*[Acknowledge(1, (number,)) for number in (5, 6, 7)])
+        rows = list((await box.acknowledged()).rows)
+        encoded = box.store.capabilities.encoded_log
         for after, limit, size in product(range(9), (1, 2, 4, 100), (1, 30, 31, 100, 1_000)):
             page = await box.acknowledged(after, limit, size)
-            found = await box.encoded_rows.acknowledged_encoded(after, limit, size)
-            assert [row for run in found.runs for row in run.decode()] == list(page.rows)
-            assert (found.last, found.count) == (page.last, len(page.rows))
+            assert list(page.rows) == rows[after : after + len(page.rows)]
+            assert len(page.rows) in range(min(1, len(rows) - after), limit + 1)
+            if encoded is not None:
+                found = await encoded.acknowledged_encoded(after, limit, size)
+                assert [row for run in found.runs for row in run.decode()] == list(page.rows)
+                assert (found.last, found.count) == (page.last, len(page.rows))
         await box.rows.release_acknowledged(4)
-        with pytest.raises(RequestError):
-            await box.encoded_rows.acknowledged_encoded(3, 10, 1_000)
-        (run,) = (await box.encoded_rows.acknowledged_encoded(4, 1, 1)).runs
-        assert (run.first, run.last, len(run), run.sequences[0]) == (5, 5, 1, 4)
+        assert list((await box.acknowledged(4)).rows) == rows[4:]
+        if encoded is not None:
+            with pytest.raises(RequestError):
+                await encoded.acknowledged_encoded(3, 10, 1_000)
+            (run,) = (await encoded.acknowledged_encoded(4, 1, 1)).runs
+            assert (run.first, run.last, len(run), run.sequences[0]) == (5, 5, 1, 4)
 
-    async def test_encoded_rows_end_before_a_body_that_is_elsewhere(
-        self, box: StoreBox, encoded: None
+    async def test_a_row_whose_body_is_elsewhere_stands_between_others(
+        self, box: StoreBox, logged: None
     ) -> None:
-        """Nothing to see for a store that has no such bodies."""
+        """It ends a run of encoded rows. A store that has no such bodies has three that are alike."""
         await box.open(QUEUE, add(1))
-        if box.store.capabilities.large_bodies is None:
-            return
-        body, _ = await _uploaded(box)
-        large = Message("queue://orders", b"", (("a", "b"),), large=body)
+        large = text(2)
+        if box.store.capabilities.large_bodies is not None:
+            body, _ = await _uploaded(box)
+            large = Message("queue://orders", b"", (("a", "b"),), large=body)
         await box.write(AddMessage(2, large, (1,)), add(3))
         await box.write(Acknowledge(1, (1, 2, 3)))
-        (run,) = (await box.encoded_rows.acknowledged_encoded(0, 10, 1_000_000)).runs
+        page = await box.acknowledged()
+        assert [row.message for row in page.rows] == [text(1), large, text(3)]
+        encoded = box.store.capabilities.encoded_log
+        if encoded is None or large.large is None:
+            return
+        (run,) = (await encoded.acknowledged_encoded(0, 10, 1_000_000)).runs
         assert [row.message for row in run.decode()] == [text(1)]
-        page = await box.encoded_rows.acknowledged_encoded(1, 10, 1_000_000)
-        assert (page.runs, page.last) == ([], 3)
-        (run,) = (await box.encoded_rows.acknowledged_encoded(2, 10, 1_000_000)).runs
+        found = await encoded.acknowledged_encoded(1, 10, 1_000_000)
+        assert (found.runs, found.last) == ([], 3)
+        (run,) = (await encoded.acknowledged_encoded(2, 10, 1_000_000)).runs
         assert [row.message for row in run.decode()] == [text(3)]
 
     async def test_the_acknowledged_log_continues_over_restarts(
