@@ -185,7 +185,9 @@ def measure_live(engine: str, directory: Path, rate: int, seconds: float) -> Liv
 def live_files(table: Path) -> list[Path]:
     """The data files of a local Delta table as it is now; none when it is not there."""
     deltalake: Any = __import__("deltalake")
-    if not (table / "_delta_log").is_dir():
+    if not deltalake.DeltaTable.is_deltatable(
+        str(table)
+    ):  # its directory comes before its first commit
         return []
     return [table / name for name in deltalake.DeltaTable(str(table)).file_uris()]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,28 @@ def test_all_rows_come_in_the_order_of_their_logs(table: Path) -> None:
     assert (told[0].done, told[-1].done, told[-1].total) == (0, 70, 70)
     assert replayer(gateway, table).run().count == 70  # again: nothing
     assert len(gateway.published) == 70
+
+
+def test_threads_change_quickly_while_messages_are_published_and_as_before_afterwards(
+    table: Path,
+) -> None:
+    """The answer of the gateway must not wait until the thread that makes messages has had its 5 ms."""
+    before = sys.getswitchinterval()
+    gateway = Gateway()
+    seen: list[float] = []
+
+    def look(request: Request) -> bool:
+        if isinstance(request, PublishReplayed) and request.messages:
+            seen.append(sys.getswitchinterval())
+            if len(gateway.published) > 30:
+                raise ClientError("the gateway went away")
+        return False
+
+    gateway.fault = look
+    with pytest.raises(ClientError):
+        replayer(gateway, table).run()
+    assert max(seen) < before / 10
+    assert sys.getswitchinterval() == before
 
 
 @pytest.mark.parametrize(
