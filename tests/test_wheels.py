@@ -84,6 +84,7 @@ def alone(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> 
     return env / "bin"
 
 
+@pytest.mark.long
 def test_the_host_alone_lists_zero_plugins_and_says_who_provides_them(
     alone: Path, tmp_path: Path
 ) -> None:

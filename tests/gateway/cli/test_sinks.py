@@ -112,6 +112,7 @@ async def test_status_says_how_far_a_sink_is(shell: Shell, tmp_path: Path) -> No
         assert (code, "no sink 'sea'; there are: lake" in out) == (ExitCode.CONFIG, True)
 
 
+@pytest.mark.long
 async def test_verify_compares_the_table_with_the_log_of_a_gateway_that_runs_and_of_one_that_does_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -145,6 +146,7 @@ async def test_verify_compares_the_table_with_the_log_of_a_gateway_that_runs_and
     assert "rows 2 are not in the table what they are in the acknowledged log" in out
 
 
+@pytest.mark.long
 async def test_errors_keep_what_is_over(shell: Shell, tmp_path: Path) -> None:
     lake = tmp_path / "sinks" / "lake" / "lake"
     lake.parent.mkdir(parents=True)
@@ -169,6 +171,7 @@ async def test_without_a_gateway_it_says_so(shell: Shell) -> None:
     assert (code, "no gateway runs" in out) == (ExitCode.BROKER, True)
 
 
+@pytest.mark.long
 async def test_run_carries_what_a_gateway_left(shell: Shell, tmp_path: Path) -> None:
     lake = tmp_path / "sinks" / "lake" / "lake"
     lake.parent.mkdir(parents=True)

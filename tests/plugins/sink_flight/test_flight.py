@@ -242,6 +242,7 @@ async def eventually(call: Callable[[], Any], error: type[Exception]) -> Any:
                 await asyncio.sleep(0.05)
 
 
+@pytest.mark.long
 async def test_a_server_that_dies_is_started_again_and_a_stuck_reader_holds_nobody(
     tmp_path: Path,
 ) -> None:

@@ -102,6 +102,7 @@ async def test_a_process_makes_the_same_files_as_a_thread(
         assert arrow.pq.read_table(one.path) == arrow.pq.read_table(two.path)
 
 
+@pytest.mark.long
 async def test_a_process_that_is_killed_loses_nothing(
     kit: Any, directory: Path, builder: ProcessBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -221,6 +221,7 @@ def test_without_draining_the_rest_comes_with_the_next_start(bench: Bench) -> No
     assert bench.rows() == list(range(1, 26))
 
 
+@pytest.mark.long
 def test_a_job_that_begins_while_the_last_rows_are_staged_commits_them(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

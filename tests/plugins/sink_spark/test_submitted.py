@@ -137,6 +137,7 @@ async def lives_of_jobs(bench: Bench, *command: str, **environment: str) -> None
     assert not list((bench.directory / "shared").rglob("*.parquet"))
 
 
+@pytest.mark.long
 async def test_jobs_of_others_carry_every_row_once(tmp_path: Path, kit: Any) -> None:
     """Without Spark: a job for a table of Parquet files, which nobody can ask for, is the same job."""
     await lives_of_jobs(Bench(tmp_path, kit))

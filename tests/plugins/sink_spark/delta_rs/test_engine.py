@@ -94,6 +94,7 @@ async def test_every_row_reaches_the_table_and_a_killed_job_is_replaced(bench: B
     assert bench.kit.staged_names(bench.directory / "staging") == []
 
 
+@pytest.mark.long
 async def test_damaged_rows_go_to_the_dead_letter_table_once(bench: Bench) -> None:
     bench.log.damaged = {1, 50, *range(101, 201)}  # some, and a whole staged file
     bench.log.grow(350)
@@ -113,6 +114,7 @@ async def test_damaged_rows_go_to_the_dead_letter_table_once(bench: Bench) -> No
     assert rows.mark == bench.log.released == 400
 
 
+@pytest.mark.long
 async def test_columns_of_the_configuration_reach_a_table_that_is_there(bench: Bench) -> None:
     async def run(**options: Any) -> str:
         """Acknowledge a hundred messages and stop when they are released, or a problem is told."""
