@@ -26,7 +26,6 @@ import importlib
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 from tidegate_sink_spark.job.driver import Addition, CommitError, MarkMovedError, TableState
@@ -132,7 +131,7 @@ class DeltaTable:
         if self._directory is not None:
             self._table = str(self._directory)
             self._directory.parent.mkdir(parents=True, exist_ok=True)
-        with self._locked(), spark_errors("the table cannot be opened"):
+        with self.locked(), spark_errors("the table cannot be opened"):
             if is_name and table.count(".") > 1:
                 namespace = quoted_name(table.rpartition(".")[0])
                 spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
@@ -142,7 +141,7 @@ class DeltaTable:
                 self._directory = local_path(self._location)
         if self._location.startswith("s3a:") and not any(spark.conf.get(k, "") for k in LOG_STORES):
             raise CommitError(f"{self._location}: {NO_LOG_STORE}")
-        with self._locked(), spark_errors("the table cannot be opened"):
+        with self.locked(), spark_errors("the table cannot be opened"):
             bring_up_to_date(self, self._table, shape.further)
         self._synced = SyncedCommits(self._directory) if self._directory is not None else None
 
@@ -150,11 +149,6 @@ class DeltaTable:
     def sql_name(self) -> str:
         """As SQL wants it."""
         return quoted(self._table, self._is_name)
-
-    @property
-    def directory(self) -> Path | None:
-        """On a local file system; None elsewhere."""
-        return self._directory
 
     def _found_at(self) -> str:
         """Where the catalog has put the table: its URI."""
@@ -211,7 +205,7 @@ class DeltaTable:
 
     def append(self, addition: Addition) -> None:
         """See :meth:`tidegate_sink_spark.job.driver.Table.append`."""
-        with self._locked(), spark_errors("the commit failed"):
+        with self.locked(), spark_errors("the commit failed"):
             addition.check_mark(self._state().mark)
             rows = staged_rows(self._spark, addition, self._further).coalesce(1)
             if self._directory is None:
@@ -236,7 +230,8 @@ class DeltaTable:
             return ack_sequences(rows, gateway_id, epoch, after)
 
     @contextmanager
-    def _locked(self) -> Generator[None]:
+    def locked(self) -> Generator[None]:
+        """Keep other processes from committing to a table on a local file system; threads share it."""
         if self._directory is None:
             yield
             return

@@ -54,36 +54,67 @@ def lock_path(directory: Path) -> Path:
 
 @dataclass(slots=True)
 class _Held:
-    file: Any
+    give_back: Callable[[], object]
     users: int
 
 
-_held: Final[dict[Path, _Held]] = {}
-_guard: Final = threading.Lock()
+class ProcessLocks:
+    """Locks (``fcntl``, whole file) of one process, shared by threads.
+
+    Such a lock belongs to a process, and closing *any* descriptor of the file gives it up. So the first thread takes it,
+    and the last gives it back.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[Path, _Held] = {}
+        self._guard = threading.Lock()
+
+    @contextmanager
+    def hold(
+        self, path: Path, take: Callable[[Path], Callable[[], object] | None]
+    ) -> Generator[None]:
+        """Keep other processes out of what the lock at *path* is for.
+
+        Args: take: tries to get it; returns what gives it back, None when another process has it.
+        Raises: CommitError after LOCK_TIMEOUT; what *take* raises.
+        """
+        wait_for_lock(lambda: self._take(path, take), path)
+        try:
+            yield
+        finally:
+            self._give_back(path)
+
+    def _take(self, path: Path, take: Callable[[Path], Callable[[], object] | None]) -> bool:
+        with self._guard:
+            held = self._held.get(path)
+            if held is not None:
+                held.users += 1
+                return True
+            give_back = take(path)
+            if give_back is not None:
+                self._held[path] = _Held(give_back, 1)
+            return give_back is not None
+
+    def _give_back(self, path: Path) -> None:
+        with self._guard:
+            held = self._held[path]
+            held.users -= 1
+            if not held.users:
+                del self._held[path]
+                held.give_back()
+
+
+_of_java: Final = ProcessLocks()
 
 
 @contextmanager
 def java_lock(jvm: Any, directory: Path) -> Generator[None]:
     """Hold the lock of the table in *directory* in the Java process, whose end releases it.
 
-    It keeps other processes out. Such a lock belongs to a process, and closing any descriptor of the file gives it
-    up; so the threads of this one share it: the first takes it, the last gives it back.
     Raises: CommitError after LOCK_TIMEOUT; Py4JError.
     """
-    path = lock_path(directory)
-    wait_for_lock(lambda: _take(jvm, path), path)
-    try:
-        yield
-    finally:
-        _give_back(path)
 
-
-def _take(jvm: Any, path: Path) -> bool:
-    with _guard:
-        held = _held.get(path)
-        if held is not None:
-            held.users += 1
-            return True
+    def take(path: Path) -> Callable[[], object] | None:
         file = jvm.java.io.RandomAccessFile(str(path), "rw")
         taken = False
         try:
@@ -91,18 +122,10 @@ def _take(jvm: Any, path: Path) -> bool:
         finally:
             if not taken:
                 file.close()
-        if taken:
-            _held[path] = _Held(file, 1)
-        return taken
+        return file.close if taken else None
 
-
-def _give_back(path: Path) -> None:
-    with _guard:
-        held = _held[path]
-        held.users -= 1
-        if not held.users:
-            del _held[path]
-            held.file.close()  # releases the lock
+    with _of_java.hold(lock_path(directory), take):
+        yield
 
 
 def wait_for_lock(take: Callable[[], bool], path: Path) -> None:

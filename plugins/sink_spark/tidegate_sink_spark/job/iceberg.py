@@ -21,7 +21,6 @@ import os
 import uuid
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
 from tidegate_sink_spark.job.driver import Addition, CommitError, TableState
@@ -136,18 +135,13 @@ class IcebergTable:
         with spark_errors("the table cannot be opened"):
             self._table = self._named() if is_name else self._at(table)
             self._directory = local_path(str(self._table.location()))
-            with self._locked():
+            with self.locked():
                 bring_up_to_date(self, self._name, shape.further)
 
     @property
     def java_table(self) -> Any:
         """As Iceberg has it. Not for two threads at a time."""
         return self._table
-
-    @property
-    def directory(self) -> Path | None:
-        """On a local file system; None elsewhere."""
-        return self._directory
 
     # ------------------------------------------------------------------------------------ opening
     def _at(self, location: str) -> Any:
@@ -312,7 +306,7 @@ class IcebergTable:
     # ------------------------------------------------------------------------------------- append
     def append(self, addition: Addition) -> None:
         """See :meth:`tidegate_sink_spark.job.driver.Table.append`."""
-        with spark_errors("the commit failed"), self._locked():
+        with spark_errors("the commit failed"), self.locked():
             self._table.refresh()
             addition.check_mark(mark_in(self._table.operations().current(), self._app_id))
             files = self._write(staged_rows(self._spark, addition, self._further))
@@ -404,7 +398,8 @@ class IcebergTable:
         return True
 
     @contextmanager
-    def _locked(self) -> Generator[None]:
+    def locked(self) -> Generator[None]:
+        """Keep other processes from committing to a table on a local file system; threads share it."""
         if self._directory is None:
             yield
             return

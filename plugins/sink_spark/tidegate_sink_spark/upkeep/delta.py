@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from tidegate_sink_spark.job.delta import DeltaTable
-from tidegate_sink_spark.job.files import java_lock
 from tidegate_sink_spark.job.rows import spark_errors
 from tidegate_sink_spark.upkeep.delta_rs import hours
 from tidegate_sink_spark.upkeep.worker import FILE_BYTES, SMALL_BYTES, Turn
@@ -56,26 +55,14 @@ class DeltaUpkeep:
         """See TableUpkeep. Raises: CommitError."""
         name = self._table.sql_name
         self._table.state()  # from here on it syncs what is committed
-        with self._locked(), in_pool(self._spark), spark_errors("OPTIMIZE failed"):
+        with self._table.locked(), in_pool(self._spark), spark_errors("OPTIMIZE failed"):
             metrics = self._spark.sql(f"OPTIMIZE {name}").first()["metrics"]
         after = self._table.state()  # and so its files are on the disk before the others go
         if self._retention and vacuums:
-            with self._locked(), in_pool(self._spark), spark_errors("VACUUM failed"):
+            with self._table.locked(), in_pool(self._spark), spark_errors("VACUUM failed"):
                 self._spark.sql(f"VACUUM {name} RETAIN {hours(self._retention)} HOURS").collect()
         removed, added = int(metrics["numFilesRemoved"]), int(metrics["numFilesAdded"])
         return Turn(removed, added, after.files)
-
-    @contextmanager
-    def _locked(self) -> Generator[None]:
-        directory = self._table.directory
-        if directory is None:
-            yield
-            return
-        with (
-            spark_errors("the table's lock cannot be taken"),
-            java_lock(self._spark._jvm, directory),
-        ):
-            yield
 
 
 def own_session(spark: Any) -> Any:

@@ -11,12 +11,9 @@ must be a day old: what a commit is about to name is younger.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from typing import Any, Final
 
 from tidegate_sink_spark.job.driver import CommitError
-from tidegate_sink_spark.job.files import java_lock
 from tidegate_sink_spark.job.iceberg import IcebergTable
 from tidegate_sink_spark.job.rows import spark_errors
 from tidegate_sink_spark.upkeep.delta import in_pool, own_session
@@ -56,11 +53,11 @@ class IcebergUpkeep:
         """See TableUpkeep. Raises: CommitError."""
         with in_pool(self._spark):
             self._table.state()  # from here on it syncs what is committed
-            with self._locked(), spark_errors("rewriting data files failed"):
+            with self._table.locked(), spark_errors("rewriting data files failed"):
                 removed, added = self._rewrite()
             after = self._table.state()  # and so its files are on the disk before others go
             if self._retention:
-                with self._locked(), spark_errors("expiring snapshots failed"):
+                with self._table.locked(), spark_errors("expiring snapshots failed"):
                     self._expire()
             if self._retention and vacuums:
                 with spark_errors("removing orphan files failed"):
@@ -102,15 +99,6 @@ class IcebergUpkeep:
             .olderThan(_before(max(self._retention, ORPHAN_AGE_MIN)))
             .execute()
         )
-
-    @contextmanager
-    def _locked(self) -> Generator[None]:
-        directory = self._table.directory
-        if directory is None:
-            yield
-            return
-        with java_lock(self._spark._jvm, directory):
-            yield
 
 
 def _before(seconds: float) -> int:
