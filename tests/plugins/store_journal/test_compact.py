@@ -259,9 +259,11 @@ async def test_confirmations_pass_between_the_steps(tmp_path: Path) -> None:
     seen: list[int] = []
     while not work.done():
         sequence += 1
-        before = compactor.copied_bytes
+        before, tail = compactor.copied_bytes, compactor.appender.tail.file
         await write(store, add(sequence))
-        seen.append(compactor.copied_bytes - before)
+        # One that waits for the next file to be made waits for a disk, however slow that is.
+        if compactor.appender.tail.file is tail:
+            seen.append(compactor.copied_bytes - before)
     assert work.result()
     assert compactor.copied_messages > 2000
     assert len(seen) > 20
