@@ -25,7 +25,7 @@ from tidegate.cli.groups._asking import NoGatewayError, ask, connected
 from tidegate.config import BrokerConfig, base_of, load_config, require_acknowledged_log, resolve
 from tidegate.operator_socket import OperatorClient
 from tidegate.plugins import PluginHost
-from tidegate.spi import AcknowledgedMessage, ConfigError, SinkContext, parse_options
+from tidegate.spi import ConfigError, SinkContext, parse_options
 from tidegate.spi.commands import ClientError, ConfiguredSink, ConfiguredStore, LogState
 from tidegate.spi.commands import Progress as ProgressCall
 from tidegate.spi.operate import ListSinks, LogRows, ReadLog, SinkList
@@ -112,7 +112,7 @@ class Host:
         config: Path | None,
         after: int,
         through: int,
-        take: Callable[[Sequence[AcknowledgedMessage]], None],
+        take: Callable[[LogRows], None],
     ) -> None:
         """See CommandHost."""
         reading = _LogReading(after, through, take)
@@ -169,18 +169,17 @@ async def _log_state(configured: ConfiguredStore) -> LogState:
 class _LogReading:
     """How far the reading of a log is. Attributes: after: where it goes on; is_over: it has come to its end."""
 
-    def __init__(
-        self, after: int, through: int, take: Callable[[Sequence[AcknowledgedMessage]], None]
-    ) -> None:
+    def __init__(self, after: int, through: int, take: Callable[[LogRows], None]) -> None:
         self.after = after
         self._through = through
         self._take = take
         self.is_over = after >= through
 
     def take(self, found: LogRows) -> None:
-        rows = [row for row in found.rows if row.ack_sequence <= self._through]
-        if rows:
-            self._take(rows)
+        rows = tuple(row for row in found.rows if row.ack_sequence <= self._through)
+        damaged = tuple(row for row in found.damaged if row.ack_sequence <= self._through)
+        if rows or damaged:
+            self._take(LogRows(rows, found.through, damaged))
         self.is_over = found.through <= self.after or found.through >= self._through
         self.after = found.through
 

@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 
 from tidegate.spi.errors import GatewayError
-from tidegate.spi.operate import Answer, Request
+from tidegate.spi.operate import Answer, LogRows, Request
 from tidegate.spi.sink import SinkContext, SinkFactory
-from tidegate.spi.storage.log import AcknowledgedMessage
 from tidegate.spi.storage.store import (
     DISK_FREE_LIMIT,
     MessageStore,
@@ -158,11 +157,11 @@ class CommandHost(Protocol):
         config: Path | None,
         after: int,
         through: int,
-        take: Callable[[Sequence[AcknowledgedMessage]], None],
+        take: Callable[[LogRows], None],
     ) -> None:
         """Give *take* the rows that the log still has behind *after* and up to *through*, in order and some at a time.
 
-        Asks the gateway when it runs, else opens its store. What is left out: see :class:`~tidegate.spi.operate.LogRows`.
+        Asks the gateway when it runs, else opens its store.
         Raises: as :meth:`log_state`; what *take* raises.
         """
         ...

@@ -390,18 +390,27 @@ class SinkTurn(msgspec.Struct, frozen=True, tag="sink-turn"):
     number: int
 
 
+class DamagedRow(msgspec.Struct, frozen=True):
+    """A row of the acknowledged log that cannot be read. Attributes: problem: why, for people."""
+
+    ack_sequence: int
+    problem: str
+
+
 class LogRows(msgspec.Struct, frozen=True, tag="log-rows"):
     """Rows of the acknowledged log.
 
     Attributes:
-        rows: in order. Left out are those that cannot be read, and those whose body is in a file of its own and has more
-            than ``LOG_BODY_MAX`` bytes.
-        through: there is none up to here that is not among them or left out; ``after`` of the next request. The
+        rows: in order. A body that is in a file of its own and has more than ``LOG_BODY_MAX`` bytes is not there:
+            ``message.large`` says how long it is, and its checksum.
+        through: there is none up to here that is not among them or damaged; ``after`` of the next request. The
             ``after`` of this one when the log ends there.
+        damaged: those that cannot be read.
     """
 
     rows: tuple[AcknowledgedMessage, ...]
     through: int
+    damaged: tuple[DamagedRow, ...] = ()
 
 
 Answer: TypeAlias = (

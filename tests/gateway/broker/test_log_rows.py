@@ -114,21 +114,39 @@ async def test_a_request_that_the_store_refuses_otherwise_is_refused() -> None:
         await read(log_of(Refusing(small(2))))
 
 
-async def test_a_damaged_row_is_left_out_and_no_other() -> None:
+async def test_a_damaged_row_is_named_and_no_other_left_out() -> None:
     rows = Rows(small(6))
     rows.damaged = {1, 4}
-    assert await all_of(log_of(rows)) == [b"2", b"3", b"5", b"6"]
+    log = log_of(rows)
+    assert await all_of(log) == [b"2", b"3", b"5", b"6"]
+    page = await read(log, 3)
+    assert (page.rows, page.through) == ((), 4)
+    (damaged,) = page.damaged
+    assert damaged.ack_sequence == 4
+    assert "wrong checksum" in damaged.problem
+    assert (await read(log, 4)).damaged == ()
 
 
-async def test_a_large_body_comes_alone_and_one_that_is_too_large_not_at_all() -> None:
+async def test_a_large_body_comes_alone_and_of_one_that_is_too_large_what_it_is() -> None:
     bodies = FakeBodies()
     one, two, three = small(3)
     large = Message("queue://q", b"", large=bodies.holding(b"large"))
-    too_large = Message("queue://q", b"", large=LargeBody("k9", LOG_BODY_MAX + 1))
+    handle = LargeBody("k9", LOG_BODY_MAX + 1, 77)
+    too_large = Message("queue://q", b"", large=handle)
     log = log_of(Rows([one, large, two, too_large, large, three]), bodies)
-    assert [len((await read(log, after)).rows) for after in range(6)] == [1, 1, 1, 0, 1, 1]
-    assert await all_of(log) == [b"1", b"large", b"2", b"large", b"3"]
+    assert [len((await read(log, after)).rows) for after in range(6)] == [1] * 6
+    assert await all_of(log) == [b"1", b"large", b"2", b"", b"large", b"3"]
+    assert (await read(log, 3)).rows[0].message == too_large
     assert all(reader.is_closed for reader in bodies.readers)
+    assert len(bodies.readers) == 4, "and it was not read"
+
+
+async def test_a_body_that_no_sink_takes_is_left_out_as_they_have_it() -> None:
+    handle = LargeBody("k9", BrokerConfig().acknowledged_body_max + 1)
+    log = log_of(Rows([Message("queue://q", b"", large=handle)]))
+    (row,) = (await read(log)).rows
+    assert row.message.large is None
+    assert row.message.headers == (("large-body-omitted", str(handle.size)),)
 
 
 class Guard:

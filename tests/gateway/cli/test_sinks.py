@@ -37,9 +37,21 @@ async def acknowledge(gateway: EmbeddedGateway, *bodies: str) -> None:
     for body in bodies:
         client.send("SEND", body.encode(), destination="/queue/q")
         message = await client.receive()
-        client.send("ACK", id=message.headers["ack"], receipt=body)
-        await client.receipt(body)
+        client.send("ACK", id=message.headers["ack"], receipt=body[:20])
+        await client.receipt(body[:20])
     await client.aclose()
+
+
+def damage(directory: Path, body: bytes) -> None:
+    """Turn a bit of *body* wherever the journal has it."""
+    found = 0
+    for path in (directory / "journal").rglob("*"):
+        data = path.read_bytes() if path.is_file() else b""
+        if body in data:
+            found += 1
+            wrong = bytes([body[0] ^ 1]) + body[1:]
+            path.write_bytes(data.replace(body, wrong))
+    assert found
 
 
 class Shell:
@@ -116,22 +128,28 @@ async def test_status_says_how_far_a_sink_is(shell: Shell, tmp_path: Path) -> No
 async def test_verify_compares_the_table_with_the_log_of_a_gateway_that_runs_and_of_one_that_does_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Another sink cannot get rid of the rows, so the log keeps them."""
+    """Another sink cannot get rid of the rows, so the log keeps them; one has a large body, and one is damaged later."""
     sea = tmp_path / "sinks" / "sea" / "lake"
     sea.parent.mkdir(parents=True)
     sea.write_text("in the way")
     sinks = SINK + SINK.replace('"lake"', '"sea"')
     shell = Shell(tmp_path, capsys, sinks)
     async with EmbeddedGateway(sinks, data_directory=tmp_path) as gateway, asyncio.timeout(60):
-        await acknowledge(gateway, "a", "b", "c")
-        while (await shell.json("status", "lake"))["health"]["mark"] < 3:
+        await acknowledge(gateway, "a", "b", "the third body", "d" * (9 << 20))
+        while (await shell.json("status", "lake"))["health"]["mark"] < 4:
             await asyncio.sleep(0.05)
         (proved,) = await shell.json("verify", "lake", "--content")
         assert (proved["problems"], proved["compared_log"]) == ([], 3)
+        assert (proved["compared_checksum"], proved["only_hashed"]) == (1, 0)
         (proved,) = await shell.json("verify", "lake")
         assert proved["compared_log"] == 0
     (proved,) = await shell.json("verify", "lake", "--content")
-    assert (proved["problems"], proved["compared_log"]) == ([], 3)
+    assert (proved["problems"], proved["compared_log"], proved["compared_checksum"]) == ([], 3, 1)
+    damage(tmp_path, b"the third body")
+    (proved,) = await shell.json("verify", "lake", "--content")
+    assert (proved["problems"], proved["compared_log"], proved["compared_checksum"]) == ([], 2, 1)
+    assert (proved["damaged"], proved["only_hashed"]) == (1, 1)
+    assert proved["notes"][0].startswith("rows 3 are damaged in the log by now, and in the table")
     tampered = 0
     for path in (tmp_path / "sinks" / "lake" / "lake").rglob("*.parquet"):
         if "_tidegate" not in path.parts:
@@ -144,6 +162,7 @@ async def test_verify_compares_the_table_with_the_log_of_a_gateway_that_runs_and
     code, out = await shell.call("verify", "lake", "--content")
     assert code == 1
     assert "rows 2 are not in the table what they are in the acknowledged log" in out
+    assert "damaged in the log by now" in out
 
 
 @pytest.mark.long

@@ -8,18 +8,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
+import msgspec
 import pytest
 
-from tidegate.spi import LogState
+from tidegate.spi import LargeBody, LogState
+from tidegate.spi.operate import DamagedRow, LogRows
 from tidegate_sink_spark._target import Target
 from tidegate_sink_spark.delta_rs.table import DeltaRsTable
 from tidegate_sink_spark.job.driver import Addition
 from tidegate_sink_spark.job.parquet import ParquetTable
 from tidegate_sink_spark.job.table import Shape, application_id
+from tidegate_sink_spark.staging.arrow import write_parquet
+from tidegate_sink_spark.staging.dead import DeadLetter, build_dead
 from tidegate_sink_spark.staging.files import list_staged
-from tidegate_sink_spark.verify import proof
-from tidegate_sink_spark.verify.proof import Findings, Seen, prove
-from tidegate_sink_spark.verify.seen import Log, SeenTable, log_table, look_at
+from tidegate_sink_spark.verify import contents, proof
+from tidegate_sink_spark.verify.findings import Findings, Seen
+from tidegate_sink_spark.verify.proof import prove
+from tidegate_sink_spark.verify.ranges import Numbers
+from tidegate_sink_spark.verify.seen import Log, LogPart, SeenTable, log_part, look_at
 
 pa: Any = importlib.import_module("pyarrow")
 pq: Any = importlib.import_module("pyarrow.parquet")
@@ -44,6 +51,8 @@ class Bench:
         self.staging.mkdir(parents=True)
         self.elsewhere = directory / "elsewhere"
         self.log = LogState("store-1", 1, 0)
+        #: Rows of the log that are not as the kit makes them; None: it cannot be read.
+        self.other: dict[int, Any] = {}
 
     def open(self, path: Path) -> Any:
         kinds: dict[str, Callable[..., Any]] = {"delta": DeltaRsTable, "parquet": ParquetTable}
@@ -56,8 +65,11 @@ class Bench:
         count = hi - lo + 1 if only is None else len(only)
         table.append(Addition([file], after=lo - 1, through=mark or hi, count=count))
 
-    def bury(self, lo: int, hi: int) -> None:
-        file = self.kit.stage(self.elsewhere / f"dead-{lo}", lo, hi)
+    def bury(self, lo: int, hi: int, reason: str = "wrong checksum") -> None:
+        letters = [DeadLetter(n, reason, None, b"", 1) for n in range(lo, hi + 1)]
+        file = self.elsewhere / f"dead-{lo}.parquet"
+        self.elsewhere.mkdir(exist_ok=True)
+        write_parquet(file, build_dead(letters, "gw", "store-1"))
         table = self.open(self.dead_path)
         mark = table.state().mark
         count = hi - lo + 1
@@ -69,11 +81,21 @@ class Bench:
     def look(self, path: Path) -> SeenTable | None:
         return look_at(Target(str(path), False, {}), self.format, LOG, no_spark)
 
-    def read_log(self, after: int, through: int, take: Callable[[Any], None]) -> None:
+    def read_log(self, after: int, through: int, take: Callable[[LogPart], None]) -> None:
         """What the log has, three at a time."""
         numbers = range(max(after + 1, self.log.first), min(through, self.log.last) + 1)
         for lo in range(0, len(numbers), 3):
-            take(log_table([self.kit.acknowledged(n) for n in numbers[lo : lo + 3]], LOG))
+            some = {n: self.other.get(n, self.kit.acknowledged(n)) for n in numbers[lo : lo + 3]}
+            rows = tuple(row for row in some.values() if row is not None)
+            damaged = tuple(DamagedRow(n, "torn") for n, row in some.items() if row is None)
+            take(log_part(LogRows(rows, numbers[lo], damaged), LOG))
+
+    def body(self, row: int, body: bytes) -> Any:
+        """That row of the log, with a body in a file of its own that does not come with it."""
+        made = self.kit.acknowledged(row)
+        large = LargeBody("b1", len(body), google_crc32c.value(body))
+        message = msgspec.structs.replace(made.message, body=b"", large=large)
+        return msgspec.structs.replace(made, message=message)
 
     def tamper(self, row: int) -> None:
         """Change the body of *row* in the table, and nothing else."""
@@ -234,7 +256,7 @@ def test_contents_have_one_hash_whatever_the_format_and_the_files(
         found = bench.verify(content=True)
         assert found.problems == []
         hashes.add(found.content)
-        monkeypatch.setattr(proof, "CONTENT_WINDOW", 7)
+        monkeypatch.setattr(contents, "CONTENT_WINDOW", 7)
     assert len(hashes) == 1
     bench = Bench(tmp_path / "shorter", kit, "parquet")
     bench.commit(1, 29)
@@ -261,8 +283,8 @@ def test_a_row_that_was_changed_in_the_table_is_found_while_the_log_has_it(
     bench.commit(1, 20, only=[n for n in range(1, 21) if n != 15])
     bench.bury(15, 15)
     bench.log = LogState("store-1", 7, 23)
-    for window in (proof.CONTENT_WINDOW, 5):
-        monkeypatch.setattr(proof, "CONTENT_WINDOW", window)
+    for window in (contents.CONTENT_WINDOW, 5):
+        monkeypatch.setattr(contents, "CONTENT_WINDOW", window)
         found = bench.verify(content=True)
         assert (found.problems, found.compared, found.compared_log) == ([], 0, 13)
     assert bench.verify(content=True, first=18).compared_log == 3
@@ -273,11 +295,84 @@ def test_a_row_that_was_changed_in_the_table_is_found_while_the_log_has_it(
     assert bench.verify(content=True).problems == [], "nobody has the row any more"
 
 
-def test_rows_of_the_log_that_fit_no_table_are_left_out(kit: Any) -> None:
-    good, bad = kit.acknowledged(1), kit.acknowledged(2, priority=1 << 40)
-    found = log_table([good, bad, bad], LOG)
-    assert found["ack_seq"].to_pylist() == [1]
-    assert log_table([bad], LOG).num_rows == 0
+def test_a_body_that_does_not_come_with_its_row_is_compared_by_size_and_checksum(
+    bench: Bench,
+) -> None:
+    bench.commit(1, 9)
+    bench.log = LogState("store-1", 3, 9)
+    bench.other = {5: bench.body(5, b'{"n": 5}'), 8: bench.body(8, b'{"n": 8}')}
+    found = bench.verify(content=True)
+    assert (found.problems, found.compared_log, found.compared_checksum) == ([], 5, 2)
+    assert (found.only_hashed, found.rows) == (2, 9)
+    for other in (bench.body(8, b'{"n": 9}'), bench.body(8, b"longer than that")):
+        bench.other[8] = other
+        (problem,) = bench.verify(content=True).problems
+        assert problem.startswith("rows 8 are not in the table what they are in the acknowledged")
+    bench.other = {5: bench.body(5, b'{"n": 5}')}
+    bench.tamper(5)
+    (problem,) = bench.verify(content=True).problems
+    assert problem.startswith("rows 5 are not in the table what they are in the acknowledged log")
+
+
+def test_damaged_rows_are_dead_letters_with_a_reason_or_said_to_be_compared_with_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.commit(1, 12, only=[n for n in range(1, 13) if n not in (4, 9)])
+    bench.bury(4, 4)
+    bench.bury(9, 9, reason="")
+    bench.log = LogState("store-1", 2, 12)
+    bench.other = {
+        4: None,
+        6: None,
+        9: None,
+        10: bench.kit.acknowledged(10, priority=1 << 40),  # fits no table
+    }
+    for window in (contents.CONTENT_WINDOW, 2):
+        monkeypatch.setattr(contents, "CONTENT_WINDOW", window)
+        found = bench.verify(content=True)
+        (problem,) = found.problems
+        assert problem.startswith("rows 9 are in the dead-letter table without the header")
+        (note,) = found.notes
+        assert note.startswith("rows 6, 10 (2 in all) are damaged in the log by now")
+        assert (found.dead_named, found.damaged, found.compared_log) == (1, 2, 7)
+        # Each row of the tables is in one of these.
+        assert found.only_hashed == 3
+        assert found.compared_log + found.only_hashed + found.dead_rows == 12
+    bench.bury(4, 4)
+    problems = bench.verify(content=True).problems
+    assert any(p.startswith("rows 4 are there more than once") for p in problems)
+
+
+def test_rows_that_a_sink_does_not_take_are_counted(parquet: Bench) -> None:
+    parquet.commit(1, 10, only=[1, 2, 5, 6, 10])
+    parquet.stage(9, 10)
+    parquet.log = LogState("store-1", 4, 12)
+    found = parquet.verify(content=True, is_dense=False)
+    assert found.problems == []
+    assert (found.compared, found.compared_log, found.not_taken) == (1, 3, 4)
+    assert found.only_hashed == 2
+
+
+def test_a_union_counts_each_number_once() -> None:
+    def numbers(*given: int) -> Numbers:
+        made = Numbers()
+        made.add(given)
+        return made
+
+    assert numbers().union_count(numbers()) == 0
+    assert numbers(1, 2, 3, 7).union_count(numbers()) == 4
+    assert numbers(1, 2, 3, 7, 8, 20).union_count(numbers(2, 3, 4, 8, 9, 21)) == 9
+    one = numbers(1, 2, 3)
+    one.add([2, 3, 4])  # files that overlap
+    assert one.union_count(numbers(1)) == 4
+
+
+def test_rows_of_the_log_that_fit_no_table_count_as_damaged(kit: Any) -> None:
+    good, bad = kit.acknowledged(3), kit.acknowledged(2, priority=1 << 40)
+    found = log_part(LogRows((kit.acknowledged(1), bad, good), 3, (DamagedRow(4, "torn"),)), LOG)
+    assert found.rows["ack_seq"].to_pylist() == [1, 3]
+    assert found.damaged == [2, 4]
+    assert log_part(LogRows((bad,), 2), LOG).rows.num_rows == 0
 
 
 def test_looking_changes_nothing(bench: Bench) -> None:

@@ -211,9 +211,12 @@ class AcknowledgedLog:
             self._news.clear()
             await self._news.wait()
 
-    async def with_bodies(self, page: AcknowledgedPage) -> AcknowledgedPage:
+    async def with_bodies(
+        self, page: AcknowledgedPage, *, bytes_max: int | None = None
+    ) -> AcknowledgedPage:
         """*page* with the bodies that are in files of their own, one after the other.
 
+        Args: bytes_max: a row with a body of more keeps its handle; None: whatever sinks take.
         Raises: CorruptRecordError, StoreError. Cancellation: safe.
         """
         bodies = self.store.capabilities.large_bodies
@@ -224,7 +227,7 @@ class AcknowledgedLog:
         for row in page.rows:
             try:
                 message = row.message
-                if message.large is not None:
+                if message.large is not None and not _stays(message.large.size, bytes_max, limit):
                     message = await whole(message, bodies, limit)
                     row = msgspec.structs.replace(row, message=message)
             except StoreError as error:
@@ -393,6 +396,11 @@ class AcknowledgedLog:
                     break
                 through = row.ack_sequence
         return through
+
+
+def _stays(size: int, bytes_max: int | None, limit: int) -> bool:
+    """Whether a body of that size is one that sinks take, and this caller does not."""
+    return bytes_max is not None and bytes_max < size <= limit
 
 
 async def whole(message: Message, bodies: LargeBodies, limit: int) -> Message:

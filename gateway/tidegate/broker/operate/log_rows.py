@@ -7,7 +7,7 @@ from typing import Final
 
 from tidegate.broker.limits.acknowledged import AcknowledgedLog
 from tidegate.spi import AcknowledgedMessage, AcknowledgedPage, CorruptRecordError, RequestError
-from tidegate.spi.operate import LOG_BODY_MAX, LogRows, ReadLog
+from tidegate.spi.operate import LOG_BODY_MAX, DamagedRow, LogRows, ReadLog
 
 #: Of bodies, asked from the store at once: an answer of that size takes some milliseconds.
 _PAGE_BYTES: Final = 1 << 20
@@ -21,13 +21,13 @@ async def log_rows(log: AcknowledgedLog, request: ReadLog) -> LogRows:
         try:
             page = await log.rows.acknowledged(after, limit, _PAGE_BYTES)
             rows, through = _bounded(page.rows, after)
-            found = await log.with_bodies(AcknowledgedPage(rows, page.last))
+            found = await log.with_bodies(AcknowledgedPage(rows, page.last), bytes_max=LOG_BODY_MAX)
         except RequestError:
             if _released(log) <= after:
                 raise
-        except CorruptRecordError:
+        except CorruptRecordError as error:
             if limit == 1:
-                return LogRows((), after + 1)
+                return LogRows((), after + 1, (DamagedRow(after + 1, str(error)),))
             limit = 1  # it may be a later one
         else:
             return LogRows(tuple(found.rows), through)
@@ -44,7 +44,6 @@ def _bounded(
     for count, row in enumerate(rows):
         if row.message.large is None:
             continue
-        if count:  # it comes alone
-            return rows[:count], after + count
-        return (rows[:1] if row.message.large.size <= LOG_BODY_MAX else []), after + 1
+        count = max(count, 1)  # it comes alone
+        return rows[:count], after + count
     return rows, after + len(rows)

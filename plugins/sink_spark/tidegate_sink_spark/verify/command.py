@@ -14,7 +14,7 @@ from tidegate.spi import CommandHost, ConfiguredSink, LogState
 if TYPE_CHECKING:
     from tidegate_sink_spark._options import SparkSinkOptions
     from tidegate_sink_spark._target import Target
-    from tidegate_sink_spark.verify.proof import Findings
+    from tidegate_sink_spark.verify.findings import Findings
     from tidegate_sink_spark.verify.seen import SeenTable
 
 app: Final = typer.Typer(rich_markup_mode=None)
@@ -76,8 +76,9 @@ def _verify(
     from tidegate_sink_spark.job.table import dead_letters_of
     from tidegate_sink_spark.staging.files import list_staged
     from tidegate_sink_spark.staging.selection import Selection
-    from tidegate_sink_spark.verify.proof import Seen, prove
-    from tidegate_sink_spark.verify.seen import Log, log_table, look_at
+    from tidegate_sink_spark.verify.findings import Seen
+    from tidegate_sink_spark.verify.proof import prove
+    from tidegate_sink_spark.verify.seen import Log, log_part, look_at
 
     options = cast("SparkSinkOptions", sink.options)
     before = host.log_state(config)
@@ -110,7 +111,7 @@ def _verify(
                 is_dense=Selection(options.include, options.exclude).takes_all,
                 first=first,
                 read_log=lambda after, through, take: host.read_log(
-                    config, after, through, lambda rows: take(log_table(rows, log))
+                    config, after, through, lambda rows: take(log_part(rows, log))
                 ),
             ),
             content=content,
@@ -162,7 +163,14 @@ def _show(host: CommandHost, name: str, found: Findings) -> None:
             ("content hash", found.content),
             ("compared with staged rows", found.compared),
             ("compared with the log", found.compared_log),
+            ("… bodies by size and checksum", found.compared_checksum),
+            ("only in the hash", found.only_hashed),
+            ("dead letters with their reason", found.dead_named),
         ]
+        if found.damaged:
+            facts.append(("damaged in the log by now", found.damaged))
+        if found.not_taken:
+            facts.append(("of the log, not this sink's", found.not_taken))
     facts += [("note", note) for note in found.notes]
     facts += [("WRONG", problem) for problem in found.problems]
     facts.append(

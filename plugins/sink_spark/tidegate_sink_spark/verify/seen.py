@@ -9,11 +9,13 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from tidegate.spi import AcknowledgedMessage
+from tidegate.spi import AcknowledgedMessage, LargeBody
+from tidegate.spi.operate import LogRows
 from tidegate_sink_spark._target import Target
 from tidegate_sink_spark.delta_rs import table as delta_rs
 from tidegate_sink_spark.delta_rs.place import delta_options
@@ -69,10 +71,26 @@ class Log:
         return application_id(self.gateway_name, self.store_id)
 
 
-def log_table(rows: Sequence[AcknowledgedMessage], log: Log) -> Any:
-    """*rows* of the acknowledged log as the sink stages them; without those that fit no table."""
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """Some rows of the acknowledged log.
+
+    Attributes:
+        rows: as the sink stages them, an Arrow table; without those that fit no table.
+        bodies: of the rows whose body did not come with them, by ack sequence.
+        damaged: ack sequences of those that cannot be read, or fit no table.
+    """
+
+    rows: Any
+    bodies: Mapping[int, LargeBody]
+    damaged: Sequence[int]
+
+
+def log_part(found: LogRows, log: Log) -> LogPart:
+    """What the log answered, as it is compared."""
     batches: list[Any] = []
-    waiting = [rows]
+    damaged = [row.ack_sequence for row in found.damaged]
+    waiting: list[tuple[AcknowledgedMessage, ...]] = [found.rows] if found.rows else []
     while waiting:
         some = waiting.pop()
         try:
@@ -80,8 +98,15 @@ def log_table(rows: Sequence[AcknowledgedMessage], log: Log) -> Any:
         except arrow.UNWRITABLE:
             if len(some) > 1:
                 middle = len(some) // 2
-                waiting += [some[:middle], some[middle:]]
-    return pa.Table.from_batches(batches, arrow.SCHEMA)
+                waiting += [some[middle:], some[:middle]]
+            else:
+                damaged += [row.ack_sequence for row in some]
+    larges = ((row.ack_sequence, row.message.large) for row in found.rows)
+    return LogPart(
+        pa.Table.from_batches(batches, arrow.SCHEMA),
+        {number: large for number, large in larges if large is not None},
+        sorted(damaged),
+    )
 
 
 def look_at(
