@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidegate import __version__
 from tidegate.broker import BrokerCore
+from tidegate.broker.operate.authorized import Around
 from tidegate.broker.operate.operations import Operations
 from tidegate.config import require_acknowledged_log, require_measured_store
 from tidegate.operator_socket import OperatorSocket
@@ -183,7 +184,7 @@ class Gateway:
                     await item.instance.start(broker.rights_changed)
                 self._services.append(item.instance)
         if config.broker.persistent:  # else there is no directory of its own
-            operator_socket = OperatorSocket(Operations(broker), directory)
+            operator_socket = OperatorSocket(Operations(broker, self._around()), directory)
             await operator_socket.start()
             self._operator_socket = operator_socket
         for item, running in zip(config.sinks, self._sinks, strict=True):
@@ -197,6 +198,10 @@ class Gateway:
             with exit_is_error(f"protocol-{item.config.protocol}"):
                 self.addresses.append(await front_end.start())
             self._front_ends.append(front_end)
+
+    def _around(self) -> Around:
+        """What operators see that the broker does not know."""
+        return Around(listeners=lambda: self.addresses)
 
     async def start_sinks(self, only: str = "") -> None:
         """Start all sinks, or *only* one; the log keeps what the others have not got.

@@ -27,6 +27,7 @@ from tidegate.broker.publish.system_topics import SystemTopics
 from tidegate.broker.queues import NOTHING
 from tidegate.broker.sessions.abandoned import Abandoned
 from tidegate.broker.sessions.authentication import Authentication
+from tidegate.broker.traffic import Traffic
 from tidegate.broker.turn.flow import STATE_WORK
 from tidegate.broker.turn.writer import FULL_BACK_OFF_S
 from tidegate.plugin_exit import FAILURES
@@ -95,6 +96,11 @@ class BrokerCore(Parts):
         self._expiring: set[Connection] = set()
         self._closing = False
         self._stopped = False
+
+    @property
+    def is_closing(self) -> bool:
+        """Nobody is let in any more."""
+        return self._closing
 
     # --- tidegate.spi.Broker ---------------------------------------------------------------
 
@@ -295,6 +301,7 @@ class BrokerCore(Parts):
         self.limits.begin()
         self.sessions.end_recovery()
         self.flow.checks_publish = self.access.checks_publish
+        self.traffic = Traffic(self.flow)
         self.tasks.spawn(self._maintain(), "maintenance")
         self.tasks.spawn(self.overload.watch(), "overload")
         self.tasks.spawn(self.disk.watch(), "disk")
@@ -305,6 +312,7 @@ class BrokerCore(Parts):
                 self.deliveries,
                 self.config.system_topics_interval,
                 self.client_counts,
+                self.traffic,
             )
             self.tasks.spawn(system.run(), "system topics")
         return state
@@ -345,6 +353,7 @@ class BrokerCore(Parts):
     async def _maintain_once(self) -> None:
         now, elapsed = self.now(), self.writer.elapsed()
         self.waiting.sample()
+        self.traffic.sample()
         for connection in [item for item in self._expiring if 0 < item.expires_at <= now]:
             connection.end(
                 AccessError("the credentials have expired", principal=connection.principal)

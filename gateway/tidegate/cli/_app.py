@@ -16,7 +16,7 @@ from tidegate.cli._commands import Commands, ConfigOption, JsonOption
 from tidegate.cli._exit import ExitCode
 from tidegate.cli._host import Host
 from tidegate.cli._run import run_gateway, warn_of_configuration
-from tidegate.cli.groups import destinations, sinks, store, transactions
+from tidegate.cli.groups import destinations, sinks, status, store, transactions
 from tidegate.config import check_parts, load_config, named_plugins, resolve
 from tidegate.plugins import PluginHost
 from tidegate.spi import SPI_VERSION
@@ -35,6 +35,7 @@ app.add_typer(store.app, name="store")
 app.add_typer(transactions.app, name="transactions")
 app.add_typer(destinations.app, name="destination")
 app.add_typer(sinks.app, name="sink")
+app.command()(status.status)
 
 
 def call(arguments: Sequence[str]) -> int:

@@ -39,6 +39,7 @@ from tidegate.spi.operate import (
     PurgeDestination,
     ResumeDestination,
     ShowDestination,
+    ShowOverview,
     Side,
     perform,
 )
@@ -736,9 +737,14 @@ class Guard:
         self.events.append(event)
 
 
+#: What changes nothing, and of which no auditor is told.
+SEEING = (ShowOverview, ListDestinations, ShowDestination)
+
+
 @pytest.mark.parametrize(
     ("request_", "action"),
     [
+        (ShowOverview(), Action.ADMIN),
         (ListDestinations(), Action.ADMIN),
         (ShowDestination(A), Action.ADMIN),
         (PauseDestination(A), Action.ADMIN),
@@ -773,7 +779,7 @@ def test_each_request_needs_its_right_and_both_ends_are_audited(
                 allowing.events.clear()
             await ask(broker, request_)
             told = [e for e in allowing.events if e.kind is AuditKind.OPERATED]
-            seeing = isinstance(request_, ListDestinations | ShowDestination)
+            seeing = isinstance(request_, SEEING)
             assert [(e.identity, bool(e.detail)) for e in told] == ([] if seeing else [(ME, True)])
 
     run(main())

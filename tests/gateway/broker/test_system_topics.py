@@ -270,6 +270,7 @@ async def test_a_client_that_is_just_being_given_the_values_sees_the_old_one_bef
             broker.core.deliveries,
             1,
             broker.core.client_counts,
+            broker.core.traffic,
         )
         system.publish(broker.core.writer.elapsed())
         client = await broker.client("mqtt", "c")

@@ -73,6 +73,7 @@ class Transacting:
         now = writer.now()
         undo: list[Callable[[], None]] = []
         routes: list[Route] = []
+        settled = 0
         for step in held.steps:
             if isinstance(step, Published):
                 routes.append(publisher.publish(step.message, self._client.origin, undo))
@@ -84,11 +85,14 @@ class Transacting:
                 operation = step.acknowledge(now)
                 if operation is not None:
                     turn.operations.append(operation)
+                    settled += len(operation.sequences)
+        turn.settle(settled)
         for item in dead:
             publisher.dead_letter(item)
         end_sequence = writer.next_sequence
 
         def undo_commit() -> None:
+            turn.settle(-settled)
             turn.drop_added(first_sequence, end_sequence)  # also what needed no storing
             writer.give_back(item[0] for item in dead)
             self._restore_in_flight(step for step in held.settled if not step.is_rejected)

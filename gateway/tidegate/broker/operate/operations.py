@@ -5,23 +5,22 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
 from tidegate.broker.core import BrokerCore
 from tidegate.broker.lists.pending_list import PendingList
+from tidegate.broker.operate.authorized import ALONE, Around, Asking
+from tidegate.broker.operate.gateway_seen import GatewaySeen
 from tidegate.broker.operate.log_rows import log_rows
 from tidegate.broker.operate.over_messages import OverMessages, durable
 from tidegate.broker.operate.pausing import NOT_STORED, Pausing
 from tidegate.broker.operate.replaying import Replaying
 from tidegate.broker.operate.views import Views, no_such
-from tidegate.broker.publish.access import Rights
 from tidegate.broker.publish.system_topics import is_system
 from tidegate.spi import (
     Action,
-    AuditKind,
     ConnectionEndedError,
     Identity,
     RequestError,
@@ -67,24 +66,14 @@ _ASKED_AT_ONCE: Final = 50
 _AGAIN: Final = "No queue is there any more; the next client that uses it makes it anew."
 
 
-@dataclass(slots=True)
-class _Asking:
-    """Who asks, for access control; what it may do is asked anew for each request."""
+class Operations(GatewaySeen):
+    """A :class:`tidegate.spi.operate.Operator` on a broker that runs; on its event loop.
 
-    identity: Identity
-    address: str = ""
-    rights: Rights = field(default_factory=Rights)
+    Args: around: what the broker does not know of the gateway that it is in.
+    """
 
-    @property
-    def principal(self) -> str:
-        return self.identity.principal
-
-
-class Operations:
-    """A :class:`tidegate.spi.operate.Operator` on a broker that runs; on its event loop."""
-
-    def __init__(self, core: BrokerCore) -> None:
-        self._core = core
+    def __init__(self, core: BrokerCore, around: Around = ALONE) -> None:
+        super().__init__(core, around)
         self._views = Views(core.store, core.destinations, core.publisher)
         self._over = OverMessages(core.flow, core.publisher)
         self._pausing = Pausing(core)
@@ -299,7 +288,7 @@ class Operations:
         """See Operator. The right PUBLISH is asked for each destination, CREATE for a new queue."""
         self._authorize(who)
         before = {item.destination for item in request.messages[:1]}
-        replay = await self._replaying.publish(_Asking(who, who.address), request)
+        replay = await self._replaying.publish(Asking(who, who.address), request)
         others = {item.destination for item in request.messages} - before
         text = f"the replay {request.replay} has published {replay.count} messages"
         if others:
@@ -317,7 +306,7 @@ class Operations:
     async def ask_destinations(self, who: Identity, request: AskDestinations) -> Verdicts:
         """See Operator."""
         self._authorize(who)
-        asking = _Asking(who, who.address)
+        asking = Asking(who, who.address)
         problems: dict[str, str] = {}
         for number, destination in enumerate(request.destinations, 1):
             problem = await self._replaying.check_destination(asking, destination)
@@ -328,16 +317,6 @@ class Operations:
         return Verdicts(problems)
 
     # --- all of them -----------------------------------------------------------------------------
-
-    def _authorize(self, who: Identity, *more: tuple[Action, str]) -> None:
-        """Raises: AccessError, which auditors are told of."""
-        access, asking = self._core.access, _Asking(who, who.address)
-        access.authorize(asking, Action.ADMIN, "")
-        for action, destination in more:
-            access.authorize(asking, action, destination)
-
-    def _tell(self, who: Identity, action: Action, destination: str, text: str) -> None:
-        self._core.access.audit(AuditKind.OPERATED, who, action, destination, detail=text)
 
     def _queue(self, destination: str) -> PendingList:
         """Raises: RequestError when it is no queue, or a temporary one."""

@@ -18,6 +18,7 @@ from typing import Final
 from tidegate.broker.destinations import Destinations
 from tidegate.broker.publish.access import OwnWrite, check_own
 from tidegate.broker.publish.retained_delivery import RetainedDeliveries
+from tidegate.broker.traffic import Traffic
 from tidegate.broker.turn.flow import Flow
 from tidegate.spi import Message, names
 
@@ -43,7 +44,7 @@ def is_system(destination: str) -> bool:
 class SystemTopics:
     """Publishes the state of the gateway every *interval* seconds.
 
-    Args: clients: what is known of clients and of what they did, by topic.
+    Args: clients: what is known of clients and of what they did, by topic; traffic: how much they sent and got.
     """
 
     _flow: Flow
@@ -51,15 +52,14 @@ class SystemTopics:
     _deliveries: RetainedDeliveries
     _interval: float
     _clients: Callable[[], Mapping[str, int | str]]
+    _traffic: Traffic
 
     def __post_init__(self) -> None:
         self._writer = self._flow.writer
-        self._started_at = self._writer.elapsed()
-        self._first_sequence = self._writer.next_sequence
         self._published: dict[str, str] = {}
         self._totals: dict[str, int] = {}
         self._loads: dict[str, list[float]] = {}
-        self._last_us = self._started_at
+        self._last_us = self._traffic.started_at
 
     async def run(self) -> None:
         """Publish now and every interval until cancelled."""
@@ -97,18 +97,18 @@ class SystemTopics:
                 self._writer.schedule()
 
     def _values(self, elapsed: int) -> dict[str, str]:
-        writer, flow = self._writer, self._flow
         retained = len(self._deliveries.retained)
-        statistics = flow.store.statistics()
+        statistics = self._flow.store.statistics()
+        counted = self._traffic.totals()
         totals = {
-            "received": writer.next_sequence - self._first_sequence - writer.own_sequences,
-            "sent": flow.sent,
-            "dropped": flow.dropped,
+            "received": counted["published"],
+            "sent": counted["delivered"],
+            "dropped": counted["dropped"],
         }
         shared = self._destinations.shared.values()
         values: dict[str, int | str] = {
             **self._clients(),
-            "uptime": f"{(elapsed - self._started_at) // _US} seconds",
+            "uptime": f"{(elapsed - self._traffic.started_at) // _US} seconds",
             "retained messages.count": retained,
             "store.messages.count": statistics.pending_messages + retained,
             "store.writable": int(statistics.writable),

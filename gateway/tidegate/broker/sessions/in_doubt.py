@@ -19,7 +19,8 @@ from tidegate.broker.destinations import Destinations, group_of
 from tidegate.broker.lists.leaving import take_off
 from tidegate.broker.lists.pending_list import Consumer, PendingList
 from tidegate.broker.sessions.state import SessionState
-from tidegate.broker.turn.writer import TurnWriter, returned
+from tidegate.broker.turn.turn import returned
+from tidegate.broker.turn.writer import TurnWriter
 from tidegate.spi import (
     InflightDirection,
     InflightRecord,

@@ -373,9 +373,11 @@ class Branches:
                 step()
             raise
         now = writer.now()
-        for pending_list, item in branch.locked():
-            if commit and not item.rejected:
-                turn.operations.append(_acknowledge(pending_list, item, now))
+        taken = [each for each in branch.locked() if commit and not each[1].rejected]
+        for pending_list, item in taken:
+            turn.operations.append(_acknowledge(pending_list, item, now))
+        settled = sum(len(item.sequences) for _, item in taken)
+        turn.settle(settled)
         for item in dead:
             publisher.dead_letter(item)
         turn.operations.append(RemoveBranch(stored.branch_id, stored.pending_list))
@@ -385,6 +387,7 @@ class Branches:
             turn.operations.append(PutBranch(decided))
         end_sequence = writer.next_sequence
         undo.append(lambda: turn.drop_added(first_sequence, end_sequence))
+        undo.append(lambda: turn.settle(-settled))
         returning = writer.come_back(again)
 
         def done() -> None:

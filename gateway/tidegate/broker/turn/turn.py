@@ -117,16 +117,20 @@ class Turn:
         commits: the same for the end of a transaction, which leaves ``synced`` as it is.
         body_bytes: bodies of the added messages.
         work: what else is to be done in one go, see :data:`tidegate.broker.turn.flow.TURN_WORK_MAX`.
+        begun_at: by :func:`time.perf_counter`, when something was asked for first; 0: nothing was.
+        settled: messages that its transactions acknowledge.
     """
 
     __slots__ = (
         "_front",
         "acknowledged",
         "added",
+        "begun_at",
         "body_bytes",
         "commits",
         "operations",
         "returned",
+        "settled",
         "synced",
         "units",
         "work",
@@ -142,6 +146,8 @@ class Turn:
         self.commits = False
         self.body_bytes = 0
         self.work = 0
+        self.begun_at = 0.0
+        self.settled = 0
         self._front = 0  # operations that sealing put in front of those that units point to
 
     def unit(
@@ -180,6 +186,14 @@ class Turn:
         return not (
             self.operations or self.units or self.added or self.acknowledged or self.returned
         )
+
+    def acknowledged_count(self) -> int:
+        """How many messages it acknowledges, beside those of transactions; before it is sealed."""
+        return sum([len(sequences) for sequences, _, _ in self.acknowledged.values()])
+
+    def settle(self, count: int) -> None:
+        """A transaction acknowledges so many more, or fewer."""
+        self.settled += count
 
     def seal(self, now: int) -> WriteBatch:
         """Make the batch.
@@ -289,6 +303,13 @@ def fail(unit: Unit, error: GatewayError) -> None:
     who, token = unit.who, unit.token
     unit.who, unit.token, unit.undo = _NOBODY, None, None
     who.failed(token, error)
+
+
+def returned(message: StoredMessage) -> StoredMessage:
+    """*message* as it is when it comes back: delivered once more."""
+    return StoredMessage(
+        message.sequence, message.message, message.size, message.delivery_count + 1
+    )
 
 
 def _undo_all(steps: Sequence[Callable[[], None]]) -> Callable[[], None] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from time import perf_counter
 from typing import Final, TypeAlias
 
@@ -23,6 +23,15 @@ SLICE_S: Final = 0.001
 
 #: Yields after each step: true when the turn is as large as it may be, and has to be written first.
 Walk: TypeAlias = Iterator[bool | None]
+
+
+async def in_slices(steps: Iterable[object]) -> None:
+    """Go through *steps*, and let others have their turn after each slice."""
+    ends_at = perf_counter() + SLICE_S
+    for _ in steps:
+        if perf_counter() >= ends_at:
+            await asyncio.sleep(0)
+            ends_at = perf_counter() + SLICE_S
 
 
 class Walks:

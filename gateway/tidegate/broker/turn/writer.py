@@ -29,8 +29,9 @@ from typing import Final
 
 from tidegate.broker.lists.pending_list import Consumer, InFlight, PendingList
 from tidegate.broker.route.router import Route, hand_out, hand_out_in_steps
-from tidegate.broker.turn.turn import Turn, Unit, Waiting
-from tidegate.broker.turn.walks import SLICE_S
+from tidegate.broker.turn.latencies import Latencies
+from tidegate.broker.turn.turn import Turn, Unit, Waiting, returned
+from tidegate.broker.turn.walks import in_slices
 from tidegate.plugin_exit import FAILURES, failure_of
 from tidegate.spi import (
     Acknowledge,
@@ -87,6 +88,8 @@ class TurnWriter:
         own_sequences: numbered here, but not published by a client now.
         batches: turns that are durable; turns: turns that have begun to be written, which is the
             number of the filling one.
+        confirmed: what clients were told is durable; latencies: how long they waited for that.
+        acknowledged: stored messages of which it is durable that consumers acknowledged them.
     """
 
     def __init__(
@@ -112,6 +115,9 @@ class TurnWriter:
         self.on_written: Callable[[Sequence[Operation]], None] | None = None
         self.batches = 0
         self.turns = 0
+        self.confirmed = 0
+        self.acknowledged = 0
+        self.latencies = Latencies()
         self._store = store
         self._end_of_turn = end_of_turn
         self._on_write = on_write
@@ -144,6 +150,8 @@ class TurnWriter:
         if self.scheduled:
             return
         self.scheduled = True
+        if not self.turn.begun_at:
+            self.turn.begun_at = perf_counter()
         if self._in_flight is None:
             self._wake.set()  # the task ends the turn itself: one step of the loop less
         else:
@@ -288,12 +296,16 @@ class TurnWriter:
             raise StoreIOError(f"the message store is read-only after an error: {self.error}")
         if not adds:
             return
+        short = self.shortage()
+        if short is not None:
+            raise short
+        self.full_until = 0.0
+
+    def shortage(self) -> StoreError | None:
+        """What publishes are refused with at present for want of room; None: they are taken."""
         if self.no_room is not None:
-            raise self.no_room
-        if self.full_until:
-            if self._loop.time() < self.full_until:
-                raise self._short
-            self.full_until = 0.0
+            return self.no_room
+        return self._short if self.full_until and self._loop.time() < self.full_until else None
 
     @property
     def is_short(self) -> bool:
@@ -324,6 +336,8 @@ class TurnWriter:
             self._end_of_turn()
         finally:  # or no later turn would ever end
             self.scheduled = False
+        if self.turn.is_empty():
+            self.turn.begun_at = 0.0
         if self._in_flight is None:
             self._wake.set()
 
@@ -346,6 +360,8 @@ class TurnWriter:
             while not self.turn.is_empty():
                 turn = self._in_flight = self.turn
                 self.turn = Turn()
+                if self.scheduled:
+                    self.turn.begun_at = perf_counter()
                 self.turns += 1
                 try:
                     await self._write(turn)
@@ -363,6 +379,7 @@ class TurnWriter:
         now = self.now()
         if self.keeps_log:
             turn.stamp(now)
+        acknowledged = turn.acknowledged_count()
         batch = turn.seal(now)
         if self.error is not None:
             self._fail(turn, self.error)
@@ -383,11 +400,14 @@ class TurnWriter:
                 self._fail(turn, failure)
                 return
         self.batches += 1
+        self.acknowledged += acknowledged + turn.settled
         self._complete(turn)
         if turn.work <= HANDED_OUT_AT_ONCE:
             hand_out(turn.added)
         else:
-            await self._hand_out_in_steps(turn)
+            # A transaction that goes to so many subscriptions that it would take seconds. The next
+            # turn is not written before: nothing overtakes it.
+            await in_slices(hand_out_in_steps(turn.added))
         self._on_write(self.turn.body_bytes)
 
     async def _make_durable(self, turn: Turn, batch: WriteBatch) -> None:
@@ -456,21 +476,16 @@ class TurnWriter:
                     waiting[who] = [token]
                 else:
                     tokens.append(token)
+        count = 0
         for who, tokens in waiting.items():
+            count += len(tokens)
             try:
                 who.confirmed(tokens)
             except FAILURES:  # the others are to be told all the same, and the messages handed out
                 _log.exception("confirming a durable batch failed")
-
-    @staticmethod
-    async def _hand_out_in_steps(turn: Turn) -> None:
-        """A transaction goes to so many subscriptions that it would take seconds. The next turn is not
-        written before: nothing overtakes it."""
-        ends_at = perf_counter() + SLICE_S
-        for _ in hand_out_in_steps(turn.added):
-            if perf_counter() >= ends_at:
-                await asyncio.sleep(0)
-                ends_at = perf_counter() + SLICE_S
+        if count:
+            self.confirmed += count
+            self.latencies.add(perf_counter() - turn.begun_at, count)
 
     def _fail(self, turn: Turn, error: StoreError) -> None:
         self._tell_failed(turn.units, error)
@@ -489,10 +504,3 @@ class TurnWriter:
                 unit.who.failed(unit.token, error)
             except FAILURES:
                 _log.exception("telling a failure failed")
-
-
-def returned(message: StoredMessage) -> StoredMessage:
-    """*message* as it is when it comes back: delivered once more."""
-    return StoredMessage(
-        message.sequence, message.message, message.size, message.delivery_count + 1
-    )

@@ -1,0 +1,53 @@
+"""What everything that operators ask has in common: who may, and who is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidegate.broker.core import BrokerCore
+from tidegate.broker.publish.access import Rights
+from tidegate.spi import Action, AuditKind, Identity
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What the gateway around the broker knows. Attributes: listeners: where clients connect."""
+
+    listeners: Callable[[], Sequence[str]] = tuple
+
+
+@dataclass(slots=True)
+class Asking:
+    """Who asks, for access control; what it may do is asked anew for each request."""
+
+    identity: Identity
+    address: str = ""
+    rights: Rights = field(default_factory=Rights)
+
+    @property
+    def principal(self) -> str:
+        return self.identity.principal
+
+
+#: Of a broker with nothing around it.
+ALONE: Final = Around()
+
+
+class Authorized:
+    """Asks access control, and tells auditors."""
+
+    def __init__(self, core: BrokerCore, around: Around) -> None:
+        self._core = core
+        self._around = around
+
+    def _authorize(self, who: Identity, *more: tuple[Action, str]) -> None:
+        """Raises: AccessError, which auditors are told of."""
+        access, asking = self._core.access, Asking(who, who.address)
+        access.authorize(asking, Action.ADMIN, "")
+        for action, destination in more:
+            access.authorize(asking, action, destination)
+
+    def _tell(self, who: Identity, action: Action, destination: str, text: str) -> None:
+        self._core.access.audit(AuditKind.OPERATED, who, action, destination, detail=text)

@@ -1,0 +1,71 @@
+"""The gateway as a whole, as operators see it: nothing here waits for the store."""
+
+from __future__ import annotations
+
+from tidegate.broker.limits.accounts import Account
+from tidegate.broker.operate.authorized import Authorized
+from tidegate.spi import CursorMemory, Identity, TemporarySpace
+from tidegate.spi.operate import GatewayState, Latency, Overview, Room, ShowOverview, Traffic
+
+
+class GatewaySeen(Authorized):
+    """The part of :class:`tidegate.spi.operate.Operator` that its first word says."""
+
+    async def show_overview(self, who: Identity, request: ShowOverview) -> Overview:
+        """See Operator."""
+        self._authorize(who)
+        core, traffic = self._core, self._core.traffic
+        totals, rates = traffic.totals(), traffic.rates()
+        through = {name: Traffic(total, round(rates[name], 1)) for name, total in totals.items()}
+        count, (median, most) = core.writer.latencies.quantiles(0.5, 0.99)
+        state, problem = self._state()
+        accounts, statistics = core.accounts, core.store.statistics()
+        return Overview(
+            name=core.name,
+            version=core.version,
+            store_id=core.store_id,
+            started_at=traffic.since,
+            uptime_s=round(traffic.uptime_s, 1),
+            state=state,
+            problem=problem,
+            listeners=tuple(self._around.listeners()),
+            published=through["published"],
+            confirmed=through["confirmed"],
+            delivered=through["delivered"],
+            acknowledged=through["acknowledged"],
+            dropped=through["dropped"],
+            confirmation=Latency(count, round(median * 1000, 3), round(most * 1000, 3)),
+            connections=Room(len(core.connections), core.config.connections_max),
+            sessions=len(core.sessions),
+            subscriptions=len(core.destinations.charged) - len(core.destinations.queues),
+            queues=len(core.destinations.queues),
+            backlog=statistics.pending_messages,
+            store=Room(statistics.used_bytes, core.config.store_limit),
+            disk_free=core.disk.free if core.disk.free >= 0 else None,
+            held=_held(accounts.gateway),
+            in_flight=Room(accounts.gateway.in_flight, accounts.gateway.in_flight_limit),
+            stored_memory=_memory(accounts.stored_memory),
+            unstored_memory=_memory(accounts.unstored_memory),
+            temporary=_memory(accounts.temporary),
+            memory_bytes=accounts.in_memory(),
+        )
+
+    def _state(self) -> tuple[GatewayState, str]:
+        """How the gateway is, and why."""
+        core, writer = self._core, self._core.writer
+        if writer.error is not None:
+            return GatewayState.STORE_FAILED, str(writer.error)
+        if core.is_closing:
+            return GatewayState.STOPPING, "the gateway is shutting down"
+        problem = writer.shortage()
+        if problem is not None:
+            return GatewayState.STORE_FULL, str(problem)
+        return GatewayState.RUNNING, ""
+
+
+def _held(account: Account) -> Room:
+    return Room(account.held, account.limit)
+
+
+def _memory(memory: CursorMemory | TemporarySpace) -> Room:
+    return Room(memory.used, memory.limit_bytes)

@@ -1,0 +1,137 @@
+"""All requests and answers together, and who answers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol, TypeAlias, get_args
+
+from tidegate.spi.clients.security import Identity
+from tidegate.spi.operate._destinations import (
+    CreateDestination,
+    DeleteDestination,
+    DestinationDetails,
+    DestinationPage,
+    ListDestinations,
+    PauseDestination,
+    ResumeDestination,
+    ShowDestination,
+)
+from tidegate.spi.operate._messages import (
+    CopyMessages,
+    Done,
+    Lengthy,
+    MoveMessages,
+    PurgeDestination,
+)
+from tidegate.spi.operate._overview import Overview, ShowOverview
+from tidegate.spi.operate._sinks import (
+    CompactSink,
+    ListSinks,
+    LogRows,
+    ReadLog,
+    ShowSink,
+    SinkDetails,
+    SinkList,
+    SinkTurn,
+)
+from tidegate.spi.replay import (
+    AskDestinations,
+    BeginReplay,
+    ForgetReplay,
+    PublishReplayed,
+    Replay,
+    ReplayAnswer,
+    ReplayRequest,
+    Verdicts,
+)
+
+Request: TypeAlias = (
+    ShowOverview
+    | ListDestinations
+    | ShowDestination
+    | CreateDestination
+    | DeleteDestination
+    | PauseDestination
+    | ResumeDestination
+    | Lengthy
+    | ListSinks
+    | ShowSink
+    | ReadLog
+    | CompactSink
+    | ReplayRequest
+)
+
+Answer: TypeAlias = (
+    Overview
+    | DestinationPage
+    | DestinationDetails
+    | Done
+    | SinkList
+    | SinkDetails
+    | SinkTurn
+    | LogRows
+    | ReplayAnswer
+)
+
+
+class Operator(Protocol):
+    """What a running gateway offers. On its event loop; every method may raise
+
+    AccessError: *who* may not; RequestError: it makes no sense, or not now; FlowControlError: a limit
+    is reached; StoreError. Cancellation: what was begun becomes durable or not, a step as a whole.
+
+    The method of a request has the name of its tag.
+    """
+
+    async def show_overview(self, who: Identity, request: ShowOverview) -> Overview: ...
+
+    async def list_destinations(
+        self, who: Identity, request: ListDestinations
+    ) -> DestinationPage: ...
+
+    async def show_destination(
+        self, who: Identity, request: ShowDestination
+    ) -> DestinationDetails: ...
+
+    async def create_destination(self, who: Identity, request: CreateDestination) -> Done: ...
+
+    async def delete_destination(self, who: Identity, request: DeleteDestination) -> Done: ...
+
+    async def pause_destination(self, who: Identity, request: PauseDestination) -> Done: ...
+
+    async def resume_destination(self, who: Identity, request: ResumeDestination) -> Done: ...
+
+    async def purge_destination(self, who: Identity, request: PurgeDestination) -> Done: ...
+
+    async def move_messages(self, who: Identity, request: MoveMessages) -> Done: ...
+
+    async def copy_messages(self, who: Identity, request: CopyMessages) -> Done: ...
+
+    async def list_sinks(self, who: Identity, request: ListSinks) -> SinkList: ...
+
+    async def show_sink(self, who: Identity, request: ShowSink) -> SinkDetails: ...
+
+    async def read_log(self, who: Identity, request: ReadLog) -> LogRows: ...
+
+    async def compact_sink(self, who: Identity, request: CompactSink) -> SinkTurn: ...
+
+    async def begin_replay(self, who: Identity, request: BeginReplay) -> Replay: ...
+
+    async def publish_replayed(self, who: Identity, request: PublishReplayed) -> Replay: ...
+
+    async def forget_replay(self, who: Identity, request: ForgetReplay) -> Done: ...
+
+    async def ask_destinations(self, who: Identity, request: AskDestinations) -> Verdicts: ...
+
+
+#: By request, the method that answers it.
+METHODS: Final[Mapping[type, str]] = {
+    kind: str(kind.__struct_config__.tag).replace("-", "_") for kind in get_args(Request)
+}
+
+
+async def perform(operator: Operator, who: Identity, request: Request) -> Answer:
+    """Carry out whatever *request* is. Raises: see :class:`Operator`."""
+    method: Callable[[Identity, Request], Awaitable[Answer]]
+    method = getattr(operator, METHODS[type(request)])
+    return await method(who, request)

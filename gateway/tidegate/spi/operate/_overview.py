@@ -1,0 +1,103 @@
+"""The gateway as a whole: what it is, how it is, and how much goes through it."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+
+class GatewayState(enum.Enum):
+    """How a gateway is that answers operators.
+
+    STORE_FULL: publishes are refused for want of room, everything else goes on. STORE_FAILED: nothing is
+    confirmed any more until the gateway has been started anew. STOPPING: nobody is let in.
+    """
+
+    RUNNING = "running"
+    STORE_FULL = "store-full"
+    STORE_FAILED = "store-failed"
+    STOPPING = "stopping"
+
+
+class ShowOverview(msgspec.Struct, frozen=True, tag="show-overview"):
+    """The gateway as a whole. It waits for nothing, neither store nor disk."""
+
+
+class Traffic(msgspec.Struct, frozen=True):
+    """How many there were.
+
+    Attributes: total: since the start; per_second: in the last ten seconds, or since the start.
+    """
+
+    total: int
+    per_second: float
+
+
+class Latency(msgspec.Struct, frozen=True):
+    """How long clients waited for confirmations, from the beginning of the turn that they were asked in.
+
+    Of the last half to one minute, in milliseconds; each is at most a quarter too high.
+
+    Attributes: count: confirmations; the others are 0 when there were none.
+    """
+
+    count: int
+    p50_ms: float
+    p99_ms: float
+
+
+class Room(msgspec.Struct, frozen=True):
+    """What there is of something. Attributes: used, limit (0: there is none): bytes, or a number of them."""
+
+    used: int
+    limit: int
+
+
+class Overview(msgspec.Struct, frozen=True, tag="overview"):
+    """The gateway as a whole.
+
+    Attributes:
+        name: of the gateway; store_id: identity of its store's contents.
+        started_at: microseconds since the epoch; uptime_s: by a clock that nobody sets.
+        problem: why it is not `running`, in words; "": it is.
+        listeners: where clients connect, ``stomp://…``.
+        published: messages that came from clients; confirmed: what clients were told is durable (messages,
+            acknowledgements, subscriptions …); delivered: messages handed to consumers; acknowledged: by
+            consumers, or at once where they do not acknowledge; dropped: messages that no consumer got.
+        connections: clients, and how many there may be.
+        sessions: kept for clients, connected or not; subscriptions: to topics, with a list of their own; queues.
+        backlog: messages that the store keeps for at least one list.
+        store: what it takes, in bytes; disk_free: bytes free where it writes, None: nobody looks.
+        held: memory held for clients; in_flight: delivered and not acknowledged; stored_memory, unstored_memory: of
+            cursors, of what the store has too and of what it has not; temporary: files of cursors.
+        memory_bytes: all of these that are memory.
+    """
+
+    name: str
+    version: str
+    store_id: str
+    started_at: int
+    uptime_s: float
+    state: GatewayState
+    problem: str
+    listeners: tuple[str, ...]
+    published: Traffic
+    confirmed: Traffic
+    delivered: Traffic
+    acknowledged: Traffic
+    dropped: Traffic
+    confirmation: Latency
+    connections: Room
+    sessions: int
+    subscriptions: int
+    queues: int
+    backlog: int
+    store: Room
+    disk_free: int | None
+    held: Room
+    in_flight: Room
+    stored_memory: Room
+    unstored_memory: Room
+    temporary: Room
+    memory_bytes: int
