@@ -24,6 +24,7 @@ ROOMS = {
     "tidegate-store-jdbc": ("plugins/store_jdbc", "tidegate_store_jdbc"),
     "tidegate-store-journaled": ("plugins/store_journaled", "tidegate_store_journaled"),
     "tidegate-cursors": ("plugins/cursors", "tidegate_cursors"),
+    "tidegate-admin": ("plugins/admin", "tidegate_admin"),
     "tidegate-sink-flight": ("plugins/sink_flight", "tidegate_sink_flight"),
     "tidegate-spark-source": ("plugins/spark_source", "pyspark_tidegate"),
     "tidegate-sink-spark": ("plugins/sink_spark", "tidegate_sink_spark"),

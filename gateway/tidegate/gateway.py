@@ -24,6 +24,7 @@ from tidegate.broker import BrokerCore
 from tidegate.broker.operate.authorized import Around
 from tidegate.broker.operate.operations import Operations
 from tidegate.config import require_acknowledged_log, require_measured_store
+from tidegate.operator_desk import Desk
 from tidegate.operator_socket import OperatorSocket
 from tidegate.plugin_exit import FAILURES, exit_is_error, failure_of
 from tidegate.spi import (
@@ -38,6 +39,7 @@ from tidegate.spi import (
     SinkContext,
     StoreContext,
 )
+from tidegate.spi.clients.operators import OperatorFrontEnd, Phase
 from tidegate.spi.private_files import make_private_directory, warn_of_others
 
 if TYPE_CHECKING:
@@ -100,6 +102,7 @@ class Gateway:
         self._stopped = asyncio.Event()
         self._stopping = False
         self._borrowed: Path | None = None
+        self._desk: Desk | None = None
 
     @property
     def broker(self) -> BrokerCore:
@@ -131,7 +134,14 @@ class Gateway:
             make_writable_directory(directory)
             temporary = directory / TEMPORARY_DIRECTORY
         else:
-            self._borrowed = temporary = Path(tempfile.mkdtemp(prefix="tidegate-"))
+            self._borrowed = Path(tempfile.mkdtemp(prefix="tidegate-"))
+            temporary = self._borrowed / TEMPORARY_DIRECTORY
+        progress = self._progress or _log_progress
+
+        def progressed(what: str, done: int, total: int) -> None:
+            desk.progressed(what, done, total)
+            progress(what, done, total)
+
         broker = BrokerCore(
             config.broker,
             config.store.factory.create(
@@ -143,7 +153,7 @@ class Gateway:
                     may_stand_by=self._serves,
                     disk_free_limit=config.broker.disk_free_limit,
                     store_limit=config.broker.store_limit,
-                    progress=self._progress or _log_progress,
+                    progress=progressed,
                 ),
                 config.store.options,
             ),
@@ -159,16 +169,18 @@ class Gateway:
             # catches up with it, so no message id is ever given out twice.
             sequence_floor=time.time_ns() // 1000,
         )
+        desk = Desk(config.broker.name, self._borrowed or directory, broker)
         require_measured_store(broker.store, config.store.name, config.broker)
         if config.sinks:
             require_acknowledged_log(broker.store, config.store.name)
+        front_ends = await self._prepare_front_ends(broker, desk)
         try:
             with exit_is_error(f"store-{config.store.name}"):
                 self.recovered = await broker.start()
         except ConfigError as error:
             # What only opening the store can tell, such as a statement that its database refuses.
             raise error.at(path=config.path, prefix="store") from error.__cause__
-        self._broker = broker
+        self._broker, desk.phase = broker, Phase.STARTING
         broker.limits.overflows.announce = self._plugins.announce_overflow
         broker.slow_consumers.announce = self._plugins.announce_slow
         broker.acknowledged_log.announce = self._plugins.announce_filling
@@ -183,8 +195,9 @@ class Gateway:
                 with exit_is_error(f"extension-{item.name}"):
                     await item.instance.start(broker.rights_changed)
                 self._services.append(item.instance)
+        desk.operator = Operations(broker, self._around())
         if config.broker.persistent:  # else there is no directory of its own
-            operator_socket = OperatorSocket(Operations(broker, self._around()), directory)
+            operator_socket = OperatorSocket(desk.operator, directory)
             await operator_socket.start()
             self._operator_socket = operator_socket
         for item, running in zip(config.sinks, self._sinks, strict=True):
@@ -193,11 +206,28 @@ class Gateway:
                     address = await running.sink.serve(broker)
                 self.sink_addresses[item.name] = address
                 _log.info("sink=%s listening address=%s", item.name, address)
-        for item in config.listeners:
-            front_end = item.factory.create(item.config, broker)
+        for item, front_end in zip(config.listeners, front_ends, strict=True):
             with exit_is_error(f"protocol-{item.config.protocol}"):
                 self.addresses.append(await front_end.start())
-            self._front_ends.append(front_end)
+            if front_end not in self._front_ends:
+                self._front_ends.append(front_end)
+        self._front_ends[:] = front_ends  # in the order of the configuration
+        desk.phase = Phase.RUNNING
+
+    async def _prepare_front_ends(self, broker: BrokerCore, desk: Desk) -> list[FrontEnd]:
+        """Make the listeners, and let those begin that are for operators."""
+        if not self._serves:
+            return []
+        self._desk = desk
+        made: list[FrontEnd] = []
+        for item in self.config.listeners:
+            front_end = item.factory.create(item.config, broker)
+            made.append(front_end)
+            if isinstance(front_end, OperatorFrontEnd):
+                self._front_ends.append(front_end)
+                with exit_is_error(f"protocol-{item.config.protocol}"):
+                    await front_end.prepare(desk)
+        return made
 
     def _around(self) -> Around:
         """What operators see that the broker does not know."""
@@ -263,6 +293,8 @@ class Gateway:
 
     async def _take_apart(self) -> None:
         """Stop whatever runs; an error in one part must not keep the others from stopping."""
+        if self._desk is not None:
+            self._desk.phase, self._desk.operator = Phase.STOPPING, None
         if self._operator_socket is not None:
             with _logged("closing the operator's socket"):
                 await self._operator_socket.stop()

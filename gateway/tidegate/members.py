@@ -21,6 +21,7 @@ from tidegate.plugin_exit import exit_is_error
 from tidegate.spi import (
     Authorizer,
     Directory,
+    FrontEnd,
     PluginContractError,
     Reloadable,
     Service,
@@ -28,6 +29,7 @@ from tidegate.spi import (
     Sink,
     hookspecs,
 )
+from tidegate.spi.clients.operators import OperatorFrontEnd
 
 #: How alike a method's name must be to one of the contract's to be taken for a misspelling.
 _NEAR: Final = 0.8
@@ -179,6 +181,7 @@ def protocols_in(annotation: object) -> tuple[type, ...]:
 _BESIDES: Final[Mapping[type, tuple[type, ...]]] = {
     Authorizer: (Service, Directory, Reloadable),  # any extension
     Sink: (ServingSink,),
+    FrontEnd: (OperatorFrontEnd, Reloadable),
 }
 
 

@@ -77,6 +77,7 @@ PROVIDERS: Final[Mapping[str, str]] = {
     "store-journaled": "tidegate-store-journaled",
     "protocol-stomp": "tidegate-protocols",
     "protocol-mqtt": "tidegate-protocols",
+    "protocol-admin": "tidegate-admin",
     "cursor-store": "tidegate-cursors",
     "cursor-vm": "tidegate-cursors",
     "cursor-file": "tidegate-cursors",

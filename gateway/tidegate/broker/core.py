@@ -27,6 +27,7 @@ from tidegate.broker.publish.system_topics import SystemTopics
 from tidegate.broker.queues import NOTHING
 from tidegate.broker.sessions.abandoned import Abandoned
 from tidegate.broker.sessions.authentication import Authentication
+from tidegate.broker.sessions.callers import LoggedIn
 from tidegate.broker.traffic import Traffic
 from tidegate.broker.turn.flow import STATE_WORK
 from tidegate.broker.turn.writer import FULL_BACK_OFF_S
@@ -168,6 +169,17 @@ class BrokerCore(Parts):
         if is_stored:
             await self._admit(connection)
         return result
+
+    async def log_in(self, request: ConnectRequest) -> LoggedIn:
+        """Let an operator in, who is no connection, also while the store takes nothing.
+
+        Raises: AccessError, FlowControlError. Cancellation: safe.
+        """
+        vouched = await self._authentication.principal_of(request)
+        caller = LoggedIn(vouched, identity_of(vouched.principal, request), self.writer.now)
+        self.access.authorize(caller, Action.CONNECT, "")
+        self.access.audit(AuditKind.LOGIN, caller.identity)
+        return caller
 
     async def _result(
         self, connection: Connection, request: ConnectRequest

@@ -309,6 +309,7 @@ class ExtensionTable:
 DEFAULT_LISTENERS: Final = (
     ListenerTable(protocol="stomp", bind="127.0.0.1:61613"),
     ListenerTable(protocol="mqtt", bind="127.0.0.1:1883"),
+    ListenerTable(protocol="admin", bind="127.0.0.1:8161"),
 )
 
 

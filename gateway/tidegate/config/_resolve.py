@@ -339,6 +339,7 @@ def _listeners(
             port=bind.port,
             allow_anonymous=_allow_anonymous(table, bind, knows or authenticated, where),
             options=options,
+            authenticated=authenticated,
         )
         listeners.append(ResolvedListener(where, factory, config))
     return tuple(listeners)

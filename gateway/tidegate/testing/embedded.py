@@ -11,6 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+#: Protocols of the embedded default that clients speak. The operators' is a process of its own, which a
+#: test that wants it names.
+_CLIENTS = ("stomp", "mqtt")
+
 
 class EmbeddedGateway:
     """The gateway that *config* describes, running on this event loop while the context is open.
@@ -102,7 +106,9 @@ class EmbeddedGateway:
         listeners = config.listeners
         if listeners == DEFAULT_LISTENERS:
             listeners = tuple(
-                dataclasses.replace(listener, bind="127.0.0.1:0") for listener in listeners
+                dataclasses.replace(listener, bind="127.0.0.1:0")
+                for listener in listeners
+                if listener.protocol in _CLIENTS
             )
         config = dataclasses.replace(config, broker=broker, listeners=listeners)
         plugins = PluginHost()

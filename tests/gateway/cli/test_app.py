@@ -66,7 +66,7 @@ def test_with_nothing_installed_each_missing_kind_names_its_package(tidegate) ->
         "no plugins installed",
         "no store plugin: " + " or ".join(f"pip install {name}" for name in stores),
         "no cursor plugin: pip install tidegate-cursors",
-        "no protocol plugin: pip install tidegate-protocols",
+        "no protocol plugin: pip install tidegate-protocols or pip install tidegate-admin",
         "no sink plugin: pip install tidegate-sink-flight or pip install tidegate-sink-spark",
         "no extension plugin: " + " or ".join(f"pip install {name}" for name in extensions),
     ]

@@ -10,7 +10,11 @@ from tidegate.config import DEFAULT_POLICY, BrokerConfig, Config
 def test_the_embedded_default_is_what_the_documents_promise() -> None:
     config = Config()
     listeners = [(listener.protocol, listener.bind) for listener in config.listeners]
-    assert listeners == [("stomp", "127.0.0.1:61613"), ("mqtt", "127.0.0.1:1883")]
+    assert listeners == [
+        ("stomp", "127.0.0.1:61613"),
+        ("mqtt", "127.0.0.1:1883"),
+        ("admin", "127.0.0.1:8161"),
+    ]
     assert config.store.plugin == "journal"
     assert str(config.broker.data_directory) == "tidegate-data"
     assert DEFAULT_POLICY.cursor == "store"

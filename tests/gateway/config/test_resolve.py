@@ -220,7 +220,10 @@ def test_all_missing_plugins_are_reported_at_once_with_the_packages_that_have_th
     text = str(caught.value)
     for name in ("protocol-stomp", "protocol-mqtt", "store-journal", "cursor-store", "cursor-file"):
         assert name in text
-    assert "pip install tidegate-protocols tidegate-store-journal tidegate-cursors" in text
+    assert (
+        "pip install tidegate-protocols tidegate-admin tidegate-store-journal tidegate-cursors"
+        in text
+    )
     assert "the embedded default" in text
 
 
@@ -238,6 +241,7 @@ def test_the_embedded_default_names_its_plugins_without_loading_any() -> None:
     assert {(kind, name) for kind, name, _ in named_plugins(Config())} == {
         (PluginKind.PROTOCOL, "stomp"),
         (PluginKind.PROTOCOL, "mqtt"),
+        (PluginKind.PROTOCOL, "admin"),
         (PluginKind.STORE, "journal"),
         (PluginKind.CURSOR, "store"),
         (PluginKind.CURSOR, "file"),

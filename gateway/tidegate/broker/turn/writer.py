@@ -123,6 +123,7 @@ class TurnWriter:
         self._on_write = on_write
         self._loop = asyncio.get_running_loop()
         self._in_flight: Turn | None = None
+        self._begun_at = 0.0
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -144,6 +145,11 @@ class TurnWriter:
         """Bodies accepted and not yet durable."""
         in_flight = self._in_flight
         return self.turn.body_bytes + (in_flight.body_bytes if in_flight else 0)
+
+    @property
+    def waits_s(self) -> float:
+        """For how long the turn that is being written has been, in seconds; 0: none is."""
+        return 0.0 if self._in_flight is None else self._loop.time() - self._begun_at
 
     def schedule(self) -> None:
         """See to it that the filling turn ends."""
@@ -363,6 +369,7 @@ class TurnWriter:
                 if self.scheduled:
                     self.turn.begun_at = perf_counter()
                 self.turns += 1
+                self._begun_at = self._loop.time()
                 try:
                     await self._write(turn)
                 except FAILURES:  # as above

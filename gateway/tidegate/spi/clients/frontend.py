@@ -18,6 +18,7 @@ class ListenerConfig:
         host, port: parsed from ``bind``; port 0 takes a free one.
         allow_anonymous: clients without credentials are accepted.
         options: an instance of the factory's ``options_type``: the table's other keys.
+        authenticated: an extension can say who clients are.
     """
 
     protocol: str
@@ -26,6 +27,7 @@ class ListenerConfig:
     port: int
     allow_anonymous: bool
     options: object
+    authenticated: bool = False
 
 
 @runtime_checkable

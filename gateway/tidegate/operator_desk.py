@@ -1,0 +1,110 @@
+"""What listeners for operators see of the gateway: whether it is ready, who asks, and the contract."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Final
+
+from tidegate import __version__
+from tidegate.broker import BrokerCore
+from tidegate.broker.sessions.callers import LoggedIn
+from tidegate.operator_socket import REQUEST_S
+from tidegate.plugin_exit import FAILURES
+from tidegate.spi import (
+    ConnectRequest,
+    GatewayError,
+    Identity,
+    StoreUnavailableError,
+)
+from tidegate.spi.clients.operators import Phase, Readiness
+from tidegate.spi.operate import Answer, Operator, Request, perform
+
+_log = logging.getLogger("tidegate.operator")
+
+#: A write that takes longer is a problem: somebody waits for the confirmation.
+WRITE_S: Final = 5.0
+
+
+class Desk:
+    """A :class:`tidegate.spi.clients.operators.OperatorDesk`.
+
+    Args: name: the gateway's; directory: its user's alone.
+
+    Attributes:
+        phase: where it is. operator: answers, as soon as it runs.
+    """
+
+    def __init__(self, name: str, directory: Path, core: BrokerCore) -> None:
+        self.name = name
+        self.version = __version__
+        self.directory = directory
+        self.phase = Phase.RECOVERING
+        self.operator: Operator | None = None
+        self._core = core
+        self._what = ""
+        self._percent: float | None = None
+
+    def progressed(self, what: str, done: int, total: int) -> None:
+        """The store recovers."""
+        self._what, self._percent = what, min(100.0, 100.0 * done / total) if total else None
+
+    def readiness(self) -> Readiness:
+        """See OperatorDesk."""
+        if self.phase is Phase.RECOVERING:
+            return Readiness(self.phase, self._what, self._percent)
+        if self.phase is not Phase.RUNNING:
+            return Readiness(self.phase)
+        return Readiness(
+            self.phase,
+            problems=tuple(_problems(self._core)),
+            warnings=tuple(_warnings(self._core)),
+        )
+
+    async def log_in(self, request: ConnectRequest) -> LoggedIn:
+        """See OperatorDesk."""
+        if self.operator is None:
+            raise self._not_yet()
+        return await self._core.log_in(request)
+
+    async def perform(self, who: Identity, request: Request) -> Answer:
+        """See OperatorDesk."""
+        if self.operator is None:
+            raise self._not_yet()
+        try:
+            async with asyncio.timeout(REQUEST_S):
+                return await perform(self.operator, who, request)
+        except GatewayError:
+            raise
+        except TimeoutError:
+            text = f"the store did not answer within {REQUEST_S:.0f} s; look at the gateway's log"
+            raise StoreUnavailableError(text) from None
+        except FAILURES as error:
+            _log.exception("an operator's request failed")
+            raise GatewayError(f"unexpected {type(error).__name__}") from error
+
+    def _not_yet(self) -> StoreUnavailableError:
+        return StoreUnavailableError(f"the gateway is {self.phase.value}; ask again later")
+
+
+def _problems(core: BrokerCore) -> list[str]:
+    """Why nobody is let in or confirmed. For everybody's eyes: files and hosts are in the log."""
+    problems: list[str] = []
+    if core.writer.error is not None:
+        problems.append("the message store is read-only after an error, which the log has")
+    elif not core.store.statistics().writable:
+        problems.append("the message store takes nothing at present; the log says why")
+    waits = core.writer.waits_s
+    if waits > WRITE_S and not core.writer.is_short:
+        problems.append(f"the message store has not answered a write for {waits:.0f} s")
+    if core.overload.is_on:
+        problems.append("the machine is overloaded: new connections are refused")
+    return problems
+
+
+def _warnings(core: BrokerCore) -> list[str]:
+    warnings: list[str] = []
+    if core.writer.shortage() is not None:
+        warnings.append("the message store has no room: publishes are refused")
+    return warnings

@@ -1,0 +1,1 @@
+"""The operator's HTTP API, health checks and metrics, served by a process of its own."""

@@ -1,0 +1,216 @@
+"""The listener: binds, keeps the admin process alive, and answers what it asks."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from typing import Final, final
+
+import msgspec
+
+from tidegate.spi import (
+    AccessError,
+    Bind,
+    GatewayError,
+    ListenerConfig,
+)
+from tidegate.spi.clients.operators import OperatorDesk
+from tidegate.spi.operate import Request
+from tidegate_admin import _protocol as protocol
+from tidegate_admin._callers import Callers, LoginError
+from tidegate_admin._options import AdminOptions, check, is_loopback
+from tidegate_admin._process import AdminProcess
+from tidegate_admin._token import TOKEN_FILE, token_of
+
+_log = logging.getLogger("tidegate.admin")
+
+#: How long a port that is in use is waited for: a gateway that was killed leaves its process for a moment.
+_PORT_S: Final = 10.0
+_PORT_EVERY_S: Final = 0.1
+#: Between two starts of a process that ends by itself, doubled each time; from the beginning again when it lasted.
+_AGAIN_S: Final = 0.1
+_AGAIN_MAX_S: Final = 30.0
+_LASTED_S: Final = 60.0
+_BACKLOG: Final = 128
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(Request).decode
+
+
+@final
+class AdminFrontEnd:
+    """A :class:`tidegate.spi.FrontEnd` and :class:`tidegate.spi.clients.operators.OperatorFrontEnd`."""
+
+    def __init__(self, config: ListenerConfig, options: AdminOptions) -> None:
+        self._config = config
+        self._options = options
+        self._desk: OperatorDesk | None = None
+        self._callers: Callers | None = None
+        self._socket: socket.socket | None = None
+        self._process: AdminProcess | None = None
+        self._supervising: asyncio.Task[None] | None = None
+
+    async def prepare(self, desk: OperatorDesk) -> None:
+        """See OperatorFrontEnd. A port that is in use may be free when the store is: a standby waits for that."""
+        self._desk = desk
+        token = await asyncio.to_thread(self._token)
+        self._callers = Callers(desk, token, "")
+        try:
+            await self._bind()
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            _log.info("bind=%s is in use, tried again when the store is open", self._bound)
+        else:
+            await self._serve()
+
+    async def start(self) -> str:
+        """See FrontEnd. Raises: OSError."""
+        assert self._desk is not None, "prepare() comes first"
+        if self._socket is None:
+            deadline = asyncio.get_running_loop().time() + _PORT_S
+            while self._socket is None:
+                try:
+                    await self._bind()
+                except OSError as error:
+                    late = asyncio.get_running_loop().time() > deadline
+                    if error.errno != errno.EADDRINUSE or late:
+                        raise
+                    await asyncio.sleep(_PORT_EVERY_S)
+            await self._serve()
+        return self.address
+
+    @property
+    def address(self) -> str:
+        """Of the listener, e.g. ``http://127.0.0.1:8161``; its port is known as soon as it is bound."""
+        port = self._config.port if self._socket is None else self._socket.getsockname()[1]
+        scheme = "https" if self._config.transport == "tls" else "http"
+        return f"{scheme}://{Bind(self._config.host, port)}"
+
+    @property
+    def pid(self) -> int:
+        """Of the process that serves now; 0: none does."""
+        return 0 if self._process is None else self._process.pid
+
+    async def stop_accepting(self) -> None:
+        """See FrontEnd. It goes on to say that the gateway stops; requests are refused by the desk."""
+
+    async def stop(self) -> None:
+        """See FrontEnd."""
+        if self._supervising is not None:
+            self._supervising.cancel()
+            await asyncio.gather(self._supervising, return_exceptions=True)
+            self._supervising = None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    async def reload(self) -> bool:
+        """Read token and certificate anew: see :class:`tidegate.spi.Reloadable`."""
+        await asyncio.to_thread(check, self._config, self._options)
+        token = await asyncio.to_thread(self._token)
+        if self._callers is not None:
+            self._callers.token = token
+        if self._process is not None and self._options.tls_certificate is not None:
+            self._process.renew()
+        return bool(token) or self._options.tls_certificate is not None
+
+    # --- the process -----------------------------------------------------------------------------
+
+    @property
+    def _bound(self) -> Bind:
+        return Bind(self._config.host, self._config.port)
+
+    def _token(self) -> str:
+        """Raises: ConfigError."""
+        if not is_loopback(self._config):
+            return ""
+        assert self._desk is not None
+        return token_of(self._options.token_file or self._desk.directory / TOKEN_FILE)
+
+    async def _bind(self) -> None:
+        """Raises: OSError."""
+        host, port = self._config.host, self._config.port
+        if not host and socket.has_dualstack_ipv6():
+            self._socket = socket.create_server(
+                ("", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True
+            )
+            return
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, _, _, _, address = found[0]
+        self._socket = socket.create_server(address, family=family, backlog=_BACKLOG)
+
+    async def _serve(self) -> None:
+        assert self._callers is not None
+        self._callers.address = self.address
+        self._supervising = asyncio.create_task(self._supervise(), name="admin")
+
+    async def _supervise(self) -> None:
+        """Start the process, and again whenever it ends, until cancelled."""
+        again, loop = _AGAIN_S, asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            try:
+                assert self._socket is not None
+                self._process = await AdminProcess.start(self._start(), self._socket, self._answer)
+            except OSError as error:
+                ended = f"cannot be started: {error}"
+            else:
+                try:
+                    ended = f"pid={self._process.pid} ended code={await self._process.wait()}"
+                finally:
+                    process, self._process = self._process, None
+                    await process.end()
+            again = _AGAIN_S if loop.time() - began > _LASTED_S else again
+            _log.error("admin process %s; started again in %.1f s", ended, again)
+            await asyncio.sleep(again)
+            again = min(again * 2, _AGAIN_MAX_S)
+
+    def _start(self) -> protocol.Start:
+        assert self._desk is not None
+        options, public = self._options, self._options.public_health
+        names = () if Bind(self._config.host, 0).is_loopback else (self._config.host,)
+        return protocol.Start(
+            name=self._desk.name,
+            version=self._desk.version,
+            hosts=(*options.hosts, *names),
+            certificate=str(options.tls_certificate or ""),
+            key=str(options.tls_key or ""),
+            health_is_public=is_loopback(self._config) if public is None else public,
+            connections_max=options.connections_max,
+            requests_max=options.requests_max,
+            request_limit=options.request_limit,
+            request_timeout=options.request_timeout,
+        )
+
+    # --- what it asks ----------------------------------------------------------------------------
+
+    async def _answer(self, ask: protocol.FromServer) -> protocol.FromGateway:
+        assert self._desk is not None
+        if isinstance(ask, protocol.AskHealth):
+            return protocol.Health(ask.id, self._desk.readiness())
+        try:
+            return protocol.Answer(ask.id, msgspec.Raw(await self._body(ask)))
+        except LoginError as error:
+            return protocol.Answer(ask.id, kind=protocol.LOGIN, problem=error.problem)
+        except msgspec.DecodeError as error:
+            return protocol.Answer(ask.id, kind="RequestError", problem=str(error))
+        except GatewayError as error:
+            return protocol.Answer(ask.id, kind=_kind_of(error), problem=str(error))
+
+    async def _body(self, ask: protocol.Ask) -> bytes:
+        assert self._callers is not None
+        assert self._desk is not None
+        who = await self._callers.identity(ask.peer, ask.credentials)
+        if bytes(ask.request) == b"null":
+            return b"null"
+        return _encode(await self._desk.perform(who, _decode(ask.request)))
+
+
+def _kind_of(error: GatewayError) -> str:
+    return "AccessError" if isinstance(error, AccessError) else type(error).__name__

@@ -1,0 +1,156 @@
+"""Options of ``[[listeners]] protocol = "admin"``, and what they mean together."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tidegate.spi import Bind, ConfigError, Kind, ListenerConfig, option
+from tidegate.spi.private_files import problem_of_others
+
+#: A key that everybody can read, or others can replace, protects nothing; its group may read it.
+_NOT_OTHERS: Final = 0o026
+_HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class AdminOptions:
+    """What such a listener may say besides ``bind`` and ``transport``. Sizes are bytes, times seconds."""
+
+    token_file: Path | None = option(
+        None,
+        help="On loopback: file with the token that lets operators of this machine in, made where it is missing, "
+        "mode 0600. Left out: `admin.token` in the data directory.",
+    )
+    tls_certificate: Path | None = option(
+        None,
+        help="Transport `tls`, required there: PEM file with the gateway's certificate and then the intermediate "
+        "ones.",
+    )
+    tls_key: Path | None = option(
+        None, help="PEM file with the private key, not encrypted; required with `tls_certificate`."
+    )
+    hosts: tuple[str, ...] = option(
+        (),
+        help="Names by which this listener is reached, beside `localhost` and addresses; a request for another "
+        "host is refused. Guards against foreign web pages that give their own name this machine's address.",
+    )
+    public_health: bool | None = option(
+        None,
+        help="Answer `/health/live` and `/health/ready` without credentials. Left out: yes on loopback.",
+    )
+    connections_max: int = option(
+        100,
+        minimum=2,
+        maximum=10_000,
+        help="HTTP connections at a time. They are the admin process's, and no client's.",
+        act="the next connection is closed at once",
+    )
+    requests_max: int = option(
+        16,
+        minimum=1,
+        maximum=1000,
+        help="Requests at a time that ask the gateway; health is always answered. Guards the gateway's loop.",
+        act="the next request is answered with 503",
+    )
+    request_limit: int = option(
+        1 << 20,
+        kind=Kind.SIZE,
+        minimum=1024,
+        maximum=64 << 20,
+        help="Largest body of a request.",
+        act="the request is answered with 413",
+    )
+    request_timeout: float = option(
+        10.0,
+        kind=Kind.DURATION,
+        minimum=0.1,
+        maximum=600,
+        help="Time in which the header of a request must have come, and again its body. Guards against clients "
+        "that send a byte a minute.",
+        act="the connection is closed, or the request answered with 408",
+    )
+
+    @property
+    def authenticates(self) -> bool:
+        """See :class:`tidegate.spi.AuthenticatingOptions`: nobody is let in without credentials."""
+        return True
+
+
+def is_loopback(config: ListenerConfig) -> bool:
+    """Only this machine can reach the listener."""
+    return Bind(config.host, config.port).is_loopback
+
+
+def check(config: ListenerConfig, options: AdminOptions) -> None:
+    """Raises: ConfigError for options that contradict each other, and for certificates."""
+    bind = Bind(config.host, config.port)
+    if config.allow_anonymous:
+        raise ConfigError(
+            "nobody operates a gateway without credentials: remove the key", key="allow_anonymous"
+        )
+    if config.transport == "tls":
+        _check_tls(options)
+    elif options.tls_certificate is not None or options.tls_key is not None:
+        key = "tls_key" if options.tls_certificate is None else "tls_certificate"
+        raise ConfigError('has no effect without transport = "tls"', key=key)
+    if not bind.is_loopback:
+        _check_reachable(bind, config, options)
+    for name in options.hosts:
+        if _HOST.fullmatch(name) is None:
+            raise ConfigError(
+                f'{name!r} is no name of a host; write it without port, as in "gateway.example"',
+                key="hosts",
+            )
+
+
+def _check_reachable(bind: Bind, config: ListenerConfig, options: AdminOptions) -> None:
+    advice = f'or bind to "127.0.0.1:{bind.port}"'
+    if config.transport != "tls":
+        raise ConfigError(
+            f"{bind} can be reached from other machines, and passwords would go there in clear: write "
+            f'transport = "tls" with tls_certificate and tls_key, {advice}',
+            key="bind",
+        )
+    if not config.authenticated:
+        raise ConfigError(
+            f"{bind} can be reached from other machines and nothing authenticates operators: add [[extensions]] "
+            f"with an authenticator, {advice}",
+            key="bind",
+        )
+    if options.token_file is not None:
+        raise ConfigError(
+            "is for loopback only: elsewhere users log in with their own credentials",
+            key="token_file",
+        )
+
+
+def _check_tls(options: AdminOptions) -> None:
+    certificate, key = options.tls_certificate, options.tls_key
+    for path, name in ((certificate, "tls_certificate"), (key, "tls_key")):
+        if path is None:
+            raise ConfigError("is required for TLS and missing", key=name)
+        try:
+            problem = problem_of_others(path, among=_NOT_OTHERS) if name == "tls_key" else ""
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read: {error.strerror}", key=name) from None
+        if problem:
+            raise ConfigError(f"{path}: {problem}", key=name)
+    assert certificate is not None
+    assert key is not None
+    try:
+        # "" as the password: with none, OpenSSL would ask for it on the terminal.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, lambda: b"")
+    except OSError as error:  # ssl.SSLError is one
+        raise ConfigError(
+            f"{certificate} and {key} are no certificate and its key, not encrypted, in PEM form"
+            f" ({error.strerror or error})",
+            key="tls_certificate",
+        ) from None
+    except ValueError:
+        raise ConfigError(
+            f"{key}: is encrypted; the admin listener wants it plain", key="tls_key"
+        ) from None

@@ -1,0 +1,101 @@
+"""What the gateway and its admin process say to each other: lines of JSON on a socket pair.
+
+The gateway begins with :class:`Start`. The process then asks, as often and as much at once as it likes, and
+each :class:`Ask` has one :class:`Answer` with its number, each :class:`AskHealth` one :class:`Health`. What is answered is JSON already and
+goes through as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import msgspec
+
+from tidegate.spi.clients.operators import Readiness
+
+
+class Start(msgspec.Struct, frozen=True, tag="start"):
+    """How to serve.
+
+    Attributes:
+        name, version: of the gateway.
+        hosts: that requests may name, beside addresses and localhost.
+        certificate, key: paths; "" for no TLS.
+        health_is_public, connections_max, requests_max, request_limit, request_timeout: see the options.
+    """
+
+    name: str
+    version: str
+    hosts: tuple[str, ...]
+    certificate: str
+    key: str
+    health_is_public: bool
+    connections_max: int
+    requests_max: int
+    request_limit: int
+    request_timeout: float
+
+
+class Renew(msgspec.Struct, frozen=True, tag="renew"):
+    """Read the certificate anew."""
+
+
+class Answer(msgspec.Struct, frozen=True, tag="answer"):
+    """Attributes: kind, problem: of an error, "" when there is none; body: JSON of the answer."""
+
+    id: int
+    body: msgspec.Raw = msgspec.Raw(b"null")
+    kind: str = ""
+    problem: str = ""
+
+
+class Health(msgspec.Struct, frozen=True, tag="health"):
+    """The answer to :class:`AskHealth`."""
+
+    id: int
+    readiness: Readiness
+
+
+class Credentials(msgspec.Struct, frozen=True):
+    """What a request showed: a bearer's token, or user name and password."""
+
+    token: str = ""
+    username: str = ""
+    password: bytes | None = None
+
+    def __repr__(self) -> str:  # must never reach a log
+        return f"Credentials({self.username!r})"
+
+
+class Ask(msgspec.Struct, frozen=True, tag="ask"):
+    """Carry out a request; ``null``: only say whether the credentials count.
+
+    Attributes: peer: ``host:port`` of the client; request: JSON of a :data:`tidegate.spi.operate.Request`.
+    """
+
+    id: int
+    peer: str
+    credentials: Credentials
+    request: msgspec.Raw
+
+
+class AskHealth(msgspec.Struct, frozen=True, tag="ask-health"):
+    """How is it?"""
+
+    id: int
+
+
+FromGateway: TypeAlias = Start | Renew | Answer | Health
+FromServer: TypeAlias = Ask | AskHealth
+
+#: Kind of the error of somebody whose credentials do not count, or who showed none.
+LOGIN: Final = "LoginError"
+
+_encode: Final = msgspec.json.Encoder().encode
+decode_from_gateway: Final = msgspec.json.Decoder(FromGateway).decode
+decode_from_server: Final = msgspec.json.Decoder(FromServer).decode
+
+
+def line(told: FromGateway | FromServer) -> bytes:
+    """*told* as it travels."""
+    return _encode(told) + b"\n"

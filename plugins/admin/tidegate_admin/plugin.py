@@ -1,0 +1,48 @@
+"""The plugin: ``[[listeners]] protocol = "admin"``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+from tidegate.spi import Broker, FrontEnd, FrontEndFactory, ListenerConfig, PluginInfo, hookimpl
+from tidegate_admin._front_end import AdminFrontEnd
+from tidegate_admin._options import AdminOptions, check
+
+tidegate_plugin = PluginInfo(
+    summary="the operator's HTTP API, health checks and metrics",
+    spi_version=(1, 0),
+)
+
+#: ActiveMQ's and Artemis's consoles are there, too.
+DEFAULT_PORT = 8161
+
+
+@final
+class AdminFrontEndFactory:
+    """A :class:`tidegate.spi.FrontEndFactory`."""
+
+    @property
+    def options_type(self) -> type:
+        return AdminOptions
+
+    @property
+    def transports(self) -> Sequence[str]:
+        return ("tcp", "tls")
+
+    @property
+    def default_port(self) -> int:
+        return DEFAULT_PORT
+
+    def create(self, config: ListenerConfig, broker: Broker) -> FrontEnd:
+        """Build the listener; nothing is started. Looks at the certificate. Raises: ConfigError."""
+        if not isinstance(config.options, AdminOptions):
+            raise TypeError(f"options must be AdminOptions, not {type(config.options).__name__}")
+        check(config, config.options)
+        return AdminFrontEnd(config, config.options)
+
+
+@hookimpl
+def register_front_end() -> FrontEndFactory:
+    """See :func:`tidegate.spi.hookspecs.register_front_end`."""
+    return AdminFrontEndFactory()

@@ -1,0 +1,167 @@
+"""The HTTP application: routes, credentials, bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+from collections.abc import Awaitable, Callable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from tidegate_admin import _protocol as protocol
+from tidegate_admin.server import health
+from tidegate_admin.server.answers import JSON, answered, json, problem
+from tidegate_admin.server.endpoints import Endpoint, ParameterError, endpoints
+from tidegate_admin.server.guard import Guard
+from tidegate_admin.server.link import Link
+from tidegate_admin.server.openapi import document
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Application:
+    """Args: start: how to serve; link: to the gateway."""
+
+    def __init__(self, start: protocol.Start, link: Link) -> None:
+        self._start = start
+        self._link = link
+        self._asking = 0
+        self._endpoints = endpoints()
+        self._document = document(self._endpoints, start.name, start.version)
+
+    def asgi(self) -> ASGIApp:
+        """What is served."""
+        routes = [
+            Route("/health/live", self._health(health.live)),
+            Route("/health/ready", self._health(health.ready)),
+            Route("/openapi.json", self._bounded(self._openapi)),
+            *(
+                Route(
+                    item.path,
+                    self._bounded(self._endpoint(item)),
+                    methods=["GET"] if item.looks else ["POST"],
+                )
+                for item in self._endpoints
+            ),
+        ]
+        app = Starlette(routes=routes, exception_handlers={HTTPException: _refused})
+        app.router.redirect_slashes = False
+        return Guard(app, self._start.hosts)
+
+    # --- handlers --------------------------------------------------------------------------------
+
+    def _endpoint(self, endpoint: Endpoint) -> Handler:
+        async def handle(request: Request) -> Response:
+            shown = credentials_of(request)
+            if shown is None:
+                return _unknown()
+            try:
+                if endpoint.looks:
+                    asked = endpoint.of_query(request.query_params.multi_items())
+                else:
+                    asked = endpoint.of_body(await self._body(request))
+            except ParameterError as error:
+                # Who may not ask is not told either what is wrong with the question.
+                answer = await self._link.ask(_peer(request), shown)
+                if answer.kind:
+                    return answered(answer)
+                return problem(400, "RequestError", str(error))
+            return answered(await self._link.ask(_peer(request), shown, asked))
+
+        return handle
+
+    async def _openapi(self, request: Request) -> Response:
+        shown = credentials_of(request)
+        if shown is None:
+            return _unknown()
+        answer = await self._link.ask(_peer(request), shown)
+        return answered(answer) if answer.kind else json(self._document)
+
+    def _health(self, how: Callable[[Link], Awaitable[Response]]) -> Handler:
+        async def handle(request: Request) -> Response:
+            if not self._start.health_is_public:
+                shown = credentials_of(request)
+                if shown is None:
+                    return _unknown()
+                answer = await self._link.ask(_peer(request), shown)
+                if answer.kind == protocol.LOGIN:
+                    return answered(answer)
+            return await how(self._link)
+
+        return handle
+
+    def _bounded(self, handler: Handler) -> Handler:
+        """At most `requests_max` at a time."""
+
+        async def handle(request: Request) -> Response:
+            if self._asking >= self._start.requests_max:
+                return problem(503, "FlowControlError", "too many requests at a time")
+            self._asking += 1
+            try:
+                return await handler(request)
+            finally:
+                self._asking -= 1
+
+        return handle
+
+    async def _body(self, request: Request) -> bytes:
+        """Raises: HTTPException."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != JSON:  # what a form of another site's page cannot send
+            raise HTTPException(415, f"send the request as {JSON}")
+        length = request.headers.get("content-length", "0")
+        limit = self._start.request_limit
+        if int(length) > limit:
+            raise HTTPException(413, f"a request has at most {limit} bytes")
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._start.request_timeout):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > limit:
+                        raise HTTPException(413, f"a request has at most {limit} bytes")
+        except TimeoutError:
+            raise HTTPException(408, "the body did not come in time") from None
+        except ClientDisconnect:
+            raise HTTPException(400, "the body did not come") from None
+        return bytes(body)
+
+
+def credentials_of(request: Request) -> protocol.Credentials | None:
+    """What a request shows; None: nothing that could be credentials."""
+    scheme, _, value = request.headers.get("authorization", "").partition(" ")
+    value = value.strip()
+    if scheme.lower() == "bearer" and value:
+        return protocol.Credentials(token=value)
+    if scheme.lower() != "basic":
+        return None
+    try:
+        username, colon, password = base64.b64decode(value, validate=True).partition(b":")
+        return protocol.Credentials("", username.decode(), password) if colon else None
+    except (binascii.Error, UnicodeDecodeError, ValueError):
+        return None
+
+
+def _unknown() -> Response:
+    return problem(401, protocol.LOGIN, "credentials are required")
+
+
+def _peer(request: Request) -> str:
+    """``host:port`` of the client, as the gateway writes it."""
+    if request.client is None:
+        return ""
+    host = request.client.host.removeprefix("::ffff:")
+    return f"[{host}]:{request.client.port}" if ":" in host else f"{host}:{request.client.port}"
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    kinds = {404: "there is nothing here; /openapi.json says what there is"}
+    text = kinds.get(error.status_code, error.detail)
+    return problem(error.status_code, "RequestError", text, error.headers)

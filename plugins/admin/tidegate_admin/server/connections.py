@@ -1,0 +1,59 @@
+"""uvicorn's HTTP connections with the limits that it has not: how many, and how slow a header may be."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+#: Of a request's line and header.
+HEADER_BYTES_MAX: Final = 32 << 10
+#: How long an idle connection is kept.
+KEEP_ALIVE_S: Final = 30
+
+
+def bounded(connections_max: int, header_timeout_s: float) -> type[asyncio.Protocol]:
+    """What uvicorn is to make for each connection."""
+
+    class BoundedConnection(H11Protocol):
+        """Ends with the first request whose header has not come in time."""
+
+        _ends: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            if len(self.connections) >= connections_max:
+                transport.abort()
+                self.transport = transport
+                return
+            super().connection_made(transport)
+            self._expect()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._expect_nothing()
+            if self in self.connections:
+                super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            if self not in self.connections:
+                return
+            super().data_received(data)
+            if self.conn.their_state is not h11.IDLE:
+                self._expect_nothing()
+            elif self._ends is None and self.conn.trailing_data[0]:
+                self._expect()
+
+        def _expect(self) -> None:
+            self._ends = self.loop.call_later(header_timeout_s, self._too_slow)
+
+        def _expect_nothing(self) -> None:
+            if self._ends is not None:
+                self._ends.cancel()
+                self._ends = None
+
+        def _too_slow(self) -> None:
+            self._ends = None
+            self.transport.close()
+
+    return BoundedConnection

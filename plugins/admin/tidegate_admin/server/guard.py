@@ -1,0 +1,106 @@
+"""What every request passes, whatever it asks for: who may be meant, how long, and what the answer says."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tidegate_admin.server.answers import problem
+
+_log = logging.getLogger("tidegate.admin")
+
+#: Longer than the gateway takes for any request.
+_ANSWER_S: Final = 70.0
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; base-uri 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
+
+
+class Guard:
+    """An ASGI application around *app*.
+
+    Args: hosts: names that requests may be for, beside localhost and addresses.
+    """
+
+    def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
+        self._app = app
+        self._hosts = {"localhost", *(name.lower() for name in hosts)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        begun = False
+
+        async def strict_send(message: Message) -> None:
+            nonlocal begun
+            if message["type"] == "http.response.start":
+                begun = True
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        refusal = self._refusal(scope)
+        if refusal:
+            await problem(421 if "host" in refusal else 403, "RequestError", refusal)(
+                scope, receive, strict_send
+            )
+            return
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                await self._app(scope, receive, strict_send)
+        except TimeoutError:
+            if begun:  # whoever reads so slowly gets no more: uvicorn closes what is not complete
+                return
+            await problem(504, "TimeoutError", "the gateway did not answer in time")(
+                scope, receive, strict_send
+            )
+        except Exception:
+            _log.exception("answering %s failed", scope["path"])
+            if not begun:
+                await problem(500, "GatewayError", "this failed; the log says why")(
+                    scope, receive, strict_send
+                )
+
+    def _refusal(self, scope: Scope) -> str:
+        """Why a request is not even looked at; "" when it is.
+
+        A page of another site reaches this machine by its own name, or sends requests with what the
+        browser has remembered. Both say so.
+        """
+        headers = Headers(scope=scope)
+        found = headers.getlist("host")
+        if len(found) != 1 or not self._is_known(found[0]):
+            return "this host is not known here: write the name that you use into `hosts` of the listener"
+        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+            return "a page of another site asks"
+        origin = headers.get("origin")
+        if origin is not None and origin.lower() != f"{scope['scheme']}://{found[0]}".lower():
+            return "a page of another origin asks"
+        return ""
+
+    def _is_known(self, host: str) -> bool:
+        match = _HOST.fullmatch(host)
+        if match is None:
+            return False
+        name = match[1].lower()
+        if name in self._hosts:
+            return True
+        try:
+            ipaddress.ip_address(name.strip("[]"))
+        except ValueError:
+            return False
+        return True

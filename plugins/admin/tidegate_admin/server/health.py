@@ -1,0 +1,47 @@
+"""``/health/live`` and ``/health/ready``: how the gateway is, also while it cannot say so itself."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response
+
+from tidegate.spi.clients.operators import Phase, Readiness
+from tidegate_admin.server.answers import json
+from tidegate_admin.server.link import Link
+
+#: How long the gateway's event loop may take to say how it is, in seconds.
+_PATIENCE_S: Final = 1.0
+#: A gateway that has said nothing for so long will not do so again by itself: it is to be started anew.
+_DEAD_S: Final = 60.0
+
+
+async def live(link: Link) -> Response:
+    """Only what a restart would mend makes it fail: never the store, never recovery."""
+    await link.readiness(_PATIENCE_S)
+    silent = link.silent_s
+    if silent > _DEAD_S:
+        text = f"the gateway has not answered for {silent:.0f} s"
+        return json(msgspec.json.encode({"status": text}), 503)
+    return json(b'{"status":"live"}')
+
+
+async def ready(link: Link) -> Response:
+    """Whether clients are let in and answered, and if not, why."""
+    found = await link.readiness(_PATIENCE_S)
+    if found is None:
+        last = link.last_readiness or Readiness(Phase.RECOVERING)
+        text = f"the gateway has not answered for {link.silent_s:.1f} s"
+        found = msgspec.structs.replace(last, problems=(*last.problems, text))
+    body: dict[str, Any] = {"status": status_of(found), **msgspec.to_builtins(found)}
+    return json(msgspec.json.encode(body), 200 if found.is_ready else 503)
+
+
+def status_of(found: Readiness) -> str:
+    """In a few words."""
+    if found.phase is Phase.RUNNING:
+        return "; ".join(found.problems) or "ready"
+    share = "" if found.percent is None else f", {found.percent:.0f} %"
+    step = f" ({found.what})" if found.what else ""
+    return f"{found.phase.value}{share}{step}"

@@ -1,0 +1,322 @@
+"""The HTTP application in this process, with a gateway that is made up."""
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from tidegate.spi.clients.operators import Phase, Readiness
+from tidegate_admin import _protocol as protocol
+from tidegate_admin.server import guard, health
+from tidegate_admin.server.app import Application
+
+START = protocol.Start("gw", "1.2", ("gateway.example",), "", "", True, 10, 2, 1000, 5.0)
+SHOWN = {"authorization": "Bearer right", "content-type": "application/json"}
+
+
+class Gateway:
+    """Stands for the link. Attributes: asked; readiness_now; answers."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.now: Readiness | None = Readiness(Phase.RUNNING)
+        self.last_readiness: Readiness | None = None
+        self.silent_s = 0.0
+        self.holds = asyncio.Event()
+        self.holds.set()
+        self.error: tuple[str, str] = ("", "")
+
+    async def ask(
+        self, peer: str, credentials: protocol.Credentials, request: bytes = b"null"
+    ) -> protocol.Answer:
+        self.asked.append((peer, credentials, json.loads(request)))
+        await self.holds.wait()
+        if credentials.token != "right":
+            return protocol.Answer(1, kind=protocol.LOGIN, problem="who are you?")
+        return protocol.Answer(1, msgspec.Raw(b'{"type":"done"}'), *self.error)
+
+    async def readiness(self, timeout_s: float) -> Readiness | None:
+        return self.now
+
+
+class Called:
+    """An answer."""
+
+    def __init__(self, sent: list[Any]) -> None:
+        self.status = sent[0]["status"]
+        self.headers = {k.decode(): v.decode() for k, v in sent[0]["headers"]}
+        self.body = b"".join(item.get("body", b"") for item in sent[1:])
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Server:
+    """The application, called without sockets."""
+
+    def __init__(self, start: protocol.Start = START) -> None:
+        self.gateway = Gateway()
+        self.app = Application(start, self.gateway).asgi()  # type: ignore[arg-type]
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: str = "",
+        body: bytes = b"",
+        host: str = "127.0.0.1:8161",
+        receive: Callable[[], Any] | None = None,
+        more: Mapping[str, str] | None = None,
+        **headers: str,
+    ) -> Called:
+        found = SHOWN | {"host": host} | {k.replace("_", "-"): v for k, v in headers.items()}
+        found |= more or {}
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": query.encode(),
+            "root_path": "",
+            "headers": [(k.encode(), v.encode()) for k, v in found.items() if v],
+            "client": ("::ffff:192.0.2.7", 5),
+            "server": ("127.0.0.1", 8161),
+        }
+        sent: list[Any] = []
+
+        async def receive_body() -> Any:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await self.app(scope, receive or receive_body, send)  # type: ignore[arg-type]
+        return Called(sent)
+
+
+@pytest.fixture
+async def server() -> Server:
+    return Server()
+
+
+async def test_a_request_goes_through_with_who_asks(server: Server) -> None:
+    found = await server.call("GET", "/api/v1/list-destinations", query="limit=3")
+    assert (found.status, found.json()) == (200, {"type": "done"})
+    (asked,) = server.gateway.asked
+    assert asked[0] == "192.0.2.7:5"
+    assert asked[1].token == "right"
+    assert asked[2]["limit"] == 3
+    found = await server.call("POST", "/api/v1/create-destination", body=b'{"destination":"a"}')
+    assert found.status == 200
+    assert server.gateway.asked[1][2] == {"type": "create-destination", "destination": "a"}
+
+
+async def test_headers_are_strict_whatever_is_answered(server: Server) -> None:
+    for path in ("/api/v1/list-sinks", "/health/live", "/nowhere", "/"):
+        headers = (await server.call("GET", path)).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert "set-cookie" not in headers
+        assert "access-control-allow-origin" not in headers
+
+
+@pytest.mark.parametrize(
+    ("header", "username", "password"),
+    [
+        ("Basic YW5uOng6eQ==", "ann", b"x:y"),
+        ("basic OnB3", "", b"pw"),
+        ("Bearer abc.def", "", None),
+    ],
+)
+async def test_credentials_are_a_bearers_or_a_users(
+    server: Server, header: str, username: str, password: bytes | None
+) -> None:
+    await server.call("GET", "/api/v1/list-sinks", authorization=header)
+    shown = server.gateway.asked[0][1]
+    assert (shown.username, shown.password) == (username, password)
+
+
+@pytest.mark.parametrize("header", ["", "Basic", "Basic !!", "Basic YW5u", "Digest x", "Bearer "])
+async def test_without_credentials_nothing_is_asked(server: Server, header: str) -> None:
+    for method, path in (("GET", "/api/v1/list-sinks"), ("POST", "/api/v1/purge-destination")):
+        found = await server.call(method, path, authorization=header)
+        assert found.status == 401
+        assert found.headers["www-authenticate"].startswith("Bearer, Basic ")
+    assert (await server.call("GET", "/openapi.json", authorization=header)).status == 401
+    assert not server.gateway.asked
+
+
+async def test_a_wrong_question_of_somebody_unknown_is_not_explained(server: Server) -> None:
+    for token, status in (("wrong", 401), ("right", 400)):
+        found = await server.call(
+            "GET", "/api/v1/list-sinks", query="a=b", authorization=f"Bearer {token}"
+        )
+        assert found.status == status
+        assert ("no field" in found.json()["problem"]) is (status == 400)
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        ("AccessError", 403),
+        ("RequestError", 400),
+        ("FlowControlError", 429),
+        ("StoreUnavailableError", 503),
+        ("StoreFullError", 503),
+        ("GatewayError", 500),
+        ("AnythingElse", 500),
+    ],
+)
+async def test_errors_have_a_status_by_their_kind(server: Server, kind: str, status: int) -> None:
+    server.gateway.error = (kind, "so it is")
+    found = await server.call("GET", "/api/v1/list-sinks")
+    assert found.status == status
+    assert found.json() == {"kind": kind, "problem": "so it is"}
+    assert ("retry-after" in found.headers) is (status in (429, 503))
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", "[::1]:8161", "localhost:1", "10.0.0.1", "Gateway.Example"]
+)
+async def test_a_host_that_is_known_is_served(server: Server, host: str) -> None:
+    assert (await server.call("GET", "/health/live", host=host)).status == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "", "a b", "localhost.evil.example", "127.0.0.1.evil.example", "x:y:z"]
+)
+async def test_another_host_is_not_served(server: Server, host: str) -> None:
+    for path in ("/health/live", "/api/v1/list-sinks"):
+        assert (await server.call("GET", path, host=host)).status == 421
+    assert not server.gateway.asked
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": "https://127.0.0.1:8161"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+    ],
+)
+async def test_a_page_of_another_site_is_refused(server: Server, headers: dict[str, str]) -> None:
+    path = "/api/v1/purge-destination"
+    assert (
+        await server.call("POST", path, body=b'{"destination":"a"}', more=headers)
+    ).status == 403
+    assert not server.gateway.asked
+
+
+async def test_a_page_of_its_own_is_served(server: Server) -> None:
+    headers = {"origin": "http://127.0.0.1:8161", "sec-fetch-site": "same-origin"}
+    assert (await server.call("GET", "/api/v1/list-sinks", more=headers)).status == 200
+
+
+@pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded"])
+async def test_what_a_form_can_send_is_refused(server: Server, kind: str) -> None:
+    found = await server.call(
+        "POST", "/api/v1/purge-destination", body=b'{"destination":"a"}', content_type=kind
+    )
+    assert found.status == 415
+    assert not server.gateway.asked
+
+
+async def test_a_body_that_is_too_large_is_refused_however_it_is_said(server: Server) -> None:
+    path, body = "/api/v1/create-destination", b'{"destination":"' + b"a" * 1000 + b'"}'
+    assert (await server.call("POST", path, body=body)).status == 413
+    assert (await server.call("POST", path, content_length="1001")).status == 413
+    assert not server.gateway.asked
+
+
+async def test_a_body_that_does_not_come_is_given_up() -> None:
+    server = Server(msgspec.structs.replace(START, request_timeout=0.01))
+    found = await server.call("POST", "/api/v1/list-sinks")
+    assert found.status == 405
+    assert found.headers["allow"]
+
+    async def never() -> None:
+        await asyncio.Event().wait()
+
+    found = await server.call("POST", "/api/v1/create-destination", receive=never)
+    assert found.status == 408
+
+
+async def test_so_many_ask_at_a_time_and_health_is_answered_all_the_same(server: Server) -> None:
+    server.gateway.holds.clear()
+    waiting = [
+        asyncio.create_task(server.call("GET", "/api/v1/list-sinks"))
+        for _ in range(START.requests_max)
+    ]
+    while len(server.gateway.asked) < START.requests_max:
+        await asyncio.sleep(0)
+    found = await server.call("GET", "/api/v1/list-sinks")
+    assert (found.status, found.json()["kind"]) == (503, "FlowControlError")
+    assert (await server.call("GET", "/health/ready")).status == 200
+    server.gateway.holds.set()
+    assert [item.status for item in await asyncio.gather(*waiting)] == [200] * START.requests_max
+    assert (await server.call("GET", "/api/v1/list-sinks")).status == 200
+
+
+async def test_a_gateway_that_does_not_answer_is_said_to(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guard, "_ANSWER_S", 0.01)
+    server.gateway.holds.clear()
+    assert (await server.call("GET", "/api/v1/list-sinks")).status == 504
+
+
+async def test_there_is_nothing_else(server: Server) -> None:
+    for path in ("/", "/api/v1/", "/health/", "/health/live/", "/api/v1/../x", "/health"):
+        found = await server.call("GET", path)
+        assert (found.status, found.json()["kind"]) == (404, "RequestError")
+
+
+@pytest.mark.parametrize(
+    ("now", "status", "text"),
+    [
+        (Readiness(Phase.RUNNING), 200, "ready"),
+        (Readiness(Phase.RUNNING, warnings=("no room",)), 200, "ready"),
+        (Readiness(Phase.RUNNING, problems=("a", "b")), 503, "a; b"),
+        (Readiness(Phase.RECOVERING, "replaying", 40.4), 503, "recovering, 40 % (replaying)"),
+        (Readiness(Phase.RECOVERING), 503, "recovering"),
+        (Readiness(Phase.STARTING), 503, "starting"),
+        (Readiness(Phase.STOPPING), 503, "stopping"),
+    ],
+)
+async def test_readiness_says_what_is_not_ready(
+    server: Server, now: Readiness, status: int, text: str
+) -> None:
+    server.gateway.now = now
+    found = await server.call("GET", "/health/ready", authorization="")
+    assert (found.status, found.json()["status"]) == (status, text)
+    assert found.json()["warnings"] == list(now.warnings)
+    assert (await server.call("GET", "/health/live", authorization="")).status == 200
+
+
+async def test_a_gateway_that_is_silent_is_alive_for_long_and_never_ready(server: Server) -> None:
+    gateway = server.gateway
+    gateway.now, gateway.silent_s = None, 5.0
+    gateway.last_readiness = Readiness(Phase.RUNNING)
+    assert (await server.call("GET", "/health/live")).status == 200
+    found = await server.call("GET", "/health/ready")
+    assert found.status == 503
+    assert "has not answered for 5.0 s" in found.json()["status"]
+    gateway.silent_s = health._DEAD_S + 1
+    assert (await server.call("GET", "/health/live")).status == 503
+
+
+async def test_health_that_is_not_public_wants_credentials_and_no_right() -> None:
+    server = Server(msgspec.structs.replace(START, health_is_public=False))
+    assert (await server.call("GET", "/health/ready", authorization="")).status == 401
+    assert (await server.call("GET", "/health/ready", authorization="Bearer x")).status == 401
+    assert (await server.call("GET", "/health/ready")).status == 200
