@@ -36,6 +36,7 @@ class Link:
         try:
             while True:
                 answer = protocol.decode_answer(self._frame())
+                answer = protocol.with_tails(answer, self._exactly)
                 future = self._waiting.pop(answer.id, None)
                 if future is not None:
                     future.set_result(answer)
