@@ -61,6 +61,10 @@ class ObjectStore:
             self._say("listen" if reachable else "refuse")
             self._is_reachable = reachable
 
+    def set_answering(self, answers: bool) -> None:
+        """Let it answer, or only accept connections and requests; what it did not answer it has not done."""
+        self._say("answer" if answers else "hang")
+
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -84,8 +88,13 @@ def _serve(is_conditional: bool) -> None:
     serving: Any = importlib.import_module("werkzeug.serving")
     backends: Any = importlib.import_module("moto.s3.models")
     app = server.DomainDispatcherApplication(server.create_backend_app)
+    answers = threading.Event()
+    answers.set()
 
     def serve(environ: dict[str, Any], respond: Any) -> Any:
+        if not answers.is_set():
+            answers.wait()
+            raise ConnectionAbortedError  # whoever asked has gone
         if not is_conditional:
             environ.pop("HTTP_IF_NONE_MATCH", None)
         return app(environ, respond)
@@ -100,11 +109,16 @@ def _serve(is_conditional: bool) -> None:
     backends.s3_backends["123456789012"]["aws"].create_bucket(BUCKET, REGION)
     print(port, flush=True)
     for line in sys.stdin:
-        if line.strip() == "refuse":
-            made.shutdown()
-            made.server_close()
-        else:
-            made = start(port)
+        match line.strip():
+            case "refuse":
+                made.shutdown()
+                made.server_close()
+            case "listen":
+                made = start(port)
+            case "hang":
+                answers.clear()
+            case _:
+                answers.set()
         print("done", flush=True)
 
 

@@ -25,6 +25,7 @@ from tidegate_sink_spark.java import runtime as _runtime
 
 TOKEN = "t0ken-of-the-test"
 START_TIMEOUT = 120.0
+_METHODS = ("GET", "POST", "PUT", "DELETE", "HEAD")
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,14 @@ AWS_OF_SERVER = (
 )
 
 
+class _Silence:
+    """Which requests are not answered, and until when."""
+
+    def __init__(self) -> None:
+        self.methods: tuple[str, ...] = ()
+        self.over = threading.Event()
+
+
 def fetched(*artifacts: _jars.Artifact) -> list[Path]:
     """Jars for tests, fetched once into the cache of the user."""
     cache = _jars.cache_directory("", os.environ)
@@ -119,6 +128,7 @@ class RestCatalog:
         self._door: http.server.ThreadingHTTPServer | None = None
         self.uri = f"http://127.0.0.1:{self._port}"
         self.requests: list[str] = []
+        self._silence = _Silence()
         self.set_reachable(True)
 
     def _wait(self, port: int) -> None:
@@ -140,12 +150,23 @@ class RestCatalog:
             self._door = None
         if reachable and self._door is None:
             self._door = http.server.ThreadingHTTPServer(
-                ("127.0.0.1", self._port), _door_to(self._behind, self.requests)
+                ("127.0.0.1", self._port), _door_to(self._behind, self.requests, self._silence)
             )
             threading.Thread(target=self._door.serve_forever, daemon=True).start()
 
+    def set_answering(self, answers: bool) -> None:
+        """Let it answer; or do what it is asked for, and never say so."""
+        self.hang_at(*(() if answers else _METHODS))
+
+    def hang_at(self, *methods: str) -> None:
+        """Answer all requests but these. What waits for an answer gets none."""
+        self._silence.methods = methods
+        self._silence.over.set()
+        self._silence.over = threading.Event()
+
     def close(self) -> None:
         """End it."""
+        self.set_answering(True)
         self.set_reachable(False)
         self._process.kill()
         self._process.wait()
@@ -157,7 +178,9 @@ def _variable(key: str) -> str:
     return key.replace("-", "__").replace(".", "_").upper()
 
 
-def _door_to(port: int, requests: list[str]) -> type[http.server.BaseHTTPRequestHandler]:
+def _door_to(
+    port: int, requests: list[str], silence: _Silence
+) -> type[http.server.BaseHTTPRequestHandler]:
     class Door(http.server.BaseHTTPRequestHandler):
         def _pass(self) -> None:
             requests.append(f"{self.command} {self.path}")
@@ -171,7 +194,11 @@ def _door_to(port: int, requests: list[str]) -> type[http.server.BaseHTTPRequest
                 headers = {k: v for k, v in self.headers.items() if k.lower() != "accept-encoding"}
                 behind.request(self.command, self.path, body, headers)
                 answer = behind.getresponse()
-                self._answer(answer.status, answer.getheaders(), answer.read())
+                text = answer.read()
+                if self.command in silence.methods:
+                    silence.over.wait()
+                    raise ConnectionAbortedError  # whoever asked has gone
+                self._answer(answer.status, answer.getheaders(), text)
             finally:
                 behind.close()
 
@@ -195,6 +222,6 @@ def _door_to(port: int, requests: list[str]) -> type[http.server.BaseHTTPRequest
             except (TimeoutError, ConnectionError):
                 pass  # a client that was killed
 
-    for method in ("GET", "POST", "PUT", "DELETE", "HEAD"):
+    for method in _METHODS:
         setattr(Door, f"do_{method}", Door._pass)
     return Door

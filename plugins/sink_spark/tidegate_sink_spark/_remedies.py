@@ -46,8 +46,8 @@ _REMEDIES: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
         ),
         (
             (
-                "unknownhost|connection refused|connection reset|connect timed out|operation timed out|dns error|"
-                "unable to execute http request|no route to host"
+                "unknownhost|connection refused|connection reset|(connect|operation|read) timed out|sockettimeout|"
+                r"apicall\w*timeout|dns error|unable to execute http request|no route to host"
             ),
             (
                 "see that what the table is in can be reached from here, and its endpoint in spark_conf, "

@@ -42,6 +42,24 @@ _CATALOGS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "delta": ("unity",),
     "iceberg": ("hadoop", "rest", "jdbc"),
 }
+#: How long a store or catalog that is away, or never answers, is tried before the sink says so. It tries again anyway;
+#: Iceberg and Hadoop alone would say nothing for many minutes. Seconds for one request that is not answered, times the
+#: attempts: S3A 15 x 2 x 3 (15 s is the least that it takes), S3FileIO 20 x 3, a REST catalog 30.
+_PATIENCE_OF_S3A: Final[Mapping[str, str]] = {
+    "spark.hadoop.fs.s3a.connection.timeout": "15s",
+    "spark.hadoop.fs.s3a.connection.establish.timeout": "15s",
+    "spark.hadoop.fs.s3a.attempts.maximum": "1",
+    "spark.hadoop.fs.s3a.retry.limit": "2",
+}
+_PATIENCE_OF_ICEBERG: Final[Mapping[str, str]] = {
+    "rest.client.connection-timeout-ms": "10000",
+    "rest.client.socket-timeout-ms": "30000",
+    "http-client.apache.connection-timeout-ms": "10000",
+    "http-client.apache.socket-timeout-ms": "20000",
+    "s3.retry.num-retries": "2",
+    "s3.retry.min-wait-ms": "500",
+    "s3.retry.max-wait-ms": "5000",
+}
 #: File systems without an atomic rename, on which two writers of a Hadoop table lose commits.
 _NO_RENAME: Final = ("s3a", "gs")
 
@@ -61,6 +79,7 @@ _SCHEMES: Final[Mapping[str, _Needed | None]] = {
     "s3a": _Needed(
         "org.apache.hadoop.fs.s3a.S3AFileSystem",
         "hadoop-aws, of the version of PySpark's hadoop-client-api, and the AWS SDK's bundle",
+        _PATIENCE_OF_S3A,
     ),
     "abfs": _Needed("org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem", "hadoop-azure"),
     "abfss": _Needed("org.apache.hadoop.fs.azurebfs.AzureBlobFileSystem", "hadoop-azure"),
@@ -337,7 +356,7 @@ def _catalog_conf(options: SparkSinkOptions, name: str) -> dict[str, str]:
     for key in _CATALOG_KEYS[kind]:
         if not settings.get(key):
             raise ConfigError(f"is missing; a {kind} catalog must have it", key=f"catalog.{key}")
-    conf: dict[str, str] = {}
+    conf = dict(_PATIENCE_OF_S3A)  # where its files are, the catalog may say
     warehouse = settings.get("warehouse", "")
     if warehouse and kind != "rest":  # a REST server's warehouse is a name of its own
         path = local_path(warehouse)
@@ -362,6 +381,7 @@ def _catalog_conf(options: SparkSinkOptions, name: str) -> dict[str, str]:
             f"{prefix}.type": kind,
             f"{prefix}.cache-enabled": "false",
         }
+        settings = {**_PATIENCE_OF_ICEBERG, **settings}
     return conf | {f"{prefix}.{key}": value for key, value in settings.items()}
 
 

@@ -48,9 +48,9 @@ def conf_of(store: ObjectStore) -> dict[str, str]:
         "path.style.access": "true",
         "access.key": ACCESS_KEY,
         "secret.key": SECRET_KEY,
-        # A store that is away is missed within seconds, not within minutes.
-        "attempts.maximum": "2",
-        "retry.limit": "2",
+        # The sink's own come to a minute and a half; the least that S3A takes is 15 s.
+        "attempts.maximum": "0",
+        "retry.limit": "1",
     }
     return {**PACKAGES, **LOG_STORE, **{f"spark.hadoop.fs.s3a.{k}": v for k, v in s3a.items()}}
 
@@ -103,13 +103,22 @@ async def test_the_job_is_killed_and_the_store_away(
         assert "endpoint in spark_conf" in sink.health().problem
         store.set_reachable(True)
         await until_released()
+        store.set_answering(False)
+        log.grow(1_500)
+        await kit.until(lambda: sink.health().problem, 240)
+        assert "said nothing" not in sink.health().problem
+        assert "endpoint in spark_conf" in sink.health().problem
+        assert log.released == 4_500
+        store.set_answering(True)
+        await until_released()
     finally:
+        store.set_answering(True)
         store.set_reachable(True)
         await sink.stop()
     table = deltalake.DeltaTable(TABLE, storage_options=store.storage_options)
     rows = table.to_pyarrow_table(columns=["ack_seq"])["ack_seq"].to_pylist()
-    assert sorted(rows) == list(range(1, 4_501))
-    assert table.transaction_version(APP_ID) == 4_500
+    assert sorted(rows) == list(range(1, 6_001))
+    assert table.transaction_version(APP_ID) == 6_000
     assert SECRET_KEY not in caplog.text
 
 

@@ -83,6 +83,8 @@ def test_what_a_task_failed_of_is_told_with_its_remedy() -> None:
         ("[Errno 13] Permission denied: '/srv/lake'", "let the gateway's user write there"),
         ('No FileSystem for scheme "s3a"', "spark.jars"),
         ("java.net.UnknownHostException: minio", "can be reached"),
+        ("the commit failed: SocketTimeoutException: Read timed out", "can be reached"),
+        ("software.amazon.awssdk...ApiCallAttemptTimeoutException: 60000 millis", "can be reached"),
         ("The AWS Access Key Id you provided ... InvalidAccessKeyId", "keys in spark_conf"),
     ],
 )

@@ -19,6 +19,11 @@ pytestmark = [pytest.mark.crash, pytest.mark.spark]
 
 APP_ID = application_id("gw", "store-1")
 TABLE = "lake.sales.acknowledged"
+#: Shorter than the sink's own, which come to half a minute and to one.
+IMPATIENT = {
+    "rest.client.socket-timeout-ms": "5000",
+    "http-client.apache.socket-timeout-ms": "3000",
+}
 
 
 class Bench:
@@ -46,6 +51,14 @@ class Bench:
         )
         context = SinkContext(name, "gw", directory)
         return SparkSink(context, options, SparkEngine(context, options), restart_delay=0.05)
+
+    async def until_told(self, sink: SparkSink) -> None:
+        """The operator reads why there is no commit; not that nobody knows."""
+        await self.kit.until(lambda: sink.health().problem, 240)
+        problem = sink.health().problem
+        assert "said nothing" not in problem
+        assert "endpoint in spark_conf, storage_options or catalog" in problem
+        assert "\n" not in problem
 
     async def until_released(self, sink: SparkSink) -> None:
         """All that was acknowledged is in the table, and no problem is left."""
@@ -81,11 +94,11 @@ def check(rest: RestCatalog, mark: int, **properties: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 async def test_a_table_in_a_rest_catalog(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """Away at the start and later, a killed job, a zombie, a wrong token; each row once."""
+    """Away at the start and later, a killed job, no answers, a wrong token; each row once."""
     caplog.set_level(logging.DEBUG)
     warehouse = str(bench.directory / "warehouse")
     rest = RestCatalog(bench.java, bench.directory, {"warehouse": warehouse})
-    catalog = {"type": "rest", "uri": rest.uri, "token": TOKEN}
+    catalog = {"type": "rest", "uri": rest.uri, "token": TOKEN, **IMPATIENT}
     sink = bench.sink(catalog)
     try:
         rest.set_reachable(False)
@@ -106,6 +119,18 @@ async def test_a_table_in_a_rest_catalog(bench: Bench, caplog: pytest.LogCapture
         await bench.kit.kill_job(sink)
         await bench.until_released(sink)
         check(rest, 5_000)
+        rest.set_answering(False)  # it does what it is asked for, and never says so
+        bench.log.grow(1_500)
+        await bench.until_told(sink)
+        rest.set_answering(True)
+        await bench.until_released(sink)
+        check(rest, 6_500)
+        rest.hang_at("POST")  # only what changes something: what it has done is found by its mark
+        bench.log.grow(1_500)
+        await bench.until_told(sink)
+        rest.set_answering(True)
+        await bench.until_released(sink)
+        check(rest, 8_000)
     finally:
         await sink.stop()
         wrong = bench.sink({**catalog, "token": "another"}, "wrong")
@@ -123,7 +148,7 @@ async def test_a_table_in_a_rest_catalog(bench: Bench, caplog: pytest.LogCapture
 async def test_a_rest_catalog_with_its_files_in_s3(
     bench: Bench, store: ObjectStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As docs/sink-spark.md has it; the job is killed on the way."""
+    """As docs/sink-spark.md has it; the job is killed on the way, the store goes away, and it never answers."""
     caplog.set_level(logging.DEBUG)
     (bundle,) = fetched(AWS_BUNDLE)
     s3 = {
@@ -133,6 +158,7 @@ async def test_a_rest_catalog_with_its_files_in_s3(
         "s3.access-key-id": ACCESS_KEY,
         "s3.secret-access-key": SECRET_KEY,
         "client.region": REGION,
+        **IMPATIENT,
     }
     behind = {"warehouse": f"s3://{BUCKET}/warehouse", **s3}
     rest = RestCatalog(bench.java, bench.directory, behind, *fetched(*AWS_OF_SERVER))
@@ -148,7 +174,19 @@ async def test_a_rest_catalog_with_its_files_in_s3(
         assert any(name.endswith(".parquet") for name in store.names("warehouse"))
         names = ("s3.endpoint", "s3.access-key-id", "s3.secret-access-key")
         check(rest, 3_000, **{name: s3[name] for name in names}, **{"s3.region": REGION})
+        store.set_reachable(False)
+        bench.log.grow(1_500)
+        await bench.until_told(sink)
+        store.set_reachable(True)
+        await bench.until_released(sink)
+        store.set_answering(False)
+        bench.log.grow(1_500)
+        await bench.until_told(sink)
+        store.set_answering(True)
+        await bench.until_released(sink)
+        check(rest, 6_000, **{name: s3[name] for name in names}, **{"s3.region": REGION})
     finally:
+        store.set_answering(True)
         await sink.stop()
         rest.close()
     assert SECRET_KEY not in caplog.text

@@ -1,5 +1,6 @@
 """Where a table is, by path, URI and name, and what is missing to get there; without Spark."""
 
+import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -92,11 +93,21 @@ def test_an_iceberg_catalog_becomes_settings_of_spark(
 ) -> None:
     found = find("lake.sales.acknowledged", catalog=catalog)
     assert (found.table, found.is_name) == ("lake.sales.acknowledged", True)
-    assert found.conf == {
+    patience = dict.fromkeys(k for k in found.conf if re.search(r"(retry|client|s3a)\.", k))
+    assert len(patience) == 11
+    assert {k: v for k, v in found.conf.items() if k not in patience} == {
         "spark.sql.catalog.lake": "org.apache.iceberg.spark.SparkCatalog",
         "spark.sql.catalog.lake.cache-enabled": "false",
         **{f"spark.sql.catalog.lake.{key}": value for key, value in conf.items()},
     }
+
+
+def test_how_long_a_store_is_tried_is_bounded_unless_the_user_says_otherwise() -> None:
+    key = "s3.retry.num-retries"
+    assert find("lake.t", catalog=HADOOP).conf[f"spark.sql.catalog.lake.{key}"] == "2"
+    own = find("lake.t", catalog={**HADOOP, key: "9"})
+    assert own.conf[f"spark.sql.catalog.lake.{key}"] == "9"
+    assert find("s3a://b/t", "delta").conf["spark.hadoop.fs.s3a.retry.limit"] == "2"
 
 
 def test_unity_names_are_for_delta() -> None:

@@ -260,10 +260,19 @@ async def test_the_sink_goes_on_while_the_store_is_away_and_catches_up(
         assert log.released == 250
         store.set_reachable(True)
         await until_released()
+        store.set_answering(False)
+        log.grow(250)
+        await bench.kit.until(lambda: "timed out" in sink.health().problem, 120)
+        assert "endpoint in spark_conf, storage_options" in sink.health().problem
+        assert log.released == 500
+        store.set_answering(True)
+        await until_released()
+        assert sink.health().problem == ""
     finally:
+        store.set_answering(True)
         store.set_reachable(True)
         await sink.stop()
-    assert bench.sequences() == list(range(1, 501))
+    assert bench.sequences() == list(range(1, 751))
     assert bench.kit.staged_names(directory / "staging") == []
     assert SECRET_KEY not in caplog.text
     assert SECRET_KEY not in json.dumps(bench.kit.staged_names(directory))
