@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tidegate.spi import ConfigError, SinkContext
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._sink import SparkSink
 from tidegate_sink_spark.connect import engine
+from tidegate_sink_spark.connect import table as connect_table
 from tidegate_sink_spark.connect.engine import ConnectEngine, check_connect
 from tidegate_sink_spark.connect.table import ConnectTable, is_table, merge_statement
 from tidegate_sink_spark.java.runtime import spark_home
@@ -178,6 +180,27 @@ def test_a_commit_that_comes_behind_the_compared_mark_doubles_nothing(
     assert kit.read_table(path, APP_ID).sequences == list(range(1, 601))
     assert ConnectTable(session, str(path), Shape("clustered"), "another/log").state().mark == 0
     session.stop()
+
+
+def test_the_lock_of_a_table_that_others_have_too_wants_no_java_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = ConnectTable.__new__(ConnectTable)
+    table._spark = object()  # a session without Java
+    table._directory = tmp_path / "lake" / "table"
+    taken: list[Path] = []
+
+    @contextmanager
+    def take(directory: Path) -> Generator[None]:
+        taken.append(directory)
+        yield
+
+    monkeypatch.setattr(connect_table, "table_lock", take)
+    with table.locked():
+        assert taken == [table._directory]
+    table._directory = None  # on an object store there is none
+    with table.locked():
+        assert len(taken) == 1
 
 
 def test_a_merge_reads_only_what_the_staged_rows_can_be_in() -> None:

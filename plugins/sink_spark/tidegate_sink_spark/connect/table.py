@@ -64,7 +64,8 @@ class ConnectTable(DeltaTable):
             )
 
     @contextmanager
-    def _locked(self) -> Generator[None]:
+    def locked(self) -> Generator[None]:
+        """See DeltaTable; without Java here."""
         if self._directory is None:
             yield
             return
@@ -124,7 +125,7 @@ class ConnectTable(DeltaTable):
     # ------------------------------------------------------------------------------------- append
     def append(self, addition: Addition) -> None:
         """See :meth:`tidegate_sink_spark.job.driver.Table.append`."""
-        with self._locked(), spark_errors("the commit failed"):
+        with self.locked(), spark_errors("the commit failed"):
             addition.check_mark(self._state().mark)
             rows = staged_rows(self._spark, addition, self._further)
             lo, hi = rows.selectExpr("min(ack_seq)", "max(ack_seq)").first()
