@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Final
+
+from tidegate.spi.commands import ClientError
+from tidegate_sink_spark.java.jars import JarsError
+from tidegate_sink_spark.job.driver import CommitError, first_line
+
+#: Packages whose errors say what is wrong with Spark, Java or a table, and not with a command.
+_FOREIGN: Final = ("pyspark", "py4j")
 
 #: What a problem's text says, and what to do about it; the first that fits.
 _REMEDIES: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
@@ -36,6 +45,7 @@ _REMEDIES: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
             "its Java machine ended: killed, or out of memory (see the kernel's log; driver_memory)",
         ),
         ("no space left|disk quota", "free some space where the table is"),
+        ("not a directory|errno 17", "a file is in the way: name another table, or remove it"),
         (
             "permission denied|accesscontrolexception|accessdenied|mkdirs failed|read-only file system",
             "let the gateway's user write there, or name another table",
@@ -69,3 +79,15 @@ def with_remedy(problem: str) -> str:
         if pattern.search(line):
             return line if remedy in line else f"{line}: {remedy}"
     return line
+
+
+@contextmanager
+def client_errors() -> Generator[None]:
+    """Turn what a table, its jars, Spark or a disk raise into a :class:`ClientError`: a command's one line."""
+    try:
+        yield
+    except Exception as error:
+        is_foreign = type(error).__module__.partition(".")[0] in _FOREIGN
+        if not is_foreign and not isinstance(error, CommitError | JarsError | OSError):
+            raise
+        raise ClientError(with_remedy(first_line(error))) from error

@@ -185,6 +185,31 @@ async def test_errors_keep_what_is_over(shell: Shell, tmp_path: Path) -> None:
         assert found["problems"][0]["text"].split()[0] in out
 
 
+async def test_verify_of_a_table_that_cannot_be_read_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    away = """
+engine = "deltalake"
+table = "s3a://lake/t"
+[sinks.storage_options]
+aws_endpoint_url = "http://127.0.0.1:9"
+aws_allow_http = "true"
+aws_region = "here"
+aws_access_key_id = "k"
+aws_secret_access_key = "s3cr3t"
+max_retries = "0"
+"""
+    shell = Shell(tmp_path, capsys, '[[sinks]]\nplugin = "spark"\nname = "lake"' + away)
+    code, out = await shell.call("verify")
+    (line,) = out.splitlines()
+    assert code == ExitCode.BROKER, "and not as if table and log did not agree"
+    assert line.startswith(
+        "tidegate: error: it cannot be told whether there is a table s3a://lake/t"
+    )
+    assert "endpoint in spark_conf, storage_options or catalog" in line
+    assert "s3cr3t" not in line
+
+
 async def test_without_a_gateway_it_says_so(shell: Shell) -> None:
     code, out = await shell.call("status")
     assert (code, "no gateway runs" in out) == (ExitCode.BROKER, True)

@@ -11,10 +11,11 @@ import pytest
 from py4j.protocol import Py4JError
 
 from tidegate.spi import SinkContext
+from tidegate.spi.commands import ClientError
 from tidegate_sink_spark._job_engine import JobEngine
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._process import JOB_COMMAND
-from tidegate_sink_spark._remedies import with_remedy
+from tidegate_sink_spark._remedies import client_errors, with_remedy
 from tidegate_sink_spark._sink import SparkSink
 from tidegate_sink_spark._spark_engine import SparkEngine
 from tidegate_sink_spark.job.driver import CommitError
@@ -81,6 +82,7 @@ def test_what_a_task_failed_of_is_told_with_its_remedy() -> None:
         ),
         ("the commit failed: java.io.IOException: No space left on device", "free some space"),
         ("[Errno 13] Permission denied: '/srv/lake'", "let the gateway's user write there"),
+        ("[Errno 20] Not a directory: '/srv/lake/t/_tidegate'", "a file is in the way"),
         ('No FileSystem for scheme "s3a"', "spark.jars"),
         ("java.net.UnknownHostException: minio", "can be reached"),
         ("the commit failed: SocketTimeoutException: Read timed out", "can be reached"),
@@ -93,6 +95,21 @@ def test_a_problem_comes_with_a_remedy_once(problem: str, remedy: str) -> None:
     assert told.startswith(problem)
     assert remedy in told
     assert with_remedy(told) == told
+
+
+@pytest.mark.parametrize(
+    "error",
+    [CommitError("no\ntrace"), PermissionError(13, "Permission denied"), Py4JError("An error occurred while calling o1.save")],
+)
+def test_what_a_command_cannot_reach_is_the_error_of_a_client(error: Exception) -> None:
+    with pytest.raises(ClientError) as caught, client_errors():
+        raise error
+    assert "\n" not in str(caught.value)
+
+
+def test_a_bug_of_a_command_stays_one() -> None:
+    with pytest.raises(KeyError), client_errors():
+        raise KeyError("bug")
 
 
 def test_a_problem_is_one_line() -> None:

@@ -14,11 +14,10 @@ from tidegate.spi import RequestError
 from tidegate.spi.commands import ClientError
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._reader import create_session
-from tidegate_sink_spark._remedies import with_remedy
+from tidegate_sink_spark._remedies import client_errors, with_remedy
 from tidegate_sink_spark._target import Target, find_target, further_of
 from tidegate_sink_spark.delta_rs.place import delta_options, one_line
 from tidegate_sink_spark.delta_rs.table import is_table
-from tidegate_sink_spark.job.driver import CommitError
 from tidegate_sink_spark.job.rows import escaped, quoted_name, spark_errors
 from tidegate_sink_spark.job.table import schema_text
 from tidegate_sink_spark.replay.selecting import ROWS, Table
@@ -33,12 +32,12 @@ def open_table(options: SparkSinkOptions, default: Path) -> Table:
     """Open the table of a sink with *options* for reading, by its own engine.
 
     Args: default: the directory of a table that is not named.
-    Raises: ConfigError; ClientError when there is no such table, or it cannot be reached; JarsError.
+    Raises: ConfigError; ClientError when there is no such table, or it cannot be reached.
     """
     target = find_target(options, default)
     if options.engine == "deltalake":
         return DeltaRsRows(target, options.storage_options)
-    with _client_errors():
+    with client_errors():
         return SparkRows(options, target)
 
 
@@ -79,7 +78,7 @@ class SparkRows:
         py4j: Any = importlib.import_module("py4j.protocol")
         errors: Any = importlib.import_module("pyspark.errors")
         try:
-            with _client_errors(), spark_errors("the table cannot be read"):
+            with client_errors(), spark_errors("the table cannot be read"):
                 try:
                     rows = self._spark.sql(sql)
                 except (errors.ParseException, errors.AnalysisException) as error:
@@ -119,7 +118,7 @@ class DeltaRsRows:
             ) from None
         self._errors: Any = importlib.import_module("deltalake.exceptions")
         options = delta_options(target.table, storage_options)
-        with _client_errors():
+        with client_errors():
             if not is_table(target.table, storage_options):
                 raise ClientError(f"there is no Delta table in {target.table}")
         try:
@@ -186,14 +185,6 @@ def _plain_type(kind: Any) -> Any:
 def _wrong(error: Exception) -> RequestError:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return RequestError(f"--where is not understood: {lines[0][:500] if lines else error}")
-
-
-@contextmanager
-def _client_errors() -> Generator[None]:
-    try:
-        yield
-    except CommitError as error:
-        raise ClientError(with_remedy(str(error))) from error
 
 
 @contextmanager

@@ -55,10 +55,14 @@ def verify(
     Each acknowledged row up to the table's mark is in the table or its dead-letter table, once; none is
     above the mark; staged files and log continue there. The gateway may run.
     """
+    from tidegate_sink_spark._remedies import client_errors
+
     host: CommandHost = context.obj
     results: list[tuple[str, Findings]] = []
     for sink in host.sinks(config, "spark", name):
-        results.append((sink.name, _verify(host, config, sink, first=first, content=content)))
+        with client_errors():
+            found = _verify(host, config, sink, first=first, content=content)
+        results.append((sink.name, found))
     if as_json:
         host.print_json([{"sink": sink} | dataclasses.asdict(found) for sink, found in results])
     else:
