@@ -308,11 +308,6 @@ def further_of(options: SparkSinkOptions) -> Further:
 def further_setup(options: SparkSinkOptions) -> FurtherSetup:
     """What they are made of. Raises: ConfigError."""
     columns = find_columns(options.columns)
-    if options.connect and options.body == "variant":
-        raise ConfigError(
-            "'variant' is not written through a Connect server; take 'json', or `master`",
-            key="body",
-        )
     if options.partition_by and options.layout not in ("auto", "partitioned"):
         raise ConfigError(
             f"has no effect with layout {options.layout!r}; remove one of the two",

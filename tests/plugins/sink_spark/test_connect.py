@@ -143,6 +143,41 @@ async def test_key_columns_and_text_are_written_also_into_a_table_that_had_them_
 @pytest.mark.spark
 @pytest.mark.crash
 @pytest.mark.timeout(900)
+async def test_a_body_is_a_variant_in_a_new_table_and_in_one_that_had_none(
+    tmp_path: Path, kit: Any, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server makes it, of the staged bytes; what is no Variant is NULL."""
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")  # PySpark sets it for good
+    odd = {10: b'{"a": 1, "a": 2}', 11: b"no JSON", 12: b"", 13: b"[1, 2.5]"}
+    session = connect_session(server, {})
+    for name, turns in (("old", ({}, {"body": "variant"})), ("new", ({"body": "variant"},))):
+        directory, log = tmp_path / name, kit.MemoryLog()
+        directory.mkdir()
+        log.make = lambda n: kit.acknowledged(n, **({"body": odd[n]} if n in odd else {}))
+        for changes in turns:
+            sink, table = make(directory, server, **changes)
+            log.grow(8 if not changes else 100)
+            await sink.start(log)
+            try:
+                await kit.until(lambda log=log: log.released == log.last, 400)
+            finally:
+                await sink.stop()
+        got = session.sql(
+            "SELECT ack_seq, variant_get(body_variant, '$.n', 'long') AS n, to_json(body_variant) AS "
+            f"text FROM delta.`{table}` ORDER BY ack_seq"
+        ).collect()
+        found = {row["ack_seq"]: (row["n"], row["text"]) for row in got}
+        assert list(found) == list(range(1, log.last + 1))
+        bare = range(1, 9) if len(turns) > 1 else ()
+        assert [found[n] for n in bare] == [(None, None) for _ in bare]
+        assert [found[n][1] for n in odd] == [None, None, None, "[1,2.5]"]
+        rest = found.keys() - odd.keys() - set(bare)
+        assert {n: found[n] for n in rest} == {n: (n, f'{{"n":{n}}}') for n in rest}
+
+
+@pytest.mark.spark
+@pytest.mark.crash
+@pytest.mark.timeout(900)
 def test_a_commit_that_comes_behind_the_compared_mark_doubles_nothing(
     tmp_path: Path, kit: Any, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,7 +99,11 @@ def test_a_problem_comes_with_a_remedy_once(problem: str, remedy: str) -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [CommitError("no\ntrace"), PermissionError(13, "Permission denied"), Py4JError("An error occurred while calling o1.save")],
+    [
+        CommitError("no\ntrace"),
+        PermissionError(13, "Permission denied"),
+        Py4JError("An error occurred while calling o1.save"),
+    ],
 )
 def test_what_a_command_cannot_reach_is_the_error_of_a_client(error: Exception) -> None:
     with pytest.raises(ClientError) as caught, client_errors():

@@ -285,7 +285,6 @@ def test_the_columns_are_those_of_the_configuration() -> None:
         ({"body": "variant", "engine": "deltalake"}, "body", "take 'json'"),
         ({"body": "variant", "format": "parquet"}, "body", "take 'json'"),
         ({"on_bad_value": "bad_row"}, "on_bad_value", "has no effect"),
-        ({"connect": "sc://h", "body": "variant"}, "body", "Connect server"),
         (
             {"on_bad_value": "bad_row", "columns": {"n": "string header:n"}},
             "on_bad_value",
