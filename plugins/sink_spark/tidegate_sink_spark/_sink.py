@@ -383,14 +383,14 @@ class SparkSink:
             return
         # (A sink that does not take all releases rows that no table has.)
         is_another = report.mark < reader.released and self._selection.takes_all
-        if not self._mark_known and is_another:
-            log.warning(
-                "table=%s mark=%d released=%d: the table is not the one that the released rows "
-                "went to; they are not in it, and it goes on behind them",
-                self._engine.table,
-                report.mark,
-                reader.released,
+        if is_another and (not self._mark_known or report.mark < self._mark):
+            told = (
+                f"the table {self._engine.table} is not the one that the released rows went to (its mark is "
+                f"{report.mark}, and rows up to {reader.released} were released): they are not in it, and it goes on "
+                "behind them"
             )
+            log.warning("%s", told)
+            self._history.add_problem(told)
         self._table_files, self._dead_rows = report.table_files, report.dead_rows
         if report.rows or report.dead:
             self._moved = True

@@ -198,6 +198,12 @@ class DeltaTable:
 
     def _state(self) -> TableState:
         _, snapshot = newest(self._spark, self._table, is_name=self._is_name)
+        if int(snapshot.version()) < 0:
+            # An append would make one: with other files, no layout, and none of the properties.
+            raise CommitError(
+                f"the table {self._table} is not there any more: it was deleted or moved away; the next job makes it "
+                "anew"
+            )
         # As its checksum says: to count them is a job of Spark's.
         files = snapshot.numOfFilesIfKnown()
         count = int(files.get()) if files.isDefined() else None
