@@ -77,6 +77,7 @@ def test_the_commands_are_those_that_the_document_names() -> None:
         "destination",
         "plugins",
         "sink",
+        "status",
         "store",
         "transactions",
     } | set(OURS)
