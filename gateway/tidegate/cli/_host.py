@@ -86,9 +86,11 @@ class Host:
             if sink.plugin == plugin and name in ("", sink.name)
         ]
         if not found:
-            which = f"named {name!r} " if name else ""
+            which = f"{name!r} " if name else ""
+            known = ", ".join(sink.name for sink in resolved.sinks if sink.plugin == plugin)
             raise ConfigError(
-                f"there is no sink {which}with plugin = {plugin!r}",
+                f"there is no sink {which}with plugin = {plugin!r}"
+                + (f"; there are: {known}" if known else ""),
                 path=str(config or ""),
                 key="sinks",
             )

@@ -10,7 +10,7 @@ from broker_harness import Broker, Client
 
 from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.route import router
-from tidegate.broker.turn import writer
+from tidegate.broker.turn import walks, writer
 from tidegate.spi import StoredMessage
 
 LISTS, MESSAGES, STEP = 20, 30, 10
@@ -18,7 +18,7 @@ LISTS, MESSAGES, STEP = 20, 30, 10
 
 @pytest.fixture(autouse=True)
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writer, "SLICE_S", 0)
+    monkeypatch.setattr(walks, "SLICE_S", 0)
     monkeypatch.setattr(writer, "HANDED_OUT_AT_ONCE", LISTS * MESSAGES - 1)
     monkeypatch.setattr(router, "STEP_MESSAGES", STEP)
 

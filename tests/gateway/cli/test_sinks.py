@@ -200,6 +200,11 @@ aws_secret_access_key = "s3cr3t"
 max_retries = "0"
 """
     shell = Shell(tmp_path, capsys, '[[sinks]]\nplugin = "spark"\nname = "lake"' + away)
+    code, out = await shell.call("verify", "sea")
+    assert (code, "no sink 'sea' with plugin = 'spark'; there are: lake" in out) == (
+        ExitCode.CONFIG,
+        True,
+    )
     code, out = await shell.call("verify")
     (line,) = out.splitlines()
     assert code == ExitCode.BROKER, "and not as if table and log did not agree"

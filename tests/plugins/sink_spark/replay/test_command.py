@@ -103,7 +103,7 @@ async def test_what_is_wrong_is_said_in_one_line(case: Case) -> None:
     wrong: list[tuple[tuple[str, str], int, str]] = [
         (("--from", "yesterday"), 2, "is no time"),
         (("--where", "x = 1"), 8, "--where is not understood"),
-        (("--sink", "other"), 2, "there is no sink named 'other'"),
+        (("--sink", "other"), 2, "there is no sink 'other'"),
         (("--engine", "duckdb"), 2, "take spark or deltalake"),
         (("--format", "iceberg"), 2, "has effect with --table alone"),
         (("--table", "/nowhere/at/all"), 8, "there is no Delta table in /nowhere/at/all"),
