@@ -105,6 +105,31 @@ async def test_the_store_gets_nothing_of_them(cursor: str, memory: int) -> None:
         check_nothing_is_held(broker)
 
 
+@pytest.mark.parametrize("cursor", CURSORS)
+async def test_one_that_comes_back_twice_within_a_turn_is_counted_twice(cursor: str) -> None:
+    """The second time used to make the store read-only."""
+    async with Broker(policy(cursor=cursor, max_deliveries=0)) as broker:
+        client = await broker.client()
+        client.subscribe(A)
+        send(client, "0")
+        client.send(A, "1")
+        await broker.settle()
+        broker.store.hold()
+        client.send(B, "this one is written meanwhile")
+        await asyncio.sleep(0)
+        for _ in range(2):
+            client.connection.reject("s", list(client.connection.consumers["s"].in_flight))
+            await broker.settle()
+        broker.store.release()
+        await broker.settle()
+        assert client.counts() == [0, 0, 1, 1, 2, 2]
+        page = await broker.core.store.page_in(broker.queue("a").id, 0, 10, 1000)
+        assert [item.delivery_count for item in page] == [2, 2]
+        client.ack_all(token="done")
+        await broker.settle()
+        assert client.confirmations == ["done"]
+
+
 async def test_without_the_policy_and_for_persistent_messages_all_is_stored() -> None:
     async with Broker(policy(A)) as broker:
         client = await broker.client()

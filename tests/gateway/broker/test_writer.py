@@ -223,7 +223,7 @@ def test_sealing_puts_delivery_counts_before_acknowledgements_before_the_rest() 
     turn = Turn()
     turn.operations.append(RemoveSubscription(7))
     turn.acknowledged[None, List()] = ([1], [5], {})  # type: ignore[index]  # only its id is used
-    turn.returned[List()] = ([1], [2])  # type: ignore[index]
+    turn.returned[List()] = {1: 2}  # type: ignore[index]
     assert turn.seal(99).operations == [
         RecordDelivery(7, (1,), (2,)),
         Acknowledge(7, (1,), (5,), 99),

@@ -112,7 +112,7 @@ class Turn:
         added: by route, the messages to hand out when the turn is durable.
         acknowledged: by (consumer, list), sequences, delivery times, and the delivery counts of those
             that were delivered more than once.
-        returned: by list, sequences that came back and their delivery counts.
+        returned: by list, the delivery counts of what came back, perhaps several times, by sequence.
         synced: somebody waits, or a message is added: the batch must be synced.
         commits: the same for the end of a transaction, which leaves ``synced`` as it is.
         body_bytes: bodies of the added messages.
@@ -141,7 +141,7 @@ class Turn:
         self.units: list[Unit] = []
         self.added: dict[Route, list[StoredMessage]] = {}
         self.acknowledged: dict[tuple[Consumer | None, PendingList], Group] = {}
-        self.returned: dict[PendingList, tuple[list[int], list[int]]] = {}
+        self.returned: dict[PendingList, dict[int, int]] = {}
         self.synced = False
         self.commits = False
         self.body_bytes = 0
@@ -227,8 +227,8 @@ class Turn:
         front: list[Operation] = []
         if self.returned:
             front += [
-                RecordDelivery(pending_list.id, tuple(sequences), tuple(counts))
-                for pending_list, (sequences, counts) in self.returned.items()
+                RecordDelivery(pending_list.id, tuple(counts), tuple(counts.values()))
+                for pending_list, counts in self.returned.items()
             ]
             self.returned = {}
         if self.acknowledged:

@@ -262,9 +262,8 @@ class TurnWriter:
 
     def record_delivery(self, pending_list: PendingList, messages: Sequence[StoredMessage]) -> None:
         """Messages that were delivered came back: their counts go into the filling turn."""
-        group = self.turn.returned.setdefault(pending_list, ([], []))
-        group[0].extend([message.sequence for message in messages])
-        group[1].extend([message.delivery_count for message in messages])
+        counts = self.turn.returned.setdefault(pending_list, {})
+        counts.update([(message.sequence, message.delivery_count) for message in messages])
         self.schedule()
 
     def come_back(self, entries: Iterable[InFlight]) -> dict[PendingList, list[StoredMessage]]:
