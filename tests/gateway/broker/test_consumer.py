@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
 from broker_harness import Broker
 
 from tidegate.broker.connection.subscribing import AUTOMATIC_TURN_COUNT
+from tidegate.broker.lists.handing_out import RETURN_RETRY_S, RETURNS_MAX
 from tidegate.config import DestinationPolicy
 from tidegate.spi import Acknowledge, RequestError, StoredMessage
 
@@ -298,3 +300,32 @@ async def test_an_automatic_queue_filter_is_served_from_all_its_queues() -> None
         client.subscribe("queue://q.>", acknowledge=False, prefetch_count=4)
         await broker.settle()
         assert sorted(client.bodies()) == sorted(numbers(30))
+
+
+@pytest.mark.parametrize("selector", ["", "n IS NULL"])
+async def test_what_a_front_end_cannot_send_does_not_circle_within_a_turn(selector: str) -> None:
+    """It rejects from within its delivery, and nothing limits how often: the loop used to hang."""
+    rules = DestinationPolicy(match="q", max_deliveries=0)
+    async with Broker(rules) as broker:
+        client, sender = await broker.client(), await broker.client()
+
+        def reject(key: str, messages: Sequence[StoredMessage]) -> None:
+            large = [item.sequence for item in messages if item.message.body == b"large"]
+            client.connection.reject(key, large)
+
+        client.on_deliver = reject
+        client.subscribe("queue://q", selector=selector)
+        sender.send("queue://q", "large")
+        sender.send("queue://q", "small", "sent")
+        await broker.settle()
+        assert sender.confirmations == ["sent"]
+        tries = client.bodies().count(b"large")
+        assert client.bodies().count(b"small") == 1
+        assert RETURNS_MAX < tries < RETURNS_MAX + 3
+        await asyncio.sleep(2.5 * RETURN_RETRY_S)
+        assert client.bodies().count(b"large") == tries + 2
+        other = await broker.client()
+        client.connection.unsubscribe("s")
+        other.subscribe("queue://q")
+        await broker.settle()
+        assert sorted(other.bodies()) == [b"large", b"small"]

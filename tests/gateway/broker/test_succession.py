@@ -29,6 +29,23 @@ async def test_what_waits_in_the_old_list_comes_first_and_at_most_once() -> None
         assert len(broker.contents.subscriptions) == 1
 
 
+async def test_what_waits_in_the_new_list_follows_when_the_old_one_took_several_turns() -> None:
+    """Though nothing else happens in the gateway then."""
+    async with Broker(system_topics_interval=0) as broker:
+        client, sender = await broker.client("mqtt", "c"), await broker.client()
+        client.subscribe("topic://t", qos=0, acknowledge=False, prefetch_count=1)
+        client.connection.writable(False)
+        for number in range(3):
+            sender.send("topic://t", f"{number}", qos=1)
+        await broker.settle()
+        client.subscribe("topic://t", qos=1)
+        sender.send("topic://t", "3", qos=1)
+        await broker.settle()
+        client.connection.writable(True)
+        await broker.settle()
+        assert client.bodies() == [b"%d" % number for number in range(4)]
+
+
 async def test_messages_of_one_turn_reach_the_old_list_before_it_ends() -> None:
     async with Broker() as broker:
         client, sender = await broker.client("mqtt", "c"), await broker.client()

@@ -133,13 +133,13 @@ class ListLimit(Ledger):
         self.take_out(sequences)
         self.update()
 
-    def update(self) -> None:
-        """Messages came or went."""
+    def update(self, *, is_dispatched: bool = False) -> None:
+        """Messages came or went. Args: is_dispatched: the list has just handed out what it could."""
         is_near = self.count >= self._near_count or self.bytes >= self._near_bytes
         if is_near or self._is_watchful or self.is_near:
-            self._react(is_near)
+            self._react(is_near, is_dispatched)
 
-    def _react(self, is_near: bool) -> None:
+    def _react(self, is_near: bool, is_dispatched: bool) -> None:
         bounds = self.bounds
         if self.pending_list.is_removed:
             return
@@ -153,7 +153,9 @@ class ListLimit(Ledger):
         if is_near and bounds.overflow == SLOW:
             self.hold_if_full()
         is_over = self._is_held and not self.is_full
-        if is_over or (self.weighs and self.pending_list.retained is not None):
+        # What is retained goes on with each dispatch, and must not ask for the next one with that.
+        may_retain = self.weighs and self.pending_list.retained is not None and not is_dispatched
+        if is_over or may_retain:
             self._is_held = self._is_held and not is_over
             self._around.mark_ready(self.pending_list)  # which lets those go on that wait for room
         if self._overflow.is_on and self._is_low():

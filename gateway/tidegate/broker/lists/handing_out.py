@@ -23,6 +23,11 @@ _log = logging.getLogger("tidegate.broker.pending_list")
 #: How long after a page could not be read it is tried again: consumers wait for it.
 PAGE_RETRY_S: Final = 5.0
 
+#: A message that came back so often, and now from within its delivery, waits before it is handed out
+#: again: its consumer's front-end cannot send it, nobody else takes it, and no limit of deliveries ends that.
+RETURNS_MAX: Final = 100
+RETURN_RETRY_S: Final = 1.0
+
 
 async def page_in(pending_list: PendingList) -> None:
     """Have the list's cursor read a page, however often that fails; the list goes on then."""
@@ -111,6 +116,16 @@ def without_expired(
         gone = [m for m in messages if m.sequence in expired]
         take_off(around.writer, pending_list, gone, Outcome.EXPIRED)
     return [m for m in messages if m.sequence not in expired]
+
+
+def returned(
+    around: Surroundings, pending_list: PendingList, messages: Sequence[StoredMessage]
+) -> None:
+    """*messages* came back from within their delivery: not now, or that might go on for ever."""
+    if max([message.delivery_count for message in messages]) <= RETURNS_MAX:
+        around.mark_ready(pending_list)
+    else:
+        asyncio.get_running_loop().call_later(RETURN_RETRY_S, around.mark_ready, pending_list)
 
 
 def now_or_never(

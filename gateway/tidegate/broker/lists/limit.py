@@ -44,8 +44,8 @@ class Limit(Protocol):
         """These may leave the list; only where it weighs."""
         ...
 
-    def update(self) -> None:
-        """Messages came or went."""
+    def update(self, *, is_dispatched: bool = False) -> None:
+        """Messages came or went. Args: is_dispatched: the list has just handed out what it could."""
         ...
 
     def end(self) -> None:

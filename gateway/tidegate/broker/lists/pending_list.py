@@ -135,6 +135,7 @@ class Surroundings(Protocol):
     def without_expired(
         self, pending_list: PendingList, messages: Sequence[StoredMessage], now: int, /
     ) -> Sequence[StoredMessage]: ...
+    def returned(self, pending_list: PendingList, messages: Sequence[StoredMessage], /) -> None: ...
     def now_or_never(
         self, pending_list: PendingList, consumer: Consumer, messages: Sequence[StoredMessage], /
     ) -> None: ...
@@ -240,6 +241,7 @@ class PendingList:
         is_lowered: its QoS became 0 while messages could wait in it; see :attr:`stores`.
         succession: when this list replaces another one, or is replaced.
         retained: hands over more of the retained messages on their way to this subscription.
+        has_returned: something came back while it was being handed out: the rest is for the next turn.
     """
 
     _around: Surroundings
@@ -268,6 +270,7 @@ class PendingList:
     unstored: Unstored | None = None
     succession: Replacing | None = None
     retained: Callable[[], None] | None = None
+    has_returned: bool = False
     _next_consumer: int = 0
     _paging: bool = False
     _dispatching: bool = False
@@ -366,7 +369,11 @@ class PendingList:
             self.cursor.put_back(messages)
             if self.selecting is not None:
                 self.selecting.returned(messages)
-            self._around.mark_ready(self)
+            if self._dispatching:
+                self.has_returned = True
+                self._around.returned(self, messages)
+            else:
+                self._around.mark_ready(self)
 
     def dispatch(self) -> None:
         """Hand out messages while consumers have room."""
@@ -376,6 +383,7 @@ class PendingList:
         if succession is not None and succession.new is self and not succession.is_over():
             return
         self._dispatching = True
+        self.has_returned = False
         try:
             if not self.is_paused:
                 if self.selecting is not None:
@@ -386,7 +394,7 @@ class PendingList:
         if self in self._around.full_lists and not self.is_full:
             self._around.release_producers(self)
         if self.limit is not None:
-            self.limit.update()
+            self.limit.update(is_dispatched=True)
         if self.retained is not None:
             self.retained()
         if self.succession is not None:
@@ -441,6 +449,8 @@ class PendingList:
                     return
             if messages:
                 self.hand_over(consumer, messages, now)
+            if self.has_returned:
+                return
 
     def request_page(self, *, anyway: bool = False) -> None:
         """Have messages read that are only in the store, if there are any; then dispatch.

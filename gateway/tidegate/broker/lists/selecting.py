@@ -272,6 +272,8 @@ class Selecting:
             while (scanner.found or scanner.again) and scanner.consumer.room() > 0:
                 consumer = scanner.consumer
                 self._hand_out(scanner, scanner.next(consumer.room(), consumer.room_bytes()))
+                if self._list.has_returned:
+                    return
         if not self._reading and self._next_to_read() is not None:
             self._reading = True
             self._around.spawn(self._read(), f"select {self._list.destination}")

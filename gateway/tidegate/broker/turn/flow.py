@@ -163,6 +163,9 @@ class Flow:
     ) -> Sequence[StoredMessage]:
         return handing_out.without_expired(self, pending_list, messages, now)
 
+    def returned(self, pending_list: PendingList, messages: Sequence[StoredMessage]) -> None:
+        handing_out.returned(self, pending_list, messages)
+
     def now_or_never(
         self, pending_list: PendingList, consumer: Consumer, messages: Sequence[StoredMessage]
     ) -> None:
@@ -217,9 +220,11 @@ class Flow:
             if not count % DISPATCHED_AT_ONCE and perf_counter() >= ends_at:
                 left = dict.fromkeys(islice(ready, count, None))
                 self.ready = left | self.ready
-                # Not now: what schedules a turn while it ends is not heard.
-                asyncio.get_running_loop().call_soon(self.writer.schedule)
-                return
+                break
+        if (
+            self.ready
+        ):  # left, or marked meanwhile: what schedules a turn while it ends is not heard
+            asyncio.get_running_loop().call_soon(self.writer.schedule)
 
     def rest(self, consumer: Consumer) -> None:
         """Serve *consumer* again once the sockets have been written."""
