@@ -124,8 +124,14 @@ def returned(
     """*messages* came back from within their delivery: not now, or that might go on for ever."""
     if max([message.delivery_count for message in messages]) <= RETURNS_MAX:
         around.mark_ready(pending_list)
-    else:
-        asyncio.get_running_loop().call_later(RETURN_RETRY_S, around.mark_ready, pending_list)
+    elif not pending_list.is_put_off:  # or each dispatch meanwhile would begin retries of its own
+        pending_list.is_put_off = True
+        asyncio.get_running_loop().call_later(RETURN_RETRY_S, _retry, around, pending_list)
+
+
+def _retry(around: Surroundings, pending_list: PendingList) -> None:
+    pending_list.is_put_off = False
+    around.mark_ready(pending_list)
 
 
 def now_or_never(

@@ -242,6 +242,7 @@ class PendingList:
         succession: when this list replaces another one, or is replaced.
         retained: hands over more of the retained messages on their way to this subscription.
         has_returned: something came back while it was being handed out: the rest is for the next turn.
+        is_put_off: it is handed out again after a while, also if nothing happens.
     """
 
     _around: Surroundings
@@ -271,6 +272,7 @@ class PendingList:
     succession: Replacing | None = None
     retained: Callable[[], None] | None = None
     has_returned: bool = False
+    is_put_off: bool = False
     _next_consumer: int = 0
     _paging: bool = False
     _dispatching: bool = False

@@ -273,7 +273,7 @@ class Selecting:
                 consumer = scanner.consumer
                 self._hand_out(scanner, scanner.next(consumer.room(), consumer.room_bytes()))
                 if self._list.has_returned:
-                    return
+                    break
         if not self._reading and self._next_to_read() is not None:
             self._reading = True
             self._around.spawn(self._read(), f"select {self._list.destination}")
@@ -310,12 +310,14 @@ class Selecting:
     def _next_to_read(self) -> Scanner | None:
         """The next scanner that has room, nothing to fill it with, and more to look at."""
         count = len(self._scanners)
+        # What its consumer has just been given in vain does not fill it.
+        is_filled_again = not self._list.has_returned
         for step in range(count):
             scanner = self._scanners[(self._next + step) % count]
             if (
                 not scanner.caught_up
                 and not scanner.found
-                and not scanner.again
+                and not (scanner.again and is_filled_again)
                 and scanner.consumer.room() > 0
             ):
                 self._next = (self._next + step + 1) % count

@@ -221,9 +221,7 @@ class Flow:
                 left = dict.fromkeys(islice(ready, count, None))
                 self.ready = left | self.ready
                 break
-        if (
-            self.ready
-        ):  # left, or marked meanwhile: what schedules a turn while it ends is not heard
+        if self.ready:  # what is left, or was marked meanwhile, when scheduling a turn is not heard
             asyncio.get_running_loop().call_soon(self.writer.schedule)
 
     def rest(self, consumer: Consumer) -> None:
