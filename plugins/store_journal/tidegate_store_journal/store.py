@@ -6,7 +6,7 @@ This is the contract's surface; what is behind it is put together in :mod:`.engi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from tidegate.spi import (
@@ -31,7 +31,7 @@ from tidegate.spi import (
 )
 from tidegate_store_journal.checkpoint.metadata import MetadataCounters
 from tidegate_store_journal.engine import Engine
-from tidegate_store_journal.index.acklog import PAGE_ROWS, ROW_BYTES, AckBlock, AckRow
+from tidegate_store_journal.index.acklog import PAGE_ROWS, ROW_BYTES, AckBlock
 from tidegate_store_journal.space.tidy import DestinationCompaction
 
 T = TypeVar("T")
@@ -138,25 +138,20 @@ class JournalStore(Engine):
 
     async def acknowledged(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
         """See AcknowledgedLog."""
-        log, last = self._index.log, await self._find_acknowledged(after)
-        page = [row for row in log.page(after, limit, bytes_max) if row.ack_sequence <= last]
+        parts, wanted, last = await self._find_acknowledged(after, limit, bytes_max)
         try:
-            messages = await self._reader.read([(row.sequence, row.location) for row in page])
+            messages = await self._reader.read(wanted)
         except StoreError as error:
-            if len(page) == 1:
-                error.known = _acknowledged(
-                    page[0], Message(destination="", body=b"", received_at=0)
-                )
+            if len(wanted) == 1:
+                nothing = Message(destination="", body=b"", received_at=0)
+                error.known = next(_acknowledged(parts, [nothing]))
             raise
         self._hold_large(messages)
-        rows = [_acknowledged(row, message) for row, message in zip(page, messages, strict=True)]
-        return AcknowledgedPage(rows, last)
+        return AcknowledgedPage(list(_acknowledged(parts, messages)), last)
 
     async def acknowledged_encoded(self, after: int, limit: int, bytes_max: int) -> EncodedPage:
         """See EncodedLog."""
-        last = await self._find_acknowledged(after)
-        parts = self._index.log.parts(after, limit, bytes_max, last)
-        wanted = [row for part in parts for row in zip(part.sequences, part.locations, strict=True)]
+        parts, wanted, last = await self._find_acknowledged(after, limit, bytes_max)
         values = await self._reader.read_small_values(wanted)
         if b"" in values:  # cut off there
             del values[values.index(b"") :]
@@ -169,10 +164,13 @@ class JournalStore(Engine):
                 runs.append(_encoded(part, messages))
         return EncodedPage(runs, last)
 
-    async def _find_acknowledged(self, after: int) -> int:
-        """Have the row behind *after* in memory, and rows on disk. Returns: the last row that is.
+    async def _find_acknowledged(
+        self, after: int, limit: int, bytes_max: int
+    ) -> tuple[list[AckBlock], list[tuple[int, int]], int]:
+        """Rows behind *after*, when they are on disk.
 
-        Raises: RequestError: it was released; StoreError.
+        Returns: them; (sequence, location) of their messages; the last row there is.
+        Raises: RequestError: they were released; StoreError.
         """
         self._require_open()
         log = self._index.log
@@ -187,7 +185,9 @@ class JournalStore(Engine):
                 f"acknowledged rows up to {log.released} were released; asked for those behind "
                 f"{after}"
             )
-        return last
+        parts = log.parts(after, limit, bytes_max, last)
+        wanted = [row[1:] for part in parts for row in part.rows()]
+        return parts, wanted, last
 
     async def release_acknowledged(self, through: int) -> None:
         """See AcknowledgedLog. Becomes durable with the next checkpoint."""
@@ -227,23 +227,29 @@ class JournalStore(Engine):
                     self._large.hold(message.large)
 
 
-def _acknowledged(row: AckRow, message: Message) -> AcknowledgedMessage:
-    """A row of the acknowledged log with its message."""
-    return AcknowledgedMessage(
-        row.ack_sequence,
-        row.sequence,
-        message,
-        row.block.pending_list,
-        row.delivered_at,
-        row.block.acked_at,
-        row.block.client_id,
-        row.block.subscription,
-        row.block.protocol,
-        row.block.principal,
-        row.delivery_count,
-        row.block.outcome,
-        row.block.reason,
-    )
+def _acknowledged(
+    parts: Iterable[AckBlock], messages: Iterable[Message]
+) -> Iterator[AcknowledgedMessage]:
+    """The rows of *parts*, each with its message."""
+    found = iter(messages)
+    for part in parts:
+        rows = zip(part.rows(), part.delivered_at, part.delivery_counts, strict=True)
+        for (row, sequence, _), delivered_at, delivery_count in rows:
+            yield AcknowledgedMessage(
+                row,
+                sequence,
+                next(found),
+                part.pending_list,
+                delivered_at,
+                part.acked_at,
+                part.client_id,
+                part.subscription,
+                part.protocol,
+                part.principal,
+                delivery_count,
+                part.outcome,
+                part.reason,
+            )
 
 
 def _encoded(part: AckBlock, messages: list[bytes]) -> EncodedRows:

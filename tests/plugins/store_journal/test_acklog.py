@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,6 +25,12 @@ def block(first: int, count: int, acked_at: int = 0) -> AckBlock:
         [location(1, 4096 + row, 10, row) for row in rows],
         tuple(2000 + row for row in rows),
     )
+
+
+def page(log: AckLog, after: int, limit: int, bytes_max: int, last: int | None = None) -> list[int]:
+    """The numbers of the rows of a page."""
+    parts = log.parts(after, limit, bytes_max, log.last if last is None else last)
+    return [row for part in parts for row, _, _ in part.rows()]
 
 
 def told(log: AckLog) -> dict[int, list[int] | None]:
@@ -57,22 +65,22 @@ def test_rows_come_in_order_until_they_are_released(
         assert freed == [1000 + row for row in range(released + 1, end + 1)]
         released = end
         assert log.released == released
-        rows = log.page(released, 1000, 1 << 40)
-        assert [row.ack_sequence for row in rows] == list(range(released + 1, total + 1))
-        for row in rows:
-            assert row.sequence == 1000 + row.ack_sequence
-            assert row.delivered_at == 2000 + row.ack_sequence
-            assert row.location == location(1, 4096 + row.ack_sequence, 10, row.ack_sequence)
-        assert log.oldest_at == (rows[0].block.acked_at if rows else 0)
+        parts = log.parts(released, 1000, 1 << 40, log.last)
+        numbers = range(released + 1, total + 1)
+        assert [row for part in parts for row in part.rows()] == [
+            (row, 1000 + row, location(1, 4096 + row, 10, row)) for row in numbers
+        ]
+        assert [at for part in parts for at in part.delivered_at] == [2000 + n for n in numbers]
+        assert log.oldest_at == (parts[0].acked_at if parts else 0)
 
 
 def test_a_page_keeps_its_limits_but_is_never_empty_when_there_is_a_row() -> None:
     log = AckLog()
     log.append(block(1, 10))
-    assert [row.ack_sequence for row in log.page(0, 4, 1 << 40)] == [1, 2, 3, 4]
-    assert [row.ack_sequence for row in log.page(3, 100, 9)] == [4, 5]  # bodies of 4 and 5 bytes
-    assert [row.ack_sequence for row in log.page(7, 100, 1)] == [8]
-    assert log.page(10, 100, 1) == []
+    assert page(log, 0, 4, 1 << 40) == [1, 2, 3, 4]
+    assert page(log, 3, 100, 9) == [4, 5]  # bodies of 4 and 5 bytes
+    assert page(log, 7, 100, 1) == [8]
+    assert page(log, 10, 100, 1) == []
 
 
 @settings(deadline=None)
@@ -83,16 +91,18 @@ def test_a_page_keeps_its_limits_but_is_never_empty_when_there_is_a_row() -> Non
     st.integers(1, 200),
     st.integers(0, 50),
 )
-def test_parts_are_the_rows_of_a_page(
+def test_a_page_of_many_blocks_is_what_fits(
     sizes: list[int], after: int, limit: int, bytes_max: int, last: int
 ) -> None:
     log = AckLog()
     for size in sizes:
         log.append(block(log.last + 1, size))
-    page = [row for row in log.page(after, limit, bytes_max) if row.ack_sequence <= last]
-    parts = log.parts(after, limit, bytes_max, last)
-    assert [row for part in parts for row in part.rows()] == [
-        (row.ack_sequence, row.sequence, row.location) for row in page
+    behind = range(after + 1, min(last, log.last) + 1)[:limit]
+    sizes = list(accumulate(behind))  # the body of each row has as many bytes as its number
+    assert page(log, after, limit, bytes_max, last) == [
+        row
+        for row, size in zip(behind, sizes, strict=True)
+        if size <= bytes_max or size == sizes[0]
     ]
 
 
@@ -131,10 +141,10 @@ def test_a_gap_found_at_start_moves_the_mark_behind_it() -> None:
     log = AckLog()
     assert log.restore([block(1, 2), block(6, 2)], 7, 0) == 3
     assert log.released == 5
-    assert [row.ack_sequence for row in log.page(5, 10, 1 << 40)] == [6, 7]
+    assert page(log, 5, 10, 1 << 40) == [6, 7]
     whole = AckLog()
     assert whole.restore([block(3, 2), block(1, 2)], 4, 1) == 0
-    assert [row.ack_sequence for row in whole.page(1, 10, 1 << 40)] == [2, 3, 4]
+    assert page(whole, 1, 10, 1 << 40) == [2, 3, 4]
     empty = AckLog()
     assert empty.restore([], 4, 4) == 0
     assert (empty.last, empty.released) == (4, 4)

@@ -164,17 +164,6 @@ class AckPage(msgspec.Struct, frozen=True, eq=False):
     files: tuple[int, int]
 
 
-class AckRow(msgspec.Struct, frozen=True, gc=False):
-    """One row as a reader gets it; the message is read from *location*."""
-
-    ack_sequence: int
-    sequence: int
-    location: int
-    delivered_at: int
-    delivery_count: int
-    block: AckBlock
-
-
 class AckLog:
     """Rows released + 1 … last.
 
@@ -237,29 +226,11 @@ class AckLog:
 
     # --------------------------------------------------------------------- rows in memory
 
-    def page(self, after: int, limit: int, bytes_max: int) -> list[AckRow]:
-        """Rows behind *after* (at least ``released``): see MessageStore.acknowledged.
-
-        Fewer where the next ones are not in memory.
-        """
-        rows: list[AckRow] = []
-        total = 0
-        number = max(self._begin, bisect_right(self._firsts, after + 1) - 1)
-        for block in (self._blocks[at] for at in range(number, len(self._blocks))):
-            if isinstance(block, AckPage):
-                break
-            locations, sequences, times = block.locations, block.sequences, block.delivered_at
-            counts = block.delivery_counts
-            for at in range(max(0, after + 1 - block.first), block.count):
-                total += locations[at] & MASK_32
-                if rows and (total > bytes_max or len(rows) >= limit):
-                    return rows
-                row = block.first + at, sequences[at], locations[at], times[at], counts[at]
-                rows.append(AckRow(*row, block))
-        return rows
-
     def parts(self, after: int, limit: int, bytes_max: int, last: int) -> list[AckBlock]:
-        """The same rows, and none behind *last*, as parts of their blocks."""
+        """Rows behind *after* (at least ``released``) up to *last*: see MessageStore.acknowledged.
+
+        As parts of their blocks; fewer where the next ones are not in memory.
+        """
         parts: list[AckBlock] = []
         number = max(self._begin, bisect_right(self._firsts, after + 1) - 1)
         for block in (self._blocks[at] for at in range(number, len(self._blocks))):
