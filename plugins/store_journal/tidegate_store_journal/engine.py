@@ -38,7 +38,6 @@ from tidegate_store_journal.assembly import (
     make_metadata,
     make_storage,
 )
-from tidegate_store_journal.bodies.directory import item_of
 from tidegate_store_journal.bodies.folders import FOLDERS_NAME
 from tidegate_store_journal.bodies.large import LARGE_THREADS, READING_THREADS, LargeFiles
 from tidegate_store_journal.bodies.series import Series
@@ -49,19 +48,20 @@ from tidegate_store_journal.checks import check
 from tidegate_store_journal.index.effects import AddReference
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.index.reader import Reader
-from tidegate_store_journal.log.datafile import DataFile
+from tidegate_store_journal.log.datafile import Tail
 from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles
 from tidegate_store_journal.log.format import DATA_OFFSET, FILE_SHIFT
+from tidegate_store_journal.log.room import RoomWatch
 from tidegate_store_journal.log.storage import DirectoryStorage, Storage
 from tidegate_store_journal.options import JournalOptions
 from tidegate_store_journal.space.compact import Compactor
-from tidegate_store_journal.space.maintenance import Maintenance, RoomWatch
+from tidegate_store_journal.space.maintenance import Maintenance
 from tidegate_store_journal.space.reclaim import Reclaim
 from tidegate_store_journal.space.tidy import Tidy
 from tidegate_store_journal.start.losses import Losses, Lost, find_unreadable
 from tidegate_store_journal.start.recovery import recover, recovered_state
 from tidegate_store_journal.start.replay import ADVICE, Replay
-from tidegate_store_journal.write.append import Appender, Tail
+from tidegate_store_journal.write.append import Appender
 from tidegate_store_journal.write.buffer import TimedBuffer
 from tidegate_store_journal.write.encode import encode_batch
 from tidegate_store_journal.write.ring import make_writer
@@ -305,7 +305,7 @@ class Engine:
             self._files,
             self._reader,
             self._appender,
-            self._place_copies,
+            self._series,
         )
         self._reclaim = Reclaim(
             self._index,
@@ -330,13 +330,6 @@ class Engine:
         self._maintenance = Maintenance(
             options, room, checkpointer, self._reclaim, self._tidy, self._workers
         )
-
-    async def _place_copies(
-        self, file: DataFile, messages: Sequence[tuple[int, bytes, int]]
-    ) -> dict[int, int]:
-        """See Compactor. Synced: the batch that refers to the copies takes the originals' place."""
-        items = [item_of(*message) for message in messages]
-        return await self._series.place("copies", {file.folder: items}, synced=True)
 
     async def _drop_losses(self, found: Replay) -> None:
         """Everything that was found to be lost ends here, and is told."""
@@ -384,11 +377,6 @@ class Engine:
 
     def _make_series(self, found: Replay, room: RoomWatch) -> Series:
         """The directories of destinations; without any this only passes everything on."""
-
-        async def require_room() -> None:
-            if room.is_short:
-                await room.require()
-
         series = Series(
             self._storage,
             found.elsewhere,
@@ -396,9 +384,8 @@ class Engine:
             self._index,
             self._options,
             store_id=found.store_id,
-            require_room=require_room,
+            room=room,
             checkpoint=lambda: self._checkpointer.run(cleanup=True),
-            report_full=room.report_full,
             fail=self._appender.fail,
         )
         series.mark_unsynced({place >> FILE_SHIFT for _, place in found.unsynced})

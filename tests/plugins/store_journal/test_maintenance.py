@@ -19,7 +19,7 @@ from journal_kit import (
 )
 
 from tidegate.spi import StoreFullError
-from tidegate_store_journal.space.maintenance import RoomWatch
+from tidegate_store_journal.log.room import RoomWatch
 
 
 async def until(condition: object) -> None:

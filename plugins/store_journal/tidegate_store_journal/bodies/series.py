@@ -38,6 +38,7 @@ from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.files import DataFiles
 from tidegate_store_journal.log.format import BATCH_HEADER_BYTES, DATA_OFFSET, SHARED_BIT, encode
+from tidegate_store_journal.log.room import RoomWatch
 from tidegate_store_journal.log.storage import FULL_ERRNOS, NO_HANDLE_ERRNOS, Storage
 from tidegate_store_journal.options import ALWAYS, PERIODIC, JournalOptions
 
@@ -71,13 +72,11 @@ class Series:
         options: JournalOptions,
         *,
         store_id: str,
-        require_room: Callable[[], Awaitable[None]],
+        room: RoomWatch,
         checkpoint: Callable[[], Awaitable[object]],
-        report_full: Callable[[], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """*require_room*: raises StoreFullError. *checkpoint*: a cleanup, too. *report_full*: the
-        disk is full. *fail*: it is broken."""
+        """*checkpoint*: a cleanup, too. *fail*: the disk is broken."""
         self.lock = asyncio.Lock()
         self.directories: dict[str, Directory] = {}
         self.grown_bytes = 0
@@ -89,9 +88,8 @@ class Series:
         self._options = options
         self._is_synced = options.sync_strategy == ALWAYS
         self._store_id = store_id
-        self._require_room = require_room
+        self._room = room
         self._checkpoint = checkpoint
-        self._report_full = report_full
         self._fail = fail
         self._pool = ThreadPoolExecutor(_THREADS, "tidegate-journal-directories")
         self._folders = Folders(storage)
@@ -150,7 +148,8 @@ class Series:
         by_name: dict[str, list[Item]],
         append: Append,
     ) -> None:
-        await self._require_room()
+        if self._room.is_short:
+            await self._room.require()
         if self.keep_bound is not None and self.grown_bytes >= self.files.file_length // 2:
             await self.keep_bound()
         async with self.lock:
@@ -206,7 +205,7 @@ class Series:
         except OSError as error:
             answer = store_error("the messages of a batch cannot be written", error)
             if error.errno in FULL_ERRNOS:
-                self._report_full()
+                self._room.report_full()
             elif not answer.retryable:
                 self._fail(error)
             raise answer from error

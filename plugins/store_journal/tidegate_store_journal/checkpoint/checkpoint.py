@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -25,7 +25,7 @@ from tidegate_store_journal.checkpoint.metadata import Metadata, MetadataError, 
 from tidegate_store_journal.index.acklog import AckBlock, AckPage
 from tidegate_store_journal.index.changes import Changes
 from tidegate_store_journal.index.index import Index
-from tidegate_store_journal.log.datafile import DataFile
+from tidegate_store_journal.log.datafile import DataFile, Tail
 from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles
 from tidegate_store_journal.log.storage import Storage
 
@@ -36,16 +36,6 @@ logger = logging.getLogger("tidegate.store.journal")
 #: checkpoint can be written after all and dead data files be deleted: the way out of a full disk.
 RESERVE_NAME: Final = "reserve"
 RESERVE_BYTES: Final = 4 << 20
-
-
-class Tail(Protocol):
-    """Where the journal ends: everything applied to the index is before it."""
-
-    @property
-    def file(self) -> DataFile | None: ...
-
-    @property
-    def offset(self) -> int: ...
 
 
 @dataclass(slots=True)

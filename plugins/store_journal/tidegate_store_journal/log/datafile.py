@@ -60,6 +60,14 @@ class DataFile:
             self.handle = None
 
 
+@dataclass(slots=True)
+class Tail:
+    """Where the next batch of the journal goes: everything in the index is before it."""
+
+    file: DataFile | None
+    offset: int
+
+
 @contextmanager
 def using(file: DataFile) -> Generator[File]:
     """The file's handle, or one for the time being: there can be more files than descriptors.

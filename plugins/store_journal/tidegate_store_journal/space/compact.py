@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
 from tidegate.spi import CorruptRecordError, StoreError
+from tidegate_store_journal.bodies.directory import item_of
+from tidegate_store_journal.bodies.series import Series
 from tidegate_store_journal.index.acklog import AckBlock
 from tidegate_store_journal.index.effects import Effects
 from tidegate_store_journal.index.index import Index
@@ -75,15 +77,14 @@ class Found:
 class Compactor:
     """Empties data files, those of destinations' directories too. For the event loop.
 
-    Attributes: place: puts (sequence, value, bytes of the body) into the directory that the file is
-        of; the batch then only says where they are, by sequence.
+    Copies of what is in a directory go into that directory; the batch then only says where they are.
     """
 
     index: Index
     files: DataFiles
     reader: Reader
     appender: Appender
-    place: Callable[[DataFile, Sequence[tuple[int, bytes, int]]], Awaitable[dict[int, int]]]
+    series: Series
     copied_messages: int = field(default=0, init=False)
     copied_bytes: int = field(default=0, init=False)
 
@@ -192,9 +193,12 @@ class Compactor:
             return None
         places: dict[int, int] | None = None
         if file.folder:
-            sizes = [item.location & MASK_32 for item in living]
-            sequences = [item.sequence for item in living]
-            places = await self.place(file, list(zip(sequences, values, sizes, strict=True)))
+            # Synced: the batch that refers to the copies takes the originals' place.
+            items = [
+                item_of(found.sequence, value, found.location & MASK_32)
+                for found, value in zip(living, values, strict=True)
+            ]
+            places = await self.series.place("copies", {file.folder: items}, synced=True)
         copied = 0
         size = 0
 

@@ -9,16 +9,9 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.spi import (
-    StoreError,
-    StoreFullError,
-    format_size,
-    is_room_again,
-    is_store_low_again,
-    room_for,
-)
+from tidegate.spi import StoreError
 from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
-from tidegate_store_journal.log.storage import Storage
+from tidegate_store_journal.log.room import RoomWatch
 from tidegate_store_journal.options import JournalOptions
 from tidegate_store_journal.space.reclaim import Reclaim
 from tidegate_store_journal.space.tidy import Tidy
@@ -28,65 +21,6 @@ logger = logging.getLogger("tidegate.store.journal")
 #: How often the room on the file system is looked at.
 ROOM_CHECK_SECONDS: Final = 1.0
 _URGENT_PAUSE_SECONDS: Final = 0.1
-
-
-class RoomWatch:
-    """Whether the file system has less room than ``broker.disk_free_limit``; see ``_append.Room``.
-
-    Attributes:
-        reusable, used: bytes of our own files that can be used again, and of those that cannot.
-        is_crowded: near that limit or ``broker.store_limit``: less would let the broker go on.
-    """
-
-    def __init__(
-        self, storage: Storage, executor: Executor, limit_bytes: int, store_limit: int = 0
-    ) -> None:
-        self._storage = storage
-        self._executor = executor
-        self._limit_bytes = limit_bytes
-        self._store_limit = store_limit
-        self.reusable: Callable[[], int] = lambda: 0
-        self.used: Callable[[], int] = lambda: 0
-        self.is_short = self.is_crowded = False
-        self.is_urgent = False  # somebody hit the end of the room
-        self.event = asyncio.Event()  # wakes the maintenance task
-
-    def report_full(self) -> None:
-        """The file system itself said that it is full."""
-        self.is_short = True
-        self.hurry()
-
-    def hurry(self) -> None:
-        """Make room now."""
-        self.is_urgent = True
-        self.event.set()
-
-    async def require(self) -> None:
-        """Raises: StoreFullError while the file system has less room than the limit."""
-        await self.look()
-        if self.is_short:
-            raise StoreFullError(
-                f"the file system of {self._storage.describe('')} has less than broker.disk_free_limit "
-                f"= {format_size(self._limit_bytes)} free; make room, or consume messages"
-            )
-
-    async def look(self) -> None:
-        """Ask the file system."""
-        loop = asyncio.get_running_loop()
-        try:
-            free = await loop.run_in_executor(self._executor, self._storage.free_bytes)
-        except OSError as error:
-            logger.warning("cannot tell how much room is left error=%s", error)
-            return
-        limit = self._limit_bytes
-        room = room_for(free, self.reusable(), limit)
-        self.is_crowded = (limit > 0 and not is_room_again(room, limit)) or (
-            self._store_limit > 0 and not is_store_low_again(self.used(), self._store_limit)
-        )
-        is_short = room < limit
-        if is_short != self.is_short:
-            logger.warning("room is %s free_bytes=%d", "short" if is_short else "back", free)
-        self.is_short = is_short
 
 
 @dataclass(eq=False)

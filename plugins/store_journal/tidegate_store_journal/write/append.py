@@ -18,16 +18,15 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from tidegate.spi import StoreClosedError, StoreError, StoreFullError, StoreIOError, store_error
 from tidegate_store_journal.checkpoint.bindings import Bindings
 from tidegate_store_journal.index.index import Index
-from tidegate_store_journal.log.datafile import DataFile
+from tidegate_store_journal.log.datafile import DataFile, Tail
 from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles
 from tidegate_store_journal.log.format import (
     BATCH_BYTES_MAX,
@@ -36,6 +35,7 @@ from tidegate_store_journal.log.format import (
     END_MARK,
     encode_batch_header,
 )
+from tidegate_store_journal.log.room import RoomWatch
 from tidegate_store_journal.write.encode import EncodedBatch
 from tidegate_store_journal.write.writer import BatchWriter, Request
 
@@ -51,31 +51,6 @@ GROW_AHEAD_BYTES_MAX: Final = 512 << 10
 
 #: Encodes a batch as if its first record were at (file id, offset).
 Encode = Callable[[int, int], EncodedBatch]
-
-
-@dataclass(slots=True)
-class Tail:
-    """Where the next batch goes."""
-
-    file: DataFile | None
-    offset: int
-
-
-class Room(Protocol):
-    """The watch on the free room of the file system."""
-
-    @property
-    def is_short(self) -> bool:
-        """Batches that make the store grow must be refused."""
-        ...
-
-    async def require(self) -> None:
-        """Look again. Raises: StoreFullError while there is too little."""
-        ...
-
-    def report_full(self) -> None:
-        """The file system itself said that it is full."""
-        ...
 
 
 class _NotYetError(Exception):
@@ -109,7 +84,7 @@ class Appender:
         index: Index,
         files: DataFiles,
         writer: BatchWriter,
-        room: Room,
+        room: RoomWatch,
         tail: Tail,
         bindings: Bindings | None,
         executor: Executor,
