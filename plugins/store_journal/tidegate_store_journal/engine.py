@@ -282,7 +282,7 @@ class Engine:
             self._maintenance.want_checkpoint,
             already=found.replayed if found.is_settled else 0,
         )
-        index.large.watch_loose(self._maintenance.want_checkpoint)
+        index.large.on_loose = self._maintenance.want_checkpoint
         index.on_dropped = self._give_up_dropped
         if options.journal_buffer_timeout:
             self._buffer = TimedBuffer(

@@ -32,7 +32,7 @@ def test_bytes_of_loose_bodies_are_told_once_there_are_many(
     monkeypatch.setattr("tidegate_store_journal.index.largereferences.LOOSE_BYTES_MAX", 40)
     told: list[int] = []
     references = LargeReferences()
-    references.watch_loose(lambda: told.append(len(references.loose)))
+    references.on_loose = lambda: told.append(len(references.loose))
     for sequence in range(1, 10):  # made and taken by a message: not loose any more
         body = LargeBody(f"taken {sequence}", 30)
         references.add_loose(body)
@@ -46,7 +46,7 @@ def test_bytes_of_loose_bodies_are_told_once_there_are_many(
 
 def test_a_body_that_no_message_needs_is_told_at_once() -> None:
     references, gone = LargeReferences(), list[str]()
-    references.watch_gone(gone.append)
+    references.on_gone = gone.append
     references.add(1, ONE)
     references.add(2, ONE)
     references.remove(1)

@@ -136,7 +136,7 @@ class LargeFiles(BodyFiles):
                 )
         self._sizes = found
         self._references = references
-        references.watch_gone(self.recent.drop)
+        references.on_gone = self.recent.drop
         return notes
 
     def stop(self) -> None:

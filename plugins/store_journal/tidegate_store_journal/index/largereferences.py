@@ -26,6 +26,8 @@ class LargeReferences:
         bodies: by message sequence.
         loose: ids of bodies that no stored message refers to; a checkpoint removes them as soon as
             nobody in memory holds them either.
+        on_loose: called when LOOSE_BYTES_MAX have become loose since the last checkpoint.
+        on_gone: called with the id of each body that no message refers to any more.
     """
 
     def __init__(self) -> None:
@@ -33,19 +35,10 @@ class LargeReferences:
         self.loose: set[str] = set()
         self._leaving: set[str] = set()  # loose since the checkpoint that is being written began
         self._counts: dict[str, int] = {}
-        self._changed: set[int] = set()  # since the last checkpoint
-        self._saved: set[int] = set()  # the metadata store has them
+        self._changed: dict[int, LargeBody | None] = {}  # since the last checkpoint
         self._loose_bytes = 0  # since the last checkpoint began
-        self._on_loose: Callable[[], None] | None = None
-        self._on_gone: Callable[[str], None] | None = None
-
-    def watch_loose(self, on_loose: Callable[[], None]) -> None:
-        """Call *on_loose* when LOOSE_BYTES_MAX have become loose since the last checkpoint."""
-        self._on_loose = on_loose
-
-    def watch_gone(self, on_gone: Callable[[str], None]) -> None:
-        """Call *on_gone* with each body that no message refers to any more."""
-        self._on_gone = on_gone
+        self.on_loose: Callable[[], None] = lambda: None
+        self.on_gone: Callable[[str], None] = lambda _: None
 
     def __bool__(self) -> bool:
         return bool(self.bodies)
@@ -62,13 +55,12 @@ class LargeReferences:
         if sequence in self.bodies:
             return
         # A copy: that the index knows a body must not look as if a client held it.
-        self.bodies[sequence] = msgspec.structs.replace(body)
+        self.bodies[sequence] = self._changed[sequence] = msgspec.structs.replace(body)
         self._counts[body.id] = self._counts.get(body.id, 0) + 1
         if body.id in self.loose:
             self.loose.discard(body.id)
             self._loose_bytes = max(0, self._loose_bytes - body.size)
         self._leaving.discard(body.id)
-        self._changed.add(sequence)
 
     def remove(self, sequence: int) -> None:
         """The last reference to message *sequence* is gone. No error when it was not large."""
@@ -80,21 +72,18 @@ class LargeReferences:
             self._counts[body.id] = count
         else:
             del self._counts[body.id]
-            if self._on_gone is not None:
-                self._on_gone(body.id)
+            self.on_gone(body.id)
             self.add_loose(body)
-        if sequence in self._saved:
-            self._changed.add(sequence)
-        else:
-            self._changed.discard(sequence)
+        if self._changed.pop(sequence, None) is None:
+            self._changed[sequence] = None  # the metadata store has it
 
     def add_loose(self, body: LargeBody) -> None:
         """No message refers to *body*: not yet, if ever (it has just been made), or not any more."""
         self.loose.add(body.id)
         self._loose_bytes += body.size
-        if self._loose_bytes >= LOOSE_BYTES_MAX and self._on_loose is not None:
+        if self._loose_bytes >= LOOSE_BYTES_MAX:
             self._loose_bytes = 0
-            self._on_loose()
+            self.on_loose()
 
     def take_loose(self) -> set[str]:
         """What is loose now and, from then on, without the ids that a message came to refer to.
@@ -110,7 +99,6 @@ class LargeReferences:
         """What the checkpoint knows (at start)."""
         for sequence, body in bodies.items():
             self.add(sequence, body)
-        self._saved = set(bodies)
         self._changed.clear()
 
     def keep_only(self, sequences: Container[int]) -> None:
@@ -120,17 +108,9 @@ class LargeReferences:
 
     def take_changes(self) -> dict[int, LargeBody | None]:
         """Since the last call: the body by sequence, None when it is gone."""
-        changed, self._changed = self._changed, set()
-        result: dict[int, LargeBody | None] = {}
-        for sequence in changed:
-            body = result[sequence] = self.bodies.get(sequence)
-            if body is None:
-                self._saved.discard(sequence)
-            else:
-                self._saved.add(sequence)
-        return result
+        changed, self._changed = self._changed, {}
+        return changed
 
     def mark_everything_changed(self) -> None:
         """The metadata store is empty."""
-        self._saved.clear()
-        self._changed = set(self.bodies)
+        self._changed = dict(self.bodies)
