@@ -256,10 +256,10 @@ class Engine:
             files,
             tail,
             self._workers,
-            store_id=found.store_id,
-            sync=self._sync_all,
-            bindings=bindings,
-            large=self._large,
+            found.store_id,
+            self._sync_all,
+            bindings,
+            self._large,
         )
         self._make_maintenance(room)
         if options.check_for_corrupt_journal_files:
@@ -383,10 +383,10 @@ class Engine:
             self._files,
             self._index,
             self._options,
-            store_id=found.store_id,
-            room=room,
-            checkpoint=lambda: self._checkpointer.run(cleanup=True),
-            fail=self._appender.fail,
+            found.store_id,
+            room,
+            lambda: self._checkpointer.run(cleanup=True),
+            self._appender.fail,
         )
         series.mark_unsynced({place >> FILE_SHIFT for _, place in found.unsynced})
         return series

@@ -818,16 +818,16 @@ async def test_a_checkpoint_keeps_the_body_of_a_message_that_came_and_went_while
     """Its acknowledgement need not be on disk yet: after a power cut it would have no body."""
     store, _ = await opened(tmp_path)
     checkpointer: Any = store._checkpointer  # pyright: ignore[reportPrivateUsage]
-    sync = checkpointer._sync
+    sync = checkpointer.sync
     waiting = [message_with(await upload(store))]
 
     async def sync_while_it_comes_and_goes() -> None:
-        checkpointer._sync = sync
+        checkpointer.sync = sync
         await sync()
         await write(store, AddMessage(1, waiting.pop(), (1,)))
         await write_only(store, ack(1))
 
-    checkpointer._sync = sync_while_it_comes_and_goes
+    checkpointer.sync = sync_while_it_comes_and_goes
     await checkpointer.run(force=True)
     assert (waiting, len(body_files(tmp_path))) == ([], 1)
     await checkpoint(store)

@@ -395,7 +395,7 @@ async def test_files_used_again_too_soon_are_found_by_the_same_check(
     """The other negative control: a file goes although a checkpoint may still name it."""
 
     async def hasty(self: Checkpointer, **_: object) -> int:
-        await self._files.dispose(self._files.dead_elsewhere())  # pyright: ignore[reportPrivateUsage]
+        await self.files.dispose(self.files.dead_elsewhere())
         return 0
 
     checkpointers: list[Checkpointer] = []

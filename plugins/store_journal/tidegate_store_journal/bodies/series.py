@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import InitVar, dataclass
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -55,44 +56,36 @@ _KNOWN_MAX: Final = 100_000
 Append = Callable[[Sequence[Operation | AddReference]], Awaitable[None]]
 
 
+@dataclass(eq=False)
 class Series:
     """See the module; it is between the store's surface and the appender.
 
     Attributes: directories: by name. lock: one batch at a time is between its records and its
         references. grown_bytes: by how much directories grew since somebody looked at their bound;
-        keep_bound: who looks. is_active: batches have to pass here. files: all data files.
+        keep_bound: who looks. is_active: batches have to pass here. checkpoint: a cleanup, too.
+        fail: the disk is broken.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        found: Found,
-        files: DataFiles,
-        index: Index,
-        options: JournalOptions,
-        *,
-        store_id: str,
-        room: RoomWatch,
-        checkpoint: Callable[[], Awaitable[object]],
-        fail: Callable[[BaseException], None],
-    ) -> None:
-        """*checkpoint*: a cleanup, too. *fail*: the disk is broken."""
+    storage: Storage
+    found: InitVar[Found]
+    files: DataFiles
+    index: Index
+    options: JournalOptions
+    store_id: str
+    room: RoomWatch
+    checkpoint: Callable[[], Awaitable[object]]
+    fail: Callable[[BaseException], None]
+
+    def __post_init__(self, found: Found) -> None:
         self.lock = asyncio.Lock()
         self.directories: dict[str, Directory] = {}
         self.grown_bytes = 0
         self.keep_bound: Callable[[], Awaitable[None]] | None = None
-        self._filters = options.per_destination if storage.durable else ()
+        self._filters = self.options.per_destination if self.storage.durable else ()
         self.is_active = bool(self._filters)
-        self.files = files
-        self._index = index
-        self._options = options
-        self._is_synced = options.sync_strategy == ALWAYS
-        self._store_id = store_id
-        self._room = room
-        self._checkpoint = checkpoint
-        self._fail = fail
+        self._is_synced = self.options.sync_strategy == ALWAYS
         self._pool = ThreadPoolExecutor(_THREADS, "tidegate-journal-directories")
-        self._folders = Folders(storage)
+        self._folders = Folders(self.storage)
         self._names: dict[str, str] = {}  # of directories, by destination; "" for none
         self._unsynced: dict[int, DataFile] = {}
         self._syncing = asyncio.Lock()
@@ -102,8 +95,8 @@ class Series:
         for name, pool in found.pools.items():
             self._directory(name, is_made=True).pool.extend(pool)
         for file in found.files.values():
-            files.add(file)
-        files.dead_elsewhere = self._dead
+            self.files.add(file)
+        self.files.dead_elsewhere = self._dead
 
     def _directory(self, name: str, *, is_made: bool = False) -> Directory:
         directory = self.directories.get(name)
@@ -148,8 +141,8 @@ class Series:
         by_name: dict[str, list[Item]],
         append: Append,
     ) -> None:
-        if self._room.is_short:
-            await self._room.require()
+        if self.room.is_short:
+            await self.room.require()
         if self.keep_bound is not None and self.grown_bytes >= self.files.file_length // 2:
             await self.keep_bound()
         async with self.lock:
@@ -191,7 +184,7 @@ class Series:
         jobs: list[Job] = []
         pinned = self._pinned[key] = set()
         try:
-            limit = self._options.max_record_size
+            limit = self.options.max_record_size
             for name, items in by_name.items():
                 small = [item for item in items if len(item[1]) <= limit]
                 if small:
@@ -205,9 +198,9 @@ class Series:
         except OSError as error:
             answer = store_error("the messages of a batch cannot be written", error)
             if error.errno in FULL_ERRNOS:
-                self._room.report_full()
+                self.room.report_full()
             elif not answer.retryable:
-                self._fail(error)
+                self.fail(error)
             raise answer from error
         return {sequence: place for job in jobs for sequence, place in job.places.items()}
 
@@ -230,7 +223,7 @@ class Series:
             job = Job.in_new_file(
                 directory,
                 key,
-                store_id=self._store_id,
+                store_id=self.store_id,
                 file_id=self.files.new_id(),
                 length=max(length if key else 0, size + DATA_OFFSET),
             )
@@ -241,7 +234,7 @@ class Series:
     async def _get_back(self) -> None:
         """The disk does not grow while something is dead."""
         try:
-            await self._checkpoint()
+            await self.checkpoint()
         except (OSError, StoreError) as error:
             logger.warning("dead files wait for a checkpoint that failed error=%s", error)
 
@@ -259,9 +252,9 @@ class Series:
         errors = [job.error for job in jobs if job.error is not None]
         if errors:
             raise min(errors, key=lambda error: error.errno in FULL_ERRNOS | NO_HANDLE_ERRNOS)
-        is_periodic = not synced and self._options.sync_strategy == PERIODIC
+        is_periodic = not synced and self.options.sync_strategy == PERIODIC
         if is_periodic and self._timer is None:
-            delay = self._options.journal_disk_sync_interval
+            delay = self.options.journal_disk_sync_interval
             self._timer = loop.call_later(delay, self._sync_soon)
 
     def _took_place(self, job: Job, *, synced: bool) -> None:
@@ -314,7 +307,7 @@ class Series:
             raise
         for file, result in zip(files, results, strict=True):
             if isinstance(result, BaseException):
-                self._fail(result)
+                self.fail(result)
                 raise StoreIOError(f"{file.home.describe(file.name)}: {result}") from result
 
     # ----------------------------------------------------------------------------- room
@@ -325,7 +318,7 @@ class Series:
     def _dead_in(self, directory: Directory) -> list[DataFile]:
         spots = {spot.file.file_id for spot in directory.spots.values()}
         busy = spots.union(*self._pinned.values())
-        living = self._index.references_to
+        living = self.index.references_to
         return [f for key, f in directory.files.items() if key not in busy and not living(key)]
 
     async def drop_pool(self, directory: Directory, *, keeps_bytes: int = 0) -> None:
@@ -353,7 +346,7 @@ class Series:
     async def close(self) -> None:
         """What is under way goes on to its end."""
         await self.until_idle()
-        if self._options.message_cleanup:
+        if self.options.message_cleanup:
             loop = asyncio.get_running_loop()
             try:
                 for directory in self.directories.values():

@@ -49,40 +49,31 @@ class _Work:
     dead: list[DataFile] = field(default_factory=list["DataFile"])
 
 
+@dataclass(eq=False)
 class Checkpointer:
-    """Runs one checkpoint at a time. All methods are for the event loop."""
+    """Runs one checkpoint at a time. All methods are for the event loop.
 
-    def __init__(
-        self,
-        storage: Storage,
-        metadata: Metadata,
-        index: Index,
-        files: DataFiles,
-        tail: Tail,
-        executor: Executor,
-        *,
-        store_id: str,
-        sync: Callable[[], Awaitable[None]],
-        bindings: Bindings | None,
-        large: LargeFiles | None = None,
-    ) -> None:
-        """*bindings*: None in memory."""
-        self._storage = storage
-        self._metadata = metadata
-        self._index = index
-        self._files = files
-        self._tail = tail
-        self._executor = executor
-        self._store_id = store_id
-        self._sync = sync
-        self._large = large
+    Attributes: bindings: None in memory. sync: has everything on stable storage.
+    """
+
+    storage: Storage
+    metadata: Metadata
+    index: Index
+    files: DataFiles
+    tail: Tail
+    executor: Executor
+    store_id: str
+    sync: Callable[[], Awaitable[None]]
+    bindings: Bindings | None
+    large: LargeFiles | None
+
+    def __post_init__(self) -> None:
         self._lock = asyncio.Lock()
         self._unsaved: Changes | None = None  # of checkpoints that failed
-        self._bindings = bindings
-        if metadata.is_kept:
-            index.log.fetch = self._fetch
         self._saved_batch = -1
-        self._saved_released = index.log.released
+        self._saved_released = self.index.log.released
+        if self.metadata.is_kept:
+            self.index.log.fetch = self._fetch
 
     async def run(
         self,
@@ -103,45 +94,45 @@ class Checkpointer:
             dead = self._find_dead() if cleanup else []
             lives = await self._live_lists(dead, all_lives=all_lives)
             work = self._begin(dead, lives, is_asked=clean or force, clean=clean)
-            loose = self._index.large.take_loose()
+            loose = self.index.large.take_loose()
             if work is None:
                 await self._sweep(loose)
                 return 0
             # Positions and locations in the checkpoint must not be ahead of what is on disk.
-            await self._sync()
+            await self.sync()
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._executor, self._write, work)
+            await loop.run_in_executor(self.executor, self._write, work)
             self._unsaved = None
             self._saved_batch = work.state.batch
             self._saved_released = work.state.ack_released
             await self._sweep(loose)
-            self._index.pack()
-            await self._index.log.page_out()
+            self.index.pack()
+            await self.index.log.page_out()
             # In the journal's order, without gaps: a file must not outlive another one that says
             # what became of its messages. A page may still be read from one; then it waits.
             gone = list(itertools.takewhile(lambda file: file.readers == 0, work.dead))
             if gone:
                 try:
-                    await self._files.dispose(gone)
+                    await self.files.dispose(gone)
                 finally:
                     for file in gone:
-                        if self._files.get(file.file_id) is None:
-                            self._index.forget_file(file.file_id)
-                if self._bindings is not None:
+                        if self.files.get(file.file_id) is None:
+                            self.index.forget_file(file.file_id)
+                if self.bindings is not None:
                     # Not when that failed: a file that is still there still needs its live list.
-                    forget, ids = self._bindings.forget, [file.file_id for file in gone]
-                    await loop.run_in_executor(self._executor, forget, ids)
+                    forget, ids = self.bindings.forget, [file.file_id for file in gone]
+                    await loop.run_in_executor(self.executor, forget, ids)
             return len(gone)
 
     async def _sweep(self, loose: set[str]) -> None:
         """Give up the large bodies that no message in the checkpoint on disk refers to."""
-        if self._large is not None:
-            await self._large.sweep(loose)
+        if self.large is not None:
+            await self.large.sweep(loose)
 
     def _begin(
         self, dead: list[DataFile], lives: dict[int, LiveList], *, is_asked: bool, clean: bool
     ) -> _Work | None:
-        index = self._index
+        index = self.index
         if not (
             is_asked
             or dead
@@ -155,7 +146,7 @@ class Checkpointer:
             changes.follow(self._unsaved)
         self._unsaved = changes
         mark = None
-        bindings = self._bindings
+        bindings = self.bindings
         if bindings is not None:
             bindings.pending_bytes = changes.small_bytes
             mark = Mark(
@@ -167,13 +158,13 @@ class Checkpointer:
             is_new = msgspec.structs.replace(mark, oldest=bindings.mark.oldest) != bindings.mark
             if not (is_new or dead or lives or changes.small or bindings.must_carry):
                 mark = None
-        tail_file = self._tail.file
+        tail_file = self.tail.file
         state = MetadataState(
             *msgspec.structs.astuple(changes.numbers),
-            store_id=self._store_id,
+            store_id=self.store_id,
             clean=clean,
             file_id=tail_file.file_id if tail_file else 0,
-            offset=self._tail.offset,
+            offset=self.tail.offset,
         )
         return _Work(changes, state, mark, lives, dead)
 
@@ -183,37 +174,37 @@ class Checkpointer:
 
     def _find_dead(self) -> list[DataFile]:
         """What may be put away, in this order."""
-        return [*self._files.dead_elsewhere(), *self._dead_of_journal()]
+        return [*self.files.dead_elsewhere(), *self._dead_of_journal()]
 
     def _dead_of_journal(self) -> list[DataFile]:
         """Files in which nothing lives, without the one that replay would begin with."""
-        used = self._files.used()
-        files = self._index.files
-        if self._index.is_dropping:
+        used = self.files.used()
+        files = self.index.files
+        if self.index.is_dropping:
             return []  # who speaks of which file is not complete
         dead: list[DataFile] = []
         for file in used[:-1]:
             use = files.get(file.file_id)
-            if file is not self._tail.file and (use is None or use.references == 0):
+            if file is not self.tail.file and (use is None or use.references == 0):
                 dead.append(file)
         return dead
 
     async def _live_lists(self, dead: list[DataFile], *, all_lives: bool) -> dict[int, LiveList]:
         """What lives in files that *dead* ones speak of. Each list is as of another batch."""
         lives: dict[int, LiveList] = {}
-        if self._bindings is not None:
-            wanted = self._all_files if all_lives or self._bindings.must_carry else self._spoken
-            await self._index.log.of_files(lambda: wanted(dead))
+        if self.bindings is not None:
+            wanted = self._all_files if all_lives or self.bindings.must_carry else self._spoken
+            await self.index.log.of_files(lambda: wanted(dead))
             for file_id in sorted(wanted(dead)):
                 lives[file_id] = self._live_list(file_id)
                 await asyncio.sleep(0)
         return lives
 
     def _live_list(self, file_id: int) -> LiveList:
-        index = self._index
+        index = self.index
         rows = list(itertools.chain.from_iterable(index.log.parts_in(file_id)))
         places: dict[int, int] = {}
-        if self._files.is_elsewhere(file_id):
+        if self.files.is_elsewhere(file_id):
             # Its records do not say which of them count, so the list says where those are.
             for list_id in index.lists_in(file_id):
                 for piece in index.lists[list_id].pieces_in(file_id):
@@ -224,7 +215,7 @@ class Checkpointer:
         """Rows of the acknowledged log that are not in memory. Raises: StoreIOError, OSError."""
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._executor, self._metadata.acknowledged, page)
+            return await loop.run_in_executor(self.executor, self.metadata.acknowledged, page)
         except MetadataError as error:
             raise StoreIOError(
                 f"rows of the acknowledged log cannot be read: {error}. Restart the gateway: the "
@@ -232,9 +223,9 @@ class Checkpointer:
             ) from error
 
     def _all_files(self, _dead: list[DataFile]) -> set[int]:
-        staying = self._files.elsewhere()
-        used = {file.file_id for file in self._files.used()}
-        return used.union(staying).intersection(self._index.files)
+        staying = self.files.elsewhere()
+        used = {file.file_id for file in self.files.used()}
+        return used.union(staying).intersection(self.index.files)
 
     def _spoken(self, dead: list[DataFile]) -> set[int]:
         """Living files that acknowledgements in *dead* speak of, and all in directories that do not
@@ -242,16 +233,16 @@ class Checkpointer:
 
         A live list that is as new as the dead file says all that is said there already.
         """
-        files = self._index.files
-        staying = self._files.elsewhere()
-        used = self._files.used()
-        lives = self._bindings.lives if self._bindings is not None else {}
+        files = self.index.files
+        staying = self.files.elsewhere()
+        used = self.files.used()
+        lives = self.bindings.lives if self.bindings is not None else {}
         begins = {file.file_id: after.first_batch for file, after in itertools.pairwise(used)}
         spoken: set[int] = set()
         for file in dead:
             use = files.get(file.file_id)
             if use is not None:
-                end = begins.get(file.file_id, self._index.batch + 1)
+                end = begins.get(file.file_id, self.index.batch + 1)
                 spoken |= {other for other in use.speaks_of if lives.get(other, -1) < end - 1}
         return {
             file_id
@@ -262,45 +253,45 @@ class Checkpointer:
     def _write(self, work: _Work) -> None:
         """In the thread. A full disk must not keep dead files from being deleted: see RESERVE."""
         self._with_reserve(lambda: self._write_all(work))
-        if work.dead and work.mark is not None and self._metadata.is_kept:
-            assert self._bindings is not None
+        if work.dead and work.mark is not None and self.metadata.is_kept:
+            assert self.bindings is not None
             # Only now: a start that finds a checkpoint older than this does not use it. Before it is
             # durable all files are there that any checkpoint names.
             floor = {"floor_batch": work.mark.batch, "floor_released": work.mark.ack_released}
-            self._bindings.carry({}, msgspec.structs.replace(work.mark, **floor))
+            self.bindings.carry({}, msgspec.structs.replace(work.mark, **floor))
 
     def _with_reserve(self, write: Callable[[], None]) -> None:
         try:
             write()
         except OSError as error:
-            if error.errno not in FULL_ERRNOS or RESERVE_NAME not in self._storage.list():
+            if error.errno not in FULL_ERRNOS or RESERVE_NAME not in self.storage.list():
                 raise
-            self._storage.unlink(RESERVE_NAME)
+            self.storage.unlink(RESERVE_NAME)
             write()
 
     def _write_all(self, work: _Work) -> None:
         if work.mark is not None:
-            assert self._bindings is not None
-            self._bindings.carry(work.changes.small, work.mark, work.lives)
+            assert self.bindings is not None
+            self.bindings.carry(work.changes.small, work.mark, work.lives)
             work.changes.small.clear()
-            self._bindings.pending_bytes = work.changes.small_bytes = 0
+            self.bindings.pending_bytes = work.changes.small_bytes = 0
         state = work.state
-        if self._bindings is not None:
-            state = msgspec.structs.replace(state, bindings=self._bindings.batch)
-        self._metadata.save(work.changes, state)
+        if self.bindings is not None:
+            state = msgspec.structs.replace(state, bindings=self.bindings.batch)
+        self.metadata.save(work.changes, state)
 
     def make_reserve(self) -> None:
         """Set the reserve aside if it is not there and there is room. Blocks; any thread.
 
         Raises: OSError for anything but a full disk.
         """
-        if not self._storage.durable or RESERVE_NAME in self._storage.list():
+        if not self.storage.durable or RESERVE_NAME in self.storage.list():
             return
-        file = self._storage.open(RESERVE_NAME, create=True)
+        file = self.storage.open(RESERVE_NAME, create=True)
         try:
             file.preallocate(RESERVE_BYTES)
         except OSError as error:
-            self._storage.unlink(RESERVE_NAME)  # an empty one would be of no use
+            self.storage.unlink(RESERVE_NAME)  # an empty one would be of no use
             if error.errno not in FULL_ERRNOS:
                 raise
         finally:

@@ -18,6 +18,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -71,35 +72,27 @@ class _Flight(msgspec.Struct, eq=False):
     is_new_file: bool
 
 
+@dataclass(eq=False)
 class Appender:
     """See the module. All methods are for the event loop.
 
     Attributes:
-        tail: where the next batch goes.
+        bindings: None in memory.
         failure: what made the journal read-only, or None.
     """
 
-    def __init__(
-        self,
-        index: Index,
-        files: DataFiles,
-        writer: BatchWriter,
-        room: RoomWatch,
-        tail: Tail,
-        bindings: Bindings | None,
-        executor: Executor,
-    ) -> None:
-        """*bindings*: None in memory."""
-        self._loop = asyncio.get_running_loop()
-        self._index = index
-        self._files = files
-        self._writer = writer
-        self._room = room
-        self._bindings = bindings
-        self._executor = executor
-        self.tail = tail
+    index: Index
+    files: DataFiles
+    writer: BatchWriter
+    room: RoomWatch
+    tail: Tail
+    bindings: Bindings | None
+    executor: Executor
+
+    def __post_init__(self) -> None:
         self.failure: BaseException | None = None
-        self._next_batch = index.batch + 1
+        self._loop = asyncio.get_running_loop()
+        self._next_batch = self.index.batch + 1
         self._is_busy = False  # a batch is being encoded, waits for its file, or is under way
         self._waiting: list[asyncio.Future[None]] = []
         self._growing: asyncio.Future[None] | None = None  # room for small state
@@ -133,41 +126,41 @@ class Appender:
             file = tail.file
             offset = tail.offset
             encoded = encode(file.file_id if file else 0, offset + BATCH_HEADER_BYTES)
-            if self._room.is_short and encoded.grows:
-                await self._room.require()
-            if encoded.effects.small_bytes and self._bindings is not None:
-                more = self._index.changed_bytes + encoded.effects.small_bytes
-                if not self._bindings.fits(more):
+            if self.room.is_short and encoded.grows:
+                await self.room.require()
+            if encoded.effects.small_bytes and self.bindings is not None:
+                more = self.index.changed_bytes + encoded.effects.small_bytes
+                if not self.bindings.fits(more):
                     raise _NotYetError(partial(self._make_small_state_room, more))
                 # Batches like this one should not have to wait for room, each for its own.
                 ahead = more + min(GROW_AHEAD * encoded.effects.small_bytes, GROW_AHEAD_BYTES_MAX)
-                if self._growing is None and not self._bindings.fits(ahead):
-                    self._grow_ahead(self._bindings, ahead)
+                if self._growing is None and not self.bindings.fits(ahead):
+                    self._grow_ahead(self.bindings, ahead)
             size = BATCH_HEADER_BYTES + len(encoded.payload)
             is_new_file = file is None or offset + size > file.length
             if (
                 waits
                 and file is not None
                 and not is_new_file
-                and self._files.holds(file.length - offset - size)
+                and self.files.holds(file.length - offset - size)
             ):
                 # The rest of the file is for what compaction still has to copy.
-                raise _NotYetError(self._files.reclaimer.until_reclaimed)
+                raise _NotYetError(self.files.reclaimer.until_reclaimed)
             if is_new_file:
                 if size > BATCH_BYTES_MAX:
                     raise StoreFullError(
                         f"a batch of {size} bytes is above the limit of {BATCH_BYTES_MAX}"
                     )
-                file = await self._files.take(size + DATA_OFFSET, grows=encoded.grows, waits=waits)
+                file = await self.files.take(size + DATA_OFFSET, grows=encoded.grows, waits=waits)
                 if file is None:
                     raise _NotYetError(
-                        partial(self._files.make_ready, grows=encoded.grows, waits=waits)
+                        partial(self.files.make_ready, grows=encoded.grows, waits=waits)
                     )
                 offset = DATA_OFFSET
                 try:
                     encoded = encode(file.file_id, offset + BATCH_HEADER_BYTES)
                 except BaseException:
-                    self._files.put_back(file)
+                    self.files.put_back(file)
                     raise
             assert file is not None
             return self._submit(encoded, file, offset, synced=synced, is_new_file=is_new_file)
@@ -177,7 +170,7 @@ class Appender:
 
     def _grow_ahead(self, bindings: Bindings, more: int) -> None:
         """Make room for what comes; should there be none, the batch that needs it will be told."""
-        if self._room.is_short or bindings.capacity == self._capacity_full:
+        if self.room.is_short or bindings.capacity == self._capacity_full:
             return  # or it was tried, and nothing has changed
 
         def done(growing: asyncio.Future[None]) -> None:
@@ -185,18 +178,18 @@ class Appender:
             if not growing.cancelled() and growing.exception() is not None:
                 self._capacity_full = bindings.capacity
 
-        self._growing = self._loop.run_in_executor(self._executor, bindings.grow, more)
+        self._growing = self._loop.run_in_executor(self.executor, bindings.grow, more)
         self._growing.add_done_callback(done)
 
     async def _make_small_state_room(self, more: int) -> None:
         """Raises: StoreFullError, StoreUnavailableError, StoreIOError."""
-        assert self._bindings is not None
+        assert self.bindings is not None
         try:
-            await self._loop.run_in_executor(self._executor, self._bindings.grow, more)
+            await self._loop.run_in_executor(self.executor, self.bindings.grow, more)
         except OSError as error:
             if error.errno not in FULL_ERRNOS:
                 raise store_error("cannot make a file of the bindings", error) from error
-            self._files.on_full()
+            self.files.on_full()
             raise StoreFullError(
                 "no room for more subscriptions, sessions, retained messages or packet ids: "
                 f"{error}"
@@ -214,7 +207,7 @@ class Appender:
             file.seed,
             payload,
             number,
-            self._writer.synced_batch,
+            self.writer.synced_batch,
             effects.last_sequence,
             effects.last_ack,
             effects.last_list,
@@ -227,7 +220,7 @@ class Appender:
             buffers = (header, payload, END_MARK[: file.length - end])
         done = partial(self._written, _Flight(encoded, file, end, future, is_new_file))
         sync_first = is_new_file
-        self._writer.submit(
+        self.writer.submit(
             Request(done, file.handle, offset, buffers, number, sync=synced, sync_first=sync_first)
         )
         return future
@@ -248,7 +241,7 @@ class Appender:
             else:
                 future.set_result(None)
 
-        self._writer.submit(Request(done))
+        self.writer.submit(Request(done))
         await future
 
     async def until_landed(self) -> None:
@@ -297,20 +290,20 @@ class Appender:
         file = flight.file
         if flight.is_new_file:
             if tail.file is not None:
-                self._files.retire(tail.file)
+                self.files.retire(tail.file)
             file.first_batch = self._next_batch
             tail.file = file
-            self._files.begun()
-            self._files.refill(half_used=False)
+            self.files.begun()
+            self.files.refill(half_used=False)
         elif file.first_batch == 0:
             file.first_batch = self._next_batch
         tail.offset = flight.end
         self._next_batch += 1
-        self._index.apply(flight.encoded.effects)
+        self.index.apply(flight.encoded.effects)
         if tail.offset * 2 > file.length:
             batches = self._next_batch - file.first_batch
-            self._files.has_large_batches = tail.offset > LARGE_BATCH_BYTES * batches
-            self._files.refill(half_used=True)
+            self.files.has_large_batches = tail.offset > LARGE_BATCH_BYTES * batches
+            self.files.refill(half_used=True)
 
     def _write_error(self, request: Request, error: Exception, flight: _Flight) -> StoreError:
         if isinstance(error, OSError) and not request.sync_failed:
@@ -318,9 +311,9 @@ class Appender:
             if answer.retryable:
                 # Nothing took effect, and the next batch goes to the same place.
                 if flight.is_new_file:
-                    self._files.put_back(flight.file)
+                    self.files.put_back(flight.file)
                 if error.errno in FULL_ERRNOS:
-                    self._room.report_full()
+                    self.room.report_full()
                 return answer
         self.fail(error)
         return self.failure_error()
