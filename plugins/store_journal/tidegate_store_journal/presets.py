@@ -58,22 +58,28 @@ CHOICES: Final = (NO_PRESET, *PRESETS)
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 
-class DefaultInt(int):
-    """A number that nobody wrote: so that a default can be told from the same number written."""
-
-
-class DefaultFloat(float):
-    """As :class:`DefaultInt`."""
-
-
-class DefaultText(str):
-    """As :class:`DefaultInt`."""
+class Default:
+    """Marks a value that nobody wrote: a default can be told from the same value written."""
 
     __slots__ = ()
 
 
-class DefaultList(tuple[str, ...]):
-    """As :class:`DefaultInt`."""
+class DefaultInt(Default, int):
+    """A number."""
+
+
+class DefaultFloat(Default, float):
+    """A time."""
+
+
+class DefaultText(Default, str):
+    """A word."""
+
+    __slots__ = ()
+
+
+class DefaultList(Default, tuple[str, ...]):
+    """Several of them."""
 
     __slots__ = ()
 
@@ -83,7 +89,7 @@ _DEFAULTS: Final = {int: DefaultInt, float: DefaultFloat, str: DefaultText, tupl
 
 def is_default(value: object) -> bool:
     """Tell whether nobody wrote *value*; True and False are never told apart."""
-    return isinstance(value, (DefaultInt, DefaultFloat, DefaultText, DefaultList))
+    return isinstance(value, Default)
 
 
 def preset_values(preset: str) -> dict[str, object]:

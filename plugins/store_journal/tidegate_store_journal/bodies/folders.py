@@ -112,7 +112,6 @@ def covers(filters: Sequence[str], destination: str) -> bool:
 
 #: What was written aside by a run that a crash cut off.
 _TEMPORARY_NAME: Final = re.compile(r"journal-\d{10}\.data\.tmp")
-_FREE_NAME: Final = re.compile(r"journal-\d{10}\.free")
 
 
 @dataclass(slots=True)
@@ -149,7 +148,7 @@ def find_files(folders: Folders, *, removes: bool) -> Found:
                 home.unlink(name)
                 continue
             is_data = bool(_format.DATA_NAME.fullmatch(name))
-            if not is_data and not _FREE_NAME.fullmatch(name):
+            if not is_data and not _format.FREE_NAME.fullmatch(name):
                 continue
             length = length_of(home, name)
             if not is_data:

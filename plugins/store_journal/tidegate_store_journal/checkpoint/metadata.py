@@ -20,6 +20,7 @@ import lmdb
 import msgspec
 from lmdb import verify as lmdb_verify
 
+from tidegate.spi import Progress
 from tidegate.spi.private_files import FILE_MODE, make_private_directory
 from tidegate_store_journal.index.acklog import AckBlock, AckPage
 from tidegate_store_journal.index.changes import (
@@ -122,7 +123,7 @@ class Metadata:
         self.counters = MetadataCounters()
         self._unused = unused
 
-    def load(self, progress: Callable[[str, int, int], None]) -> Loaded | None:
+    def load(self, progress: Progress) -> Loaded | None:
         """The last checkpoint; None when there is none. Raises: MetadataError, OSError."""
         if self._unused is not None:
             self._unused.reset()
@@ -200,7 +201,7 @@ class LmdbMetadata(Metadata):
             self._map_bytes = environment.info()["map_size"]
         return self._environment
 
-    def load(self, progress: Callable[[str, int, int], None]) -> Loaded | None:
+    def load(self, progress: Progress) -> Loaded | None:
         return self._read(lambda transaction: self._load(transaction, progress))
 
     def load_counters(self) -> None:
@@ -227,17 +228,8 @@ class LmdbMetadata(Metadata):
     def _verify(self) -> None:
         path = self._directory / "data.mdb"
         is_plausible = _is_plausible(path)
-        if path.stat().st_size > _VERIFY_BYTES_MAX and is_plausible:
-            return
-        try:
-            problems = cast(
-                "list[str]",
-                lmdb_verify.verify(str(path)),  # pyright: ignore[reportUnknownMemberType]  # untyped
-            )
-        except lmdb_verify.VerifyError as error:
-            raise MetadataError(f"{path}: {error}") from error
-        if problems:
-            raise MetadataError(f"{path}: {problems[0]}")
+        if not is_plausible or path.stat().st_size <= _VERIFY_BYTES_MAX:
+            verify_pages(path)
 
     def _load_state(self, transaction: lmdb.Transaction) -> MetadataState | None:
         """Also takes over the counters."""
@@ -251,9 +243,7 @@ class LmdbMetadata(Metadata):
         self.counters = state.counters
         return state
 
-    def _load(
-        self, transaction: lmdb.Transaction, progress: Callable[[str, int, int], None]
-    ) -> Loaded | None:
+    def _load(self, transaction: lmdb.Transaction, progress: Progress) -> Loaded | None:
         state = self._load_state(transaction)
         if state is None:
             return None
@@ -403,6 +393,19 @@ def read_counters(directory: Path) -> MetadataCounters:
     finally:
         metadata.close()
     return metadata.counters
+
+
+def verify_pages(path: Path) -> None:
+    """Look at every page of LMDB's file. Raises: MetadataError."""
+    try:
+        problems = cast(
+            "list[str]",
+            lmdb_verify.verify(str(path)),  # pyright: ignore[reportUnknownMemberType]  # untyped
+        )
+    except lmdb_verify.VerifyError as error:
+        raise MetadataError(f"{path}: {error}") from error
+    if problems:
+        raise MetadataError(f"{path}: {problems[0]}")
 
 
 #: LMDB has an error of its own for a full disk, but not for a used-up quota; and when there was room for a

@@ -109,8 +109,9 @@ class FileHeader(NamedTuple):
     series: str = JOURNAL
 
 
-#: Names of data files.
+#: Names of data files, and of dead ones that wait to be used.
 DATA_NAME: Final = re.compile(r"journal-(\d{10})\.data")
+FREE_NAME: Final = re.compile(r"journal-(\d{10})\.free")
 #: Names of files of the bindings journal, also of those that wait to be used.
 BINDINGS_NAME: Final = re.compile(r"bindings-(\d{10})\.(data|free)")
 

@@ -15,7 +15,13 @@ from typing import Final
 
 import msgspec
 
-from tidegate.spi import CorruptRecordError, RecoveredDestination, RecoveredState, RecoveryReport
+from tidegate.spi import (
+    CorruptRecordError,
+    Progress,
+    RecoveredDestination,
+    RecoveredState,
+    RecoveryReport,
+)
 from tidegate_store_journal.bodies.folders import Folders, find_files
 from tidegate_store_journal.checkpoint.marker import MARKER_NAME, take_marker
 from tidegate_store_journal.checkpoint.metadata import Loaded, Metadata, MetadataError
@@ -23,17 +29,15 @@ from tidegate_store_journal.index.changes import ACKNOWLEDGED, DELIVERIES, FILES
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.datafile import read_data_file, using
-from tidegate_store_journal.log.format import DATA_OFFSET, FormatError
+from tidegate_store_journal.log.format import DATA_NAME, DATA_OFFSET, FREE_NAME, FormatError
 from tidegate_store_journal.log.storage import Storage, length_of
 from tidegate_store_journal.options import JournalOptions
 from tidegate_store_journal.start.bindings import keep_damaged, read_bindings
 from tidegate_store_journal.start.damage import Quarantine
 from tidegate_store_journal.start.losses import LossReport, find_lost, missing_files
 from tidegate_store_journal.start.rebuild import rebuild
-from tidegate_store_journal.start.replay import ADVICE, Progress, Replay
+from tidegate_store_journal.start.replay import ADVICE, Replay
 
-FREE_NAME: Final = re.compile(r"journal-\d{10}\.free")
-_JOURNAL_NAME: Final = re.compile(r"journal-\d{10}\.(data|free)")
 _TEMPORARY_NAME: Final = re.compile(
     r"((journal|bindings)-\d{10}\.(data|free)(\.\d+\.damaged)?|index-store-state"
     r"|damage-\d+\.report)\.tmp"
@@ -134,8 +138,9 @@ def _recover(replay: Replay, metadata: Metadata, quarantine: Quarantine) -> None
     replay.go_on_behind_the_missing()
     if replay.tail is not None:
         replay.tail.handle = storage.open(replay.tail.name)
-    own = map(_format.file_id_of, filter(_JOURNAL_NAME.fullmatch, names))
-    ids = [replay.elsewhere.last_id, *own, *quarantine.gone, *replay.index.files]
+    own = [name for name in names if DATA_NAME.fullmatch(name) or FREE_NAME.fullmatch(name)]
+    ids = [*map(_format.file_id_of, own), *quarantine.gone, *replay.index.files]
+    ids.append(replay.elsewhere.last_id)
     replay.next_file_id = max(ids) + 1
     _keep_usable(replay, names)
     replay.clean = clean and replay.repaired_bytes == 0
@@ -222,7 +227,7 @@ def check_bindings(replay: Replay, loaded: Loaded | None) -> None:
 
 def open_files(replay: Replay, names: Sequence[str]) -> None:
     """Read all headers, and the store id that they share. Raises: CorruptRecordError, OSError."""
-    for name in sorted(filter(_format.DATA_NAME.fullmatch, names)):
+    for name in sorted(filter(DATA_NAME.fullmatch, names)):
         try:
             file = read_data_file(replay.storage, name)
         except FormatError as error:

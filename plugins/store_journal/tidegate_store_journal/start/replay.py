@@ -6,11 +6,11 @@ Everything here blocks; nothing else touches the store meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tidegate.spi import Acknowledge, CorruptRecordError
+from tidegate.spi import Acknowledge, CorruptRecordError, Progress
 from tidegate_store_journal.bodies.folders import Found
 from tidegate_store_journal.checkpoint.bindings import BindingsFound
 from tidegate_store_journal.checkpoint.checkpoint import RESERVE_NAME
@@ -39,8 +39,6 @@ ADVICE: Final = (
     "Restore the file from a copy; or set damaged_journal_policy = 'quarantine' in [store] to keep "
     "a copy of the damaged part, take it out, and serve the rest"
 )
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(slots=True)

@@ -7,7 +7,8 @@ one function and prints; the work is elsewhere. Nothing heavy is imported before
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -24,13 +25,8 @@ from tidegate_store_journal.tools.located import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeVar
-
     from tidegate.spi import ConfiguredStore
     from tidegate_store_journal.tools.report import JournalReport
-
-    _T = TypeVar("_T")
 
 #: `verify` found damage.
 EXIT_DAMAGED: Final = 1
@@ -71,9 +67,8 @@ def inspect_command(
     """
     from tidegate_store_journal.tools.report import report
 
-    host: CommandHost = context.obj
-    where = directory_of(find_store(host, config, directory))
-    found = report(where, host.progress(), records=records)
+    host, store = _asked(context, config, directory)
+    found = report(directory_of(store), host.progress(), records=records)
     if as_json:
         host.print_json(_inspect_json(found))
     else:
@@ -94,8 +89,7 @@ def verify(
     """
     from tidegate_store_journal.tools import verify as _verify
 
-    host: CommandHost = context.obj
-    store = find_store(host, config, directory)
+    host, store = _asked(context, config, directory)
     where = directory_of(store)
     found = _verify.verify(where, host.progress(), large=large_directory_of(store))
     if as_json:
@@ -131,10 +125,10 @@ def why(
     """
     from tidegate_store_journal.tools import report as _report
 
-    host: CommandHost = context.obj
     if directory is None and config is None and Path(file).parent != Path():
         directory = directory_around(Path(file))
-    found = _report.why(directory_of(find_store(host, config, directory)), file)
+    host, store = _asked(context, config, directory)
+    found = _report.why(directory_of(store), file)
     if as_json:
         host.print_json(dataclasses.asdict(found) | {"live_share": found.live_share})
     else:
@@ -177,25 +171,23 @@ def compact(
     """
     from tidegate_store_journal.tools import offline as _offline
 
-    host: CommandHost = context.obj
-    store = find_store(host, config, directory)
+    host, store = _asked(context, config, directory)
     progress = host.progress()
     if destination:
         if delete_free or below is not None:
             raise ConfigError("--destination goes with neither --below nor --delete-free")
-        done = _offline_only(
-            store, lambda: _offline.compact_destination(store, progress, destination)
-        )
+        with _stopped(store):
+            done = _offline.compact_destination(store, progress, destination)
         if as_json:
             host.print_json(dataclasses.asdict(done))
         else:
             _print_table(host, _DESTINATION_COLUMNS, [done])
         return
     percentage = below or COMPACT_BELOW
-    before, after = _offline_only(
-        store,
-        lambda: _offline.compact(store, progress, percentage=percentage, delete_free=delete_free),
-    )
+    with _stopped(store):
+        before, after = _offline.compact(
+            store, progress, percentage=percentage, delete_free=delete_free
+        )
     spaces = {"before": dataclasses.asdict(before), "after": dataclasses.asdict(after)}
     if as_json:
         host.print_json(spaces)
@@ -218,9 +210,9 @@ def rebuild_index(
     """
     from tidegate_store_journal.tools import offline as _offline
 
-    host: CommandHost = context.obj
-    store = find_store(host, config, directory)
-    found = _offline_only(store, lambda: _offline.rebuild_index(store, host.progress()))
+    host, store = _asked(context, config, directory)
+    with _stopped(store):
+        found = _offline.rebuild_index(store, host.progress())
     if as_json:
         host.print_json(dataclasses.asdict(found))
         return
@@ -243,9 +235,9 @@ def export_command(
 
     As `tidegate store export`: any store can import it. The gateway must not run.
     """
-    host: CommandHost = context.obj
-    store = find_store(host, config, directory)
-    counts = _offline_only(store, lambda: host.export_store(store, target))
+    host, store = _asked(context, config, directory)
+    with _stopped(store):
+        counts = host.export_store(store, target)
     _print_counts(host, counts, as_json, target)
 
 
@@ -261,16 +253,24 @@ def import_command(
 
     As `tidegate store import`. The gateway must not run.
     """
-    host: CommandHost = context.obj
-    store = find_store(host, config, directory, is_there=False)
-    counts = _offline_only(store, lambda: host.import_store(store, source))
+    host, store = _asked(context, config, directory, is_there=False)
+    with _stopped(store):
+        counts = host.import_store(store, source)
     _print_counts(host, counts, as_json, source)
 
 
-def _offline_only(store: ConfiguredStore, work: Callable[[], _T]) -> _T:
-    """*work*, with the error that says what to do when a gateway has the journal."""
+def _asked(
+    context: typer.Context, config: Path | None, directory: Path | None, *, is_there: bool = True
+) -> tuple[CommandHost, ConfiguredStore]:
+    """The host, and the journal that is meant."""
+    return context.obj, find_store(context.obj, config, directory, is_there=is_there)
+
+
+@contextmanager
+def _stopped(store: ConfiguredStore) -> Generator[None]:
+    """The error that says what to do when a gateway has the journal."""
     try:
-        return work()
+        yield
     except StoreLockedError as error:
         raise StoreLockedError(
             f"{directory_of(store)} is in use by a running gateway ({error.owner}): stop it first; "

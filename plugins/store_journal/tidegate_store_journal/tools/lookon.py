@@ -22,13 +22,13 @@ from tidegate_store_journal.checkpoint.metadata import (
     MetadataError,
 )
 from tidegate_store_journal.index.index import Index
+from tidegate_store_journal.log.format import FREE_NAME
 from tidegate_store_journal.log.names import NamedStorage
 from tidegate_store_journal.log.storage import DirectoryFile, length_of, open_regular
 from tidegate_store_journal.options import JournalOptions
 from tidegate_store_journal.start.bindings import read_bindings
 from tidegate_store_journal.start.losses import LossReport
 from tidegate_store_journal.start.recovery import (
-    FREE_NAME,
     check_bindings,
     check_owner,
     fill_index,

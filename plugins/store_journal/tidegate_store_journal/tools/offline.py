@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final, TypeVar, cast
 
 from tidegate.spi import ConfiguredStore, Progress, RecoveredState, StoreIOError
+from tidegate_store_journal.log.format import DATA_NAME, FREE_NAME
 from tidegate_store_journal.log.names import NamedStorage
 from tidegate_store_journal.space.tidy import DestinationCompaction
-from tidegate_store_journal.start.recovery import FREE_NAME
 from tidegate_store_journal.store import JournalStore
 from tidegate_store_journal.tools.located import directory_of
 
@@ -103,7 +103,7 @@ def space_of(directory: Path) -> tuple[int, int]:
     sizes = [
         Path(storage.describe(name)).stat().st_size
         for name in storage.list()
-        if name.startswith("journal-") and name.endswith((".data", ".free"))
+        if DATA_NAME.fullmatch(name) or FREE_NAME.fullmatch(name)
     ]
     return len(sizes), sum(sizes)
 

@@ -7,7 +7,7 @@ write nothing. Everything here blocks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Final
@@ -71,10 +71,10 @@ class ListReport(Owner):
         delivered: of them, how many were delivered before and not acknowledged.
     """
 
-    messages: int = 0
-    body_bytes: int = 0
-    first_sequence: int = 0
-    delivered: int = 0
+    messages: int
+    body_bytes: int
+    first_sequence: int
+    delivered: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,48 +210,47 @@ def _files(seen: Look) -> list[FileReport]:
     return reports
 
 
-_Who = tuple[str, str, str, str, str]  # the fields of an Owner but the last
-
-
-def _owners(index: Index) -> Callable[[int], _Who]:
+def _owners(index: Index) -> Callable[[int], Owner]:
     """Says whose a list is."""
     queues = {known.pending_list: known for known in index.destinations.values()}
 
-    def owner_of(list_id: int) -> _Who:
+    def owner_of(list_id: int) -> Owner:
         subscription = index.subscriptions.get(list_id)
         if subscription is not None:
             kind = "durable subscription" if subscription.durable else "subscription"
             names = (subscription.client_id, subscription.name, subscription.owner)
-            return kind, subscription.filter, *names
+            return Owner(kind, subscription.filter, *names, list_id)
         queue = queues.get(list_id)
         if queue is not None:
-            return "queue", queue.destination, "", "", queue.owner
+            return Owner("queue", queue.destination, "", "", queue.owner, list_id)
         branch = next((i for i in index.branches.values() if i.pending_list == list_id), None)
         if branch is not None:
             # Nobody but its transaction manager or an operator can free its messages.
-            return _branch("", branch)
-        return "unknown list", "", "", "", ""
+            return _branch("", branch, list_id)
+        return Owner("unknown list", "", "", "", "", list_id)
 
     return owner_of
 
 
-def _branch(destination: str, branch: Branch) -> _Who:
-    branch_id = branch.branch_id
-    return "prepared branch", destination, branch.client_id, str(branch_id), branch_id.owner
+def _branch(destination: str, branch: Branch, list_id: int) -> Owner:
+    own_id = branch.branch_id
+    names = (branch.client_id, str(own_id), own_id.owner)
+    return Owner("prepared branch", destination, *names, list_id)
 
 
 def _lists(index: Index) -> Iterator[ListReport]:
     owner_of = _owners(index)
     queues = filter(None, (known.pending_list for known in index.destinations.values()))
     for list_id in sorted({*queues, *index.subscriptions, *index.lists}):
-        pending = index.lists.get(list_id)
-        if pending is None:
-            yield ListReport(*owner_of(list_id), list_id)
-            continue
+        pending = index.list_of(list_id)
         page = pending.page(0, 1, 1)
-        first = page[0][0] if page else 0
-        counts = (len(pending), pending.body_bytes(), first, len(pending.deliveries))
-        yield ListReport(*owner_of(list_id), list_id, *counts)
+        yield ListReport(
+            **asdict(owner_of(list_id)),
+            messages=len(pending),
+            body_bytes=pending.body_bytes(),
+            first_sequence=page[0][0] if page else 0,
+            delivered=len(pending.deliveries),
+        )
 
 
 def _holders(index: Index, file_id: int) -> Iterator[Holder]:
@@ -261,7 +260,7 @@ def _holders(index: Index, file_id: int) -> Iterator[Holder]:
         if not found:
             continue
         owner = owner_of(list_id)
-        yield _holder(owner, list_id, found)
+        yield _holder(owner, found)
         # Prepared branches lock messages of the list, which nobody can consume meanwhile.
         for branch in index.branches.values():
             locked = {
@@ -269,18 +268,18 @@ def _holders(index: Index, file_id: int) -> Iterator[Holder]:
             }
             here = {sequence: place for sequence, place in found.items() if sequence in locked}
             if here:
-                yield _holder(_branch(owner[1], branch), list_id, here)
+                yield _holder(_branch(owner.destination, branch, list_id), here)
     parts = chain.from_iterable(index.log.parts_in(file_id))
     rows = {row: place for part in parts for row, _, place in part.rows()}
     if rows:
-        yield _holder(("acknowledged", "", "", "", ""), 0, rows)
+        yield _holder(Owner("acknowledged", "", "", "", "", 0), rows)
 
 
-def _holder(owner: _Who, pending_list: int, found: Mapping[int, int]) -> Holder:
+def _holder(owner: Owner, found: Mapping[int, int]) -> Holder:
     """*found*: places by sequence, in order."""
     live_bytes = sum(place >> 32 & MASK_32 for place in found.values())
     first = list(islice(found, SEQUENCES_MAX))
-    return Holder(*owner, pending_list, len(found), live_bytes, first)
+    return Holder(**asdict(owner), messages=len(found), live_bytes=live_bytes, sequences=first)
 
 
 def describe(report: FileReport) -> str:

@@ -15,14 +15,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, cast
-
-from lmdb import verify as lmdb_verify
+from typing import Final
 
 from tidegate.spi import CorruptRecordError, LargeBody, Progress, StoreIOError
 from tidegate_store_journal.bodies.folders import FOLDERS_NAME
 from tidegate_store_journal.bodies.large import file_name_of, read_large
-from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, MetadataError
+from tidegate_store_journal.checkpoint.metadata import LmdbMetadata, MetadataError, verify_pages
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.datafile import read_data_file
 from tidegate_store_journal.log.format import DATA_OFFSET, FormatError
@@ -248,20 +246,13 @@ class _Pass:
             return 0
         try:
             if not self._is_running():  # what is being written cannot be verified page by page
-                problems = cast(
-                    "list[str]",
-                    lmdb_verify.verify(  # pyright: ignore[reportUnknownMemberType]  # untyped
-                        str(directory / "data.mdb")
-                    ),
-                )
-                if problems:
-                    raise MetadataError(problems[0])
+                verify_pages(directory / "data.mdb")
             metadata = LmdbMetadata(directory, read_only=True)
             try:
                 loaded = metadata.load(self._progress)
             finally:
                 metadata.close()
-        except (MetadataError, lmdb_verify.VerifyError) as error:
+        except MetadataError as error:
             text = (
                 f"the metadata store is damaged: {error}; stop the gateway and run "
                 "`tidegate journal rebuild-index`"
@@ -312,7 +303,7 @@ class _Pass:
 
     def _shown(self, name: str) -> str:
         """What the file that the engine calls *name* is called on the disk."""
-        return name if "/" in name else Path(self._storage.describe(name)).name
+        return name if "/" in name else self._storage.path_of(name).name
 
     def _add(self, name: str, offset: int, problem: str, *, advice: str = _RESTORE) -> None:
         """Remember damage, unless that place is known already."""
@@ -324,16 +315,8 @@ class _Pass:
 
 def differences(index: Index, rebuilt: Index) -> Iterator[str]:
     """What the checkpoint says and a rebuild does not, and the other way round."""
-
-    def pending(one: Index, list_id: int) -> set[int]:
-        return (
-            {sequence for sequence, _ in one.lists[list_id].entries()}
-            if list_id in one.lists
-            else set()
-        )
-
     for list_id in sorted({*index.lists, *rebuilt.lists}):
-        here, there = pending(index, list_id), pending(rebuilt, list_id)
+        here, there = ({key for key, _ in i.list_of(list_id).entries()} for i in (index, rebuilt))
         for sequence in sorted(here ^ there):
             where = "it, not in the data files" if sequence in here else "the data files, not in it"
             yield f"message {sequence} of list {list_id} is pending in {where}"
