@@ -140,18 +140,14 @@ class Engine:
         self._resources.callback(self._workers.shutdown)
         try:
             return await self._open()
-        except (OSError, StoreFullError) as error:
-            await self._give_up_opening()
-            where = self._storage.describe("")
-            raise StoreIOError(f"cannot open the journal in {where}: {error}") from error
-        except BaseException:
-            await self._give_up_opening()
+        except BaseException as error:
+            # A close that comes nevertheless would wait for a writer that is gone.
+            self._is_open = False
+            await self._resources.aclose()
+            if isinstance(error, OSError | StoreFullError):
+                where = self._storage.describe("")
+                raise StoreIOError(f"cannot open the journal in {where}: {error}") from error
             raise
-
-    async def _give_up_opening(self) -> None:
-        # A close that comes nevertheless would wait for a writer that is gone.
-        self._is_open = False
-        await self._resources.aclose()
 
     async def close(self) -> None:
         """See MessageStore."""
@@ -192,9 +188,8 @@ class Engine:
         if self._large is not None:
             found.notes += await self._open_large(self._large, keeps_orphans(options, found))
         # In memory there is nobody else to leave room for; its limit is hard enough.
-        free_limit = context.disk_free_limit if self._storage.durable else 0
-        store_limit = context.store_limit if self._storage.durable else 0
-        room = RoomWatch(self._storage, self._workers, free_limit, store_limit)
+        limits = (context.disk_free_limit, context.store_limit) if self._storage.durable else (0, 0)
+        room = RoomWatch(self._storage, self._workers, *limits)
         self._open_files(found, room)
         await self._compose(found, room)
         self._is_open = True
@@ -217,7 +212,7 @@ class Engine:
             self._workers,
             self._options,
             store_id=store_id,
-            free_limit=self._context.disk_free_limit if self._storage.durable else 0,
+            free_limit=room.limit_bytes,
         )
         room.reusable = lambda: files.pool_bytes
         files.adopt(found.files, found.spares, found.pool, found.next_file_id)
@@ -420,12 +415,10 @@ class Engine:
         self._resources.callback(executor.shutdown)
         reading = ThreadPoolExecutor(READING_THREADS, "tidegate-journal-large-reader")
         self._resources.callback(reading.shutdown)
-        await self._loop.run_in_executor(
-            executor, large.prepare, f"gateway={self._context.gateway_name}"
-        )
         self._resources.callback(large.release)
+        owner = f"gateway={self._context.gateway_name}"
         notes = await self._loop.run_in_executor(
-            executor, lambda: large.recover(self._index.large, keeps_orphans=keeps)
+            executor, large.prepare, owner, self._index.large, keeps
         )
         large.start(executor, reading)
         self._resources.callback(large.stop)

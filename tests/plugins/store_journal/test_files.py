@@ -232,7 +232,7 @@ async def test_a_dead_file_is_kept_and_is_the_next_one_made_ready() -> None:
     async with data_files(storage) as files:
         made = await used_files(files, 3)
         await files.dispose(made[:2])
-        assert files.pool_count == 2
+        assert len(files.own.pool) == 2
         assert ends(storage, ".free") == ["journal-0000000001.free", "journal-0000000002.free"]
         assert len(files) == 1
         assert files.disk_bytes == 3 * LENGTH
@@ -256,7 +256,7 @@ async def test_a_dead_file_is_not_used_again_while_its_old_name_could_come_back(
         sync_directory = storage.sync_directory
 
         def sync() -> None:
-            counts.append((files.pool_count, files.disk_bytes))
+            counts.append((len(files.own.pool), files.disk_bytes))
             if is_broken and len(counts) == 1:
                 raise OSError(errno.EIO, "broken")
             sync_directory()
@@ -265,12 +265,12 @@ async def test_a_dead_file_is_not_used_again_while_its_old_name_could_come_back(
         if is_broken:
             with pytest.raises(OSError, match="broken"):
                 await files.dispose(made[:1])
-            assert files.pool_count == 0
+            assert len(files.own.pool) == 0
             await files.dispose(made[1:2])
         else:
             await files.dispose(made[:2])
         assert counts == [(0, 4 * LENGTH)] * len(counts)
-        assert files.pool_count == 2
+        assert len(files.own.pool) == 2
 
 
 @pytest.mark.parametrize(("pool_files", "kept"), [(-1, 8), (0, 2), (4, 2), (6, 4), (100, 8)])
@@ -282,7 +282,7 @@ async def test_dead_files_are_kept_up_to_the_limit_of_files_in_all(
     async with data_files(storage, journal_pool_files=pool_files) as files:
         made = await used_files(files, 10)
         await files.dispose(made[:8])
-        assert files.pool_count == kept
+        assert len(files.own.pool) == kept
         assert len(ends(storage, ".free")) == kept
         assert len(ends(storage, ".data")) == 2
 
@@ -294,7 +294,7 @@ async def test_files_of_another_length_are_never_kept() -> None:
         special.first_batch = 1
         await files.dispose([special])
         assert storage.list() == []
-        assert files.pool_count == 0
+        assert len(files.own.pool) == 0
 
 
 async def test_dead_files_go_into_the_archive_with_all_their_bytes() -> None:
@@ -305,7 +305,7 @@ async def test_dead_files_go_into_the_archive_with_all_their_bytes() -> None:
         made[0].handle.pwritev([b"here"], 5000)
         made[0].handle.datasync()
         await files.dispose(made[:2])
-        assert files.pool_count == 0
+        assert len(files.own.pool) == 0
         after = storage.crash(1)
         moved = [f"old/logs/{file.name}" for file in made[:2]]
         assert sorted(after.list()) == sorted([*moved, made[2].name])

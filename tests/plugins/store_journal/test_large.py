@@ -54,6 +54,7 @@ from tidegate_store_journal.bodies import large as _large
 from tidegate_store_journal.bodies.large import LARGE_THREADS, LargeFiles, file_name_of
 from tidegate_store_journal.index.acklog import ROW_BYTES
 from tidegate_store_journal.index.index import Index
+from tidegate_store_journal.index.largereferences import LargeReferences
 from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.format import DATA_OFFSET
 from tidegate_store_journal.log.memory import MemoryStorage
@@ -788,7 +789,7 @@ async def test_strategy_never_does_not_sync_bodies(tmp_path: Path) -> None:
             syncs.append("directory")
 
     files = LargeFiles(Counting(tmp_path), options(journal_datasync=False))
-    files.prepare("test")
+    files.prepare("test", LargeReferences(), False)
     with ThreadPoolExecutor() as executor:
         files.start(executor, executor)
         body = await files.create(None).finish(b"whole")

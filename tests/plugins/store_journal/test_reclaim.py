@@ -87,7 +87,7 @@ async def test_a_store_that_cannot_put_files_away_goes_on_and_tries_again_later(
     reclaim_of(store).retry()
     assert reclaim_of(store).reclaim()
     await until(lambda: not reclaim_of(store).is_wanted)
-    assert store._files.pool_count > 5  # pyright: ignore[reportPrivateUsage]
+    assert len(store._files.own.pool) > 5  # pyright: ignore[reportPrivateUsage]
     assert store.statistics().reusable_bytes > 5 * 64 * KB
     assert await pending(store) == []
     await store.close()

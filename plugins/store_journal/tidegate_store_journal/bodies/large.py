@@ -14,7 +14,6 @@ import asyncio
 import os
 import weakref
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -29,7 +28,7 @@ from tidegate_store_journal.bodies.transfer import (
 )
 from tidegate_store_journal.index.largereferences import LargeReferences
 from tidegate_store_journal.log.format import crc32c
-from tidegate_store_journal.log.storage import Storage, open_regular
+from tidegate_store_journal.log.storage import Storage, length_of, open_regular
 from tidegate_store_journal.options import JournalOptions
 
 #: Threads that write and sync large bodies: apart from the others, because one sync of a large body
@@ -83,23 +82,20 @@ class LargeFiles(BodyFiles):
 
     # ---------------------------------------------------------------------------- the store's side
 
-    def prepare(self, owner: str) -> None:
-        """Make the directory and take it. Blocks. Raises: StoreLockedError, OSError."""
-        self.storage.lock(owner)
-
     def release(self) -> None:
         """Give the directory back, without free files. Idempotent. Blocks."""
         for name in self.free.give_up():
             self.remove_file(name)
         self.storage.unlock()
 
-    def recover(self, references: LargeReferences, *, keeps_orphans: bool = False) -> list[str]:
-        """Remove orphans and look for what is missing. Blocks.
+    def prepare(self, owner: str, references: LargeReferences, keeps_orphans: bool) -> list[str]:
+        """Take the directory, remove orphans, and look for what is missing. Blocks.
 
         Args: keeps_orphans: the journal may have lost records, so a file that no message names may
             be all that is left of one: it is kept under another name, which nothing reads.
-        Returns: a sentence for each thing found. Raises: OSError.
+        Returns: a sentence for each thing found. Raises: StoreLockedError, OSError.
         """
+        self.storage.lock(owner)
         notes: list[str] = []
         found: dict[str, int] = {}
         orphans = orphan_bytes = 0
@@ -109,8 +105,7 @@ class LargeFiles(BodyFiles):
             if not name.endswith(BODY_SUFFIX):
                 continue
             body_id = name.removesuffix(BODY_SUFFIX)
-            with closing(self.storage.open(name)) as file:
-                length = file.length
+            length = length_of(self.storage, name)
             if body_id in references:
                 found[body_id] = length
             else:

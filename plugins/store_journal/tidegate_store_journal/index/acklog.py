@@ -314,7 +314,7 @@ class AckLog:
 
     def blocks(self) -> Sequence[AckBlock]:
         """All blocks in memory that have rows which are not released."""
-        return _resident(self._blocks[self._begin :])
+        return [block for block in self._blocks[self._begin :] if isinstance(block, AckBlock)]
 
     def parts_in(self, file_id: int) -> Iterator[list[AckBlock]]:
         """The rows in memory, not released, whose message is in the data file: block by block, so that
@@ -434,7 +434,3 @@ class AckLog:
     def oldest_at(self) -> int:
         """``acked_at`` of the oldest row; 0 when there is none."""
         return self._blocks[self._begin].acked_at if self._begin < len(self._blocks) else 0
-
-
-def _resident(blocks: Sequence[AckBlock | AckPage]) -> list[AckBlock]:
-    return [block for block in blocks if isinstance(block, AckBlock)]

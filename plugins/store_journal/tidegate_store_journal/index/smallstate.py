@@ -127,6 +127,14 @@ class SmallState:
             self.apply_small[kind.put] = partial(self._put, kind, home)
             self.apply_small[kind.remove] = partial(self._remove, kind, home)
 
+    def owners(self) -> dict[int, AddDestination | Subscription | Branch]:
+        """Whose each pending list is."""
+        return {
+            **{branch.pending_list: branch for branch in self.branches.values()},
+            **{known.pending_list: known for known in self.destinations.values()},
+            **self.subscriptions,
+        }
+
     def inflight_records(self) -> Iterator[InflightRecord]:
         """All of them."""
         for records in self.inflight.values():

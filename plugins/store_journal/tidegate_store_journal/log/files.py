@@ -103,11 +103,6 @@ class DataFiles(Homes):
         return sum(length for _, length in self.own.pool)
 
     @property
-    def pool_count(self) -> int:
-        """Dead files of the journal's own that wait to be used again."""
-        return len(self.own.pool)
-
-    @property
     def has_room(self) -> bool:
         """Another file can be had without the reserve, as far as we know."""
         return len(self._spares) > 1 or bool(self.own.pool) or not self._is_failing

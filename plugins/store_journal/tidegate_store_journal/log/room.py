@@ -24,6 +24,7 @@ class RoomWatch:
 
     Attributes:
         is_short: batches that make the store grow must be refused.
+        limit_bytes: ``broker.disk_free_limit``; 0: none.
         reusable, used: bytes of our own files that can be used again, and of those that cannot.
         is_crowded: near that limit or ``broker.store_limit``: less would let the broker go on.
     """
@@ -33,7 +34,7 @@ class RoomWatch:
     ) -> None:
         self._storage = storage
         self._executor = executor
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._store_limit = store_limit
         self.reusable: Callable[[], int] = lambda: 0
         self.used: Callable[[], int] = lambda: 0
@@ -57,7 +58,7 @@ class RoomWatch:
         if self.is_short:
             raise StoreFullError(
                 f"the file system of {self._storage.describe('')} has less than broker.disk_free_limit "
-                f"= {format_size(self._limit_bytes)} free; make room, or consume messages"
+                f"= {format_size(self.limit_bytes)} free; make room, or consume messages"
             )
 
     async def look(self) -> None:
@@ -68,7 +69,7 @@ class RoomWatch:
         except OSError as error:
             logger.warning("cannot tell how much room is left error=%s", error)
             return
-        limit = self._limit_bytes
+        limit = self.limit_bytes
         room = room_for(free, self.reusable(), limit)
         self.is_crowded = (limit > 0 and not is_room_again(room, limit)) or (
             self._store_limit > 0 and not is_store_low_again(self.used(), self._store_limit)

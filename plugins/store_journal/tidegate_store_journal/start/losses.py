@@ -23,6 +23,7 @@ from tidegate.spi import (
     DiscardReason,
     Message,
     Operation,
+    Subscription,
 )
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.index.reader import MissingRecordError, Reader
@@ -248,10 +249,7 @@ class Losses:
         store. Raises: StoreError, OSError.
         """
         index = self.index
-        owned = {known.pending_list for known in index.destinations.values()}
-        owned.update(index.subscriptions)
-        owned.update(branch.pending_list for branch in index.branches.values())
-        for list_id in sorted(set(index.lists) - owned):
+        for list_id in sorted(index.lists.keys() - index.owners().keys()):
             count = len(index.lists[list_id])
             if not count:
                 continue
@@ -278,17 +276,16 @@ class Losses:
         await asyncio.get_running_loop().run_in_executor(self.executor, self.report.write)
 
     def _name_of(self, list_id: int) -> str:
-        index = self.index
-        for destination, known in index.destinations.items():
-            if known.pending_list == list_id:
-                return f"{destination} (list {list_id})"
-        subscription = index.subscriptions.get(list_id)
-        if subscription is not None:
-            return (
-                f"{subscription.filter} of client {subscription.client_id!r}, subscription "
-                f"{subscription.name!r} of {subscription.owner!r} (list {list_id})"
-            )
-        return f"list {list_id}, whose destination is not known"
+        match self.index.owners().get(list_id):
+            case AddDestination() as found:
+                return f"{found.destination} (list {list_id})"
+            case Subscription() as found:
+                return (
+                    f"{found.filter} of client {found.client_id!r}, subscription {found.name!r} "
+                    f"of {found.owner!r} (list {list_id})"
+                )
+            case _:
+                return f"list {list_id}, whose destination is not known"
 
 
 async def _read_each(

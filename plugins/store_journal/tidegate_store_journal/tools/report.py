@@ -6,13 +6,13 @@ write nothing. Everything here blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
-from tidegate.spi import Branch, Progress, StoreIOError
+from tidegate.spi import AddDestination, Branch, Progress, StoreIOError, Subscription
 from tidegate_store_journal.checkpoint.metadata import MetadataCounters
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.format import MASK_32, file_id_of
@@ -210,26 +210,19 @@ def _files(seen: Look) -> list[FileReport]:
     return reports
 
 
-def _owners(index: Index) -> Callable[[int], Owner]:
-    """Says whose a list is."""
-    queues = {known.pending_list: known for known in index.destinations.values()}
-
-    def owner_of(list_id: int) -> Owner:
-        subscription = index.subscriptions.get(list_id)
-        if subscription is not None:
-            kind = "durable subscription" if subscription.durable else "subscription"
-            names = (subscription.client_id, subscription.name, subscription.owner)
-            return Owner(kind, subscription.filter, *names, list_id)
-        queue = queues.get(list_id)
-        if queue is not None:
-            return Owner("queue", queue.destination, "", "", queue.owner, list_id)
-        branch = next((i for i in index.branches.values() if i.pending_list == list_id), None)
-        if branch is not None:
+def _owner(owners: Mapping[int, object], list_id: int) -> Owner:
+    """Whose a list is; *owners* as in the index."""
+    match owners.get(list_id):
+        case Subscription() as found:
+            kind = "durable subscription" if found.durable else "subscription"
+            return Owner(kind, found.filter, found.client_id, found.name, found.owner, list_id)
+        case AddDestination() as found:
+            return Owner("queue", found.destination, "", "", found.owner, list_id)
+        case Branch() as found:
             # Nobody but its transaction manager or an operator can free its messages.
-            return _branch("", branch, list_id)
-        return Owner("unknown list", "", "", "", "", list_id)
-
-    return owner_of
+            return _branch("", found, list_id)
+        case _:
+            return Owner("unknown list", "", "", "", "", list_id)
 
 
 def _branch(destination: str, branch: Branch, list_id: int) -> Owner:
@@ -239,13 +232,13 @@ def _branch(destination: str, branch: Branch, list_id: int) -> Owner:
 
 
 def _lists(index: Index) -> Iterator[ListReport]:
-    owner_of = _owners(index)
-    queues = filter(None, (known.pending_list for known in index.destinations.values()))
-    for list_id in sorted({*queues, *index.subscriptions, *index.lists}):
+    owners = index.owners()
+    branches = {branch.pending_list for branch in index.branches.values()}
+    for list_id in sorted((owners.keys() - branches - {0}) | index.lists.keys()):
         pending = index.list_of(list_id)
         page = pending.page(0, 1, 1)
         yield ListReport(
-            **asdict(owner_of(list_id)),
+            **asdict(_owner(owners, list_id)),
             messages=len(pending),
             body_bytes=pending.body_bytes(),
             first_sequence=page[0][0] if page else 0,
@@ -254,12 +247,12 @@ def _lists(index: Index) -> Iterator[ListReport]:
 
 
 def _holders(index: Index, file_id: int) -> Iterator[Holder]:
-    owner_of = _owners(index)
+    owners = index.owners()
     for list_id, pending in sorted(index.lists.items()):
         found = dict(sorted(entry for piece in pending.pieces_in(file_id) for entry in piece))
         if not found:
             continue
-        owner = owner_of(list_id)
+        owner = _owner(owners, list_id)
         yield _holder(owner, found)
         # Prepared branches lock messages of the list, which nobody can consume meanwhile.
         for branch in index.branches.values():
