@@ -50,30 +50,29 @@ def make_metadata(options: JournalOptions, storage: Storage) -> Metadata:
 
 def claim(context: StoreContext, options: JournalOptions, storage: Storage) -> None:
     """Take the directory for this process. Blocks. Raises: StoreLockedError, StoreIOError, OSError."""
-    if isinstance(storage, NamedStorage):
-        _refuse_other_journal(context, options.directory)
-        place = directory_of(context, options.directory)
-        if not options.create_journal_dir and not place.is_dir():
-            raise StoreIOError(
-                f"{place} does not exist, and create_journal_dir = false: mount the volume that it "
-                "is on, or make the directory"
-            )
-    storage.lock(f"gateway={context.gateway_name}")
-    if isinstance(storage, NamedStorage):
-        place = directory_of(context, options.directory)
-        if not place.is_relative_to(context.data_directory):  # of that the host says it
-            warn_of_others(place, "journal directory")
+    owner = f"gateway={context.gateway_name}"
+    if not isinstance(storage, NamedStorage):
+        storage.lock(owner)
+        return
+    place = directory_of(context, options.directory)
+    if is_default(options.directory) and not holds_journal(place):
+        _refuse_other_journal(context, place)
+    if not options.create_journal_dir and not place.is_dir():
+        raise StoreIOError(
+            f"{place} does not exist, and create_journal_dir = false: mount the volume that it "
+            "is on, or make the directory"
+        )
+    storage.lock(owner)
+    if not place.is_relative_to(context.data_directory):  # of that the host says it
+        warn_of_others(place, "journal directory")
 
 
-def _refuse_other_journal(context: StoreContext, directory: str) -> None:
+def _refuse_other_journal(context: StoreContext, own: Path) -> None:
     """Do not begin an empty store beside one that another preset made. Blocks.
 
     Without this, changing ``preset`` would look like losing every message.
     Raises: StoreIOError; OSError.
     """
-    own = directory_of(context, directory)
-    if not is_default(directory) or holds_journal(own):
-        return
     for other in ("journal", *(str(values["directory"]) for values in PRESETS.values())):
         place = directory_of(context, other)
         if place != own and holds_journal(place):

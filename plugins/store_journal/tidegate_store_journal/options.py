@@ -295,32 +295,26 @@ class JournalOptions:
     )
 
     def __post_init__(self) -> None:
-        """Refuse one option under two names, already when a configuration is only checked.
+        """Give each option the value that counts: whoever prints the options sees that.
 
-        Raises: ConfigError.
+        Raises: ConfigError: one option under two names, already when a configuration is only checked.
         """
-        self._apply_preset()
-        # Whoever prints the options sees the same value under both names.
+        values = preset_values(self.preset)
         if self.journal_file_size is not None:
-            self._take_other_name(
+            values |= self._other_name(
                 "journal_file_size", "journal_max_file_length", DefaultInt(self.journal_file_size)
             )
         if self.sync_on_write is not None:
-            strategy = ALWAYS if self.sync_on_write else NEVER
-            self._take_other_name(
-                "sync_on_write", "journal_disk_sync_strategy", DefaultText(strategy)
-            )
-
-    def _take_other_name(self, other: str, key: str, value: object) -> None:
-        if not is_default(getattr(self, key)):
-            raise ConfigError(f"is another name of {key}; give one of the two", key=other)
-        object.__setattr__(self, key, value)
-
-    def _apply_preset(self) -> None:
-        """So that whoever prints the options sees what counts."""
-        for key, value in preset_values(self.preset).items():
+            strategy = DefaultText(ALWAYS if self.sync_on_write else NEVER)
+            values |= self._other_name("sync_on_write", "journal_disk_sync_strategy", strategy)
+        for key, value in values.items():
             if is_default(getattr(self, key)):
                 object.__setattr__(self, key, value)
+
+    def _other_name(self, other: str, key: str, value: object) -> dict[str, object]:
+        if not is_default(getattr(self, key)):
+            raise ConfigError(f"is another name of {key}; give one of the two", key=other)
+        return {key: value}
 
     @property
     def file_length(self) -> int:

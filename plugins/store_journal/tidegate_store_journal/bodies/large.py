@@ -181,16 +181,15 @@ class LargeFiles(BodyFiles):
         """
         references, holders = self._references, self._holders
         self.recent.drop_if_idle()
-        gone: list[str] = []
-        for body_id in loose:
-            if body_id in references or holders.get(body_id):
-                continue
-            gone.append(body_id)
+        gone = {
+            body_id: self._sizes.get(body_id, 0)
+            for body_id in loose
+            if body_id not in references and not holders.get(body_id)
+        }
         idle = self.free.give_up_if_idle()
         if not (gone or idle) or self._executor is None:
             return 0
-        files = [(body_id, self._sizes.get(body_id, 0)) for body_id in gone]
-        await asyncio.get_running_loop().run_in_executor(self._executor, self._give_up, files, idle)
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._give_up, gone, idle)
         for body_id in gone:
             holders.pop(body_id, None)
             self._sizes.pop(body_id, None)
@@ -198,11 +197,11 @@ class LargeFiles(BodyFiles):
             references.loose.discard(body_id)
         return len(gone)
 
-    def _give_up(self, files: list[tuple[str, int]], idle: list[str]) -> None:
+    def _give_up(self, gone: dict[str, int], idle: list[str]) -> None:
         for name in idle:
             self.storage.unlink(name)
-        keeps = bool(files) and not self.lacks(FREE_BYTES_MAX)
-        for body_id, length in files:
+        keeps = bool(gone) and not self.lacks(FREE_BYTES_MAX)
+        for body_id, length in gone.items():
             name, free = file_name_of(body_id), body_id + _FREE_SUFFIX
             if keeps and length:
                 try:

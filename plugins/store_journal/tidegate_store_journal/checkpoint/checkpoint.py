@@ -12,6 +12,7 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -287,12 +288,10 @@ class Checkpointer:
         """
         if not self.storage.durable or RESERVE_NAME in self.storage.list():
             return
-        file = self.storage.open(RESERVE_NAME, create=True)
-        try:
-            file.preallocate(RESERVE_BYTES)
-        except OSError as error:
-            self.storage.unlink(RESERVE_NAME)  # an empty one would be of no use
-            if error.errno not in FULL_ERRNOS:
-                raise
-        finally:
-            file.close()
+        with closing(self.storage.open(RESERVE_NAME, create=True)) as file:
+            try:
+                file.preallocate(RESERVE_BYTES)
+            except OSError as error:
+                self.storage.unlink(RESERVE_NAME)  # an empty one would be of no use
+                if error.errno not in FULL_ERRNOS:
+                    raise

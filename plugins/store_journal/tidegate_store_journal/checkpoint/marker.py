@@ -7,6 +7,7 @@ that breaks its tree.
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -31,14 +32,11 @@ def take_marker(storage: Storage, metadata_directory: Path) -> bool:
     """
     path = metadata_directory / _DATA_NAME
     try:
-        file = storage.open(MARKER_NAME)
+        with closing(storage.open(MARKER_NAME)) as file:
+            text = file.pread(file.length, 0).decode("utf-8", "replace")
     except FileNotFoundError:
         write_atomically(storage, MARKER_NAME, _TEXT.encode())
         return not path.exists()
-    try:
-        text = file.pread(file.length, 0).decode("utf-8", "replace")
-    finally:
-        file.close()
     if text == _TEXT:
         return True
     write_atomically(storage, MARKER_NAME, _TEXT.encode())

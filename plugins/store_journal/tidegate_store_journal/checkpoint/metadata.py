@@ -12,6 +12,7 @@ import shutil
 import struct
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
@@ -387,12 +388,10 @@ def read_counters(directory: Path) -> MetadataCounters:
     Works beside a running gateway; zeros where there is no metadata store.
     Raises: MetadataError.
     """
-    metadata = LmdbMetadata(NamedStorage(directory).metadata_directory, read_only=True)
-    try:
+    where = NamedStorage(directory).metadata_directory
+    with closing(LmdbMetadata(where, read_only=True)) as metadata:
         metadata.load_counters()
-    finally:
-        metadata.close()
-    return metadata.counters
+        return metadata.counters
 
 
 def verify_pages(path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
@@ -18,6 +18,7 @@ from tidegate.spi import CorruptRecordError, StoreIOError
 from tidegate_store_journal.bodies.folders import Folders, find_files
 from tidegate_store_journal.checkpoint.metadata import (
     LmdbMetadata,
+    Loaded,
     MetadataCounters,
     MetadataError,
 )
@@ -145,17 +146,16 @@ def _read(replay: Replay, storage: ReadOnlyStorage, *, rebuilt: bool) -> Look:
     if not replay.store_id:
         raise StoreIOError(f"there is no journal in {storage.describe('')}")
     # At once: the longer between the two, the more often the checkpoint names newer files.
-    metadata = LmdbMetadata(storage.metadata_directory, read_only=True)
+    loaded: Loaded | None = None
     counters: MetadataCounters | None = None
-    try:
-        loaded = None if rebuilt else metadata.load(replay.progress)
-        counters = metadata.counters
-        if loaded is not None:
-            check_owner(loaded, replay.store_id)
-    except MetadataError:
-        loaded = counters = None  # the data files say it all
-    finally:
-        metadata.close()
+    with (
+        suppress(MetadataError),  # the data files say it all
+        closing(LmdbMetadata(storage.metadata_directory, read_only=True)) as metadata,
+    ):
+        found = None if rebuilt else metadata.load(replay.progress)
+        if found is not None:
+            check_owner(found, replay.store_id)
+        loaded, counters = found, metadata.counters
     replay.bindings = read_bindings(storage, names, replay.index, mends=False)
     fill_index(replay, loaded)  # names the destinations of what is missing
     check_bindings(replay, loaded)

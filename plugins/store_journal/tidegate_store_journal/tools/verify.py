@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -247,11 +247,8 @@ class _Pass:
         try:
             if not self._is_running():  # what is being written cannot be verified page by page
                 verify_pages(directory / "data.mdb")
-            metadata = LmdbMetadata(directory, read_only=True)
-            try:
+            with closing(LmdbMetadata(directory, read_only=True)) as metadata:
                 loaded = metadata.load(self._progress)
-            finally:
-                metadata.close()
         except MetadataError as error:
             text = (
                 f"the metadata store is damaged: {error}; stop the gateway and run "
