@@ -206,14 +206,8 @@ class Engine:
         return recovered_state(found)
 
     def _open_files(self, found: Replay, room: RoomWatch) -> None:
-        store_id = found.store_id
-        files = self._files = DataFiles(
-            self._storage,
-            self._workers,
-            self._options,
-            store_id=store_id,
-            free_limit=room.limit_bytes,
-        )
+        own = (self._storage, self._workers, self._options)
+        files = self._files = DataFiles(*own, store_id=found.store_id, free_limit=room.limit_bytes)
         room.reusable = lambda: files.pool_bytes
         files.adopt(found.files, found.spares, found.pool, found.next_file_id)
         self._resources.push_async_callback(files.close)
@@ -295,32 +289,12 @@ class Engine:
     def _make_maintenance(self, room: RoomWatch) -> None:
         """What gives room back."""
         options, checkpointer = self._options, self._checkpointer
-        self._compactor = Compactor(
-            self._index,
-            self._files,
-            self._reader,
-            self._appender,
-            self._series,
-        )
-        self._reclaim = Reclaim(
-            self._index,
-            self._files,
-            self._appender,
-            checkpointer,
-            self._compactor,
-            options,
-            room.event.set,
-            lambda: room.is_crowded,
-        )
+        index, files, appender, series = self._index, self._files, self._appender, self._series
+        compactor = self._compactor = Compactor(index, files, self._reader, appender, series)
+        self._reclaim = Reclaim(index, files, appender, checkpointer, compactor, options, room)
         # Either option at 0 turns all of it off, as for the journal's own files.
-        is_on = bool(options.journal_compact_min_files)
-        self._tidy = Tidy(
-            self._series,
-            self._index,
-            checkpointer,
-            self._compactor,
-            options.journal_compact_percentage if is_on else 0,
-        )
+        percentage = options.journal_compact_min_files and options.journal_compact_percentage
+        self._tidy = Tidy(series, index, checkpointer, compactor, percentage)
         room.used = lambda: self._disk_bytes() - self._files.pool_bytes
         self._maintenance = Maintenance(
             options, room, checkpointer, self._reclaim, self._tidy, self._workers

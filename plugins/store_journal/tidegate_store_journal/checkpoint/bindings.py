@@ -344,12 +344,11 @@ class Bindings:
     def _close_tail(self, *, sync: bool) -> None:
         tail, self._tail = self._tail, None
         if tail is not None and tail.file.handle is not None:
-            handle, tail.file.handle = tail.file.handle, None
             try:
                 if sync:
-                    handle.datasync()
+                    tail.file.handle.datasync()
             finally:
-                handle.close()
+                tail.file.close()
 
     def _abandon(self) -> None:
         """A carry failed: nobody knows what of it is on disk.
@@ -406,7 +405,7 @@ class Bindings:
         self._write(copies, self.mark, oldest=self._files[1].file.first_batch)
         self._files.remove(oldest)
         self._old = max(0, self._old - 1)
-        self._close(oldest)
+        oldest.file.close()
         self._leftovers.append((oldest.file.name, oldest.file.length))
         self._put_leftovers_away()
         return True
@@ -448,17 +447,11 @@ class Bindings:
             number += 1
         return b"".join(parts)
 
-    @staticmethod
-    def _close(item: BindingsFile) -> None:
-        if item.file.handle is not None:
-            item.file.handle.close()
-            item.file.handle = None
-
     def close(self) -> None:
         """Close all files. Idempotent."""
         with self._lock:
             for item in self._files:
-                self._close(item)
+                item.file.close()
             self._tail = None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Container
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +17,7 @@ from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.files import DataFiles, Reclaimer
+from tidegate_store_journal.log.room import RoomWatch
 from tidegate_store_journal.options import JournalOptions
 from tidegate_store_journal.space.compact import Compactor
 from tidegate_store_journal.write.append import Appender
@@ -77,9 +78,8 @@ def emptiest_first(files: DataFiles, index: Index, tail: DataFile | None) -> lis
 class Reclaim(Reclaimer):
     """See the module, and ``files.Reclaimer``. All methods are for the event loop.
 
-    Attributes:
-        wake: makes the maintenance task call :meth:`run` soon.
-        is_crowded: publishes are refused, or soon will be: whatever can be got back is worth its copies.
+    While room is crowded, publishes are refused, or soon will be: whatever can be got back is worth
+    its copies.
     """
 
     index: Index
@@ -88,8 +88,7 @@ class Reclaim(Reclaimer):
     checkpointer: Checkpointer
     compactor: Compactor
     options: JournalOptions
-    wake: Callable[[], None]
-    is_crowded: Callable[[], bool] = lambda: False
+    room: RoomWatch
 
     def __post_init__(self) -> None:
         self._lock = asyncio.Lock()  # one file is emptied at a time
@@ -108,7 +107,7 @@ class Reclaim(Reclaimer):
             if not self.checkpointer.has_dead() and self._choose() is None:
                 return False
             self.is_wanted = True
-            self.wake()
+            self.room.event.set()  # the maintenance task runs a round soon
         return True
 
     def holds(self, room_left: int) -> bool:
@@ -200,7 +199,7 @@ class Reclaim(Reclaimer):
             self.index,
             self.appender.tail.file,
             min_files=min(self.options.journal_compact_min_files, _CROWDED_FILES_MIN)
-            if self.is_crowded()
+            if self.room.is_crowded
             else self.options.journal_compact_min_files,
             percentage=self._percentage(),
             unfit=self._unfit | self._settled(),
@@ -208,7 +207,8 @@ class Reclaim(Reclaimer):
 
     def _percentage(self) -> int:
         percentage = self.options.journal_compact_percentage
-        return max(percentage, _CROWDED_PERCENT) if percentage and self.is_crowded() else percentage
+        is_more = percentage and self.room.is_crowded
+        return max(percentage, _CROWDED_PERCENT) if is_more else percentage
 
     def _settled(self) -> set[int]:
         """Files with copies in which nothing has died since: copying once more gains nothing.

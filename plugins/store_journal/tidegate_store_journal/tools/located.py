@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tidegate.spi import CommandHost, ConfigError, ConfiguredStore, StoreContext
 from tidegate_store_journal import presets as _presets
@@ -121,14 +121,11 @@ def _store_in(directory: Path) -> ConfiguredStore:
     storage = NamedStorage(directory)
     names = data_names(storage) if directory.is_dir() else []
     lengths = [Path(storage.describe(name)).stat().st_size for name in names]
-    options = JournalOptions(directory=str(directory))
+    found: dict[str, Any] = {}
     if lengths:
-        usual = max(set(lengths), key=lengths.count)
-        options = JournalOptions(
-            directory=str(directory),
-            preset=preset_of(storage) or _presets.NO_PRESET,
-            journal_max_file_length=usual,
-        )
+        found["preset"] = preset_of(storage) or _presets.NO_PRESET
+        found["journal_max_file_length"] = max(set(lengths), key=lengths.count)
+    options = JournalOptions(directory=str(directory), **found)
     return ConfiguredStore(
         PLUGIN, JournalStoreFactory(), options, directory.parent, "tidegate journal"
     )
