@@ -69,7 +69,8 @@ def staging(bench: SinkBench) -> Iterator[Figure]:
     runs = [pipeline.measure_staging(bench.fresh("staging"), count) for _ in range(bench.rounds)]
     best = min(runs, key=lambda run: run.cpu_us)
     detail = (
-        f"{best.cpu_us:.2f} us CPU and {best.row_bytes:.0f} bytes a row, the best of {bench.rounds}; "
+        f"{best.cpu_us:.2f} us CPU (of the gateway's side {best.feeding_us:.2f}) and {best.row_bytes:.0f} bytes "
+        f"a row, the best of {bench.rounds}; "
         f"loop stall p99 {best.stall_p99:.1f} worst {best.stall_worst:.1f} ms at full speed"
     )
     yield Figure(

@@ -6,16 +6,21 @@ import json
 import time
 from typing import Final
 
+import msgspec
+
 from tidegate.spi import (
     AcknowledgedMessage,
     AcknowledgedPage,
     EncodedPage,
+    EncodedRows,
     Message,
     encode_rows,
 )
 
 _TEMPLATES: Final = 20_000
 _BODY_BYTES: Final = 256
+#: Rows of a run: a queue that is consumed at some 40,000 messages/s has its acknowledgements in such pieces.
+RUN_ROWS: Final = 50
 
 
 def make_rows(count: int) -> list[AcknowledgedMessage]:
@@ -106,24 +111,35 @@ class GrowingLog:
 
 
 class WholeLog:
-    """A log whose rows are there already, so that reading them costs nothing."""
+    """A log whose rows are there already, and encoded, so that reading them costs nothing."""
 
     store_id = "measure"
     first = 1
     released = 0
 
     def __init__(self, count: int) -> None:
-        self._rows = make_rows(count)
+        """Args: count: full runs."""
+        rows = make_rows(count)
+        runs = [rows[at : at + RUN_ROWS] for at in range(0, count, RUN_ROWS)]
+        self._runs = [_run(run) for run in runs]
         self.last = count
 
-    async def read(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
-        return AcknowledgedPage(self._rows[after : after + limit], self.last)
+    async def read_encoded(self, after: int, limit: int, bytes_max: int) -> EncodedPage:
+        begin, count = after // RUN_ROWS, limit // RUN_ROWS
+        return EncodedPage(self._runs[begin : begin + count], self.last)
 
     async def wait_beyond(self, after: int) -> None:
         await asyncio.Event().wait()
 
     async def release(self, through: int) -> None:
         self.released = through
+
+
+def _run(rows: list[AcknowledgedMessage]) -> EncodedRows:
+    """*rows* as if they had been acknowledged at once."""
+    at = rows[0].acked_at
+    (run,) = encode_rows([msgspec.structs.replace(row, acked_at=at) for row in rows])
+    return run
 
 
 async def tick(stalls: list[float], interval: float = 0.001) -> None:

@@ -26,7 +26,7 @@ from tidegate_sink_flight import _protocol as protocol
 from tidegate_sink_flight._positions import Position, Positions
 from tidegate_sink_flight._sessions import Sessions
 from tidegate_sink_spark.staging.dead import DeadLetter
-from tidegate_sink_spark.staging.reading import PatientReader
+from tidegate_sink_spark.staging.reading import PatientReader, decoded
 from tidegate_sink_spark.staging.selection import Selection
 
 _log = logging.getLogger("tidegate.sink.flight")
@@ -234,16 +234,22 @@ class Desk:
         if found is None:
             raise FlowControlError("the gateway is shutting down")
         if isinstance(found, DeadLetter):
-            _log.error("row %d of the acknowledged log is damaged: %s", after + 1, found.reason)
-            return protocol.Rows([], after + 1, [after + 1])
+            return _damaged(found)
         if isinstance(found, int):  # released meanwhile
             return await self._page(connection, question)
         if not found:
             raise FlowControlError("the rows are not durable yet; try again")
+        page, last = decoded(found), found[-1].last
+        if page.letters:  # such a row is in no page with others
+            if page.letters[0].ack_sequence == after + 1:
+                return _damaged(page.letters[0])
+            last = page.letters[0].ack_sequence - 1
         rows = [
-            row for row in self._selection.of(found) if connection.may_take(row.message.destination)
+            row
+            for row in self._selection.of(page.rows)
+            if row.ack_sequence <= last and connection.may_take(row.message.destination)
         ]
-        return protocol.Rows(rows, found[-1].ack_sequence)
+        return protocol.Rows(rows, last)
 
     async def _found(self, at: int, last: int) -> int:
         """The first row that was acknowledged at *at* or later; times rise with the rows, unless the
@@ -261,3 +267,8 @@ class Desk:
             else:
                 high = middle
         return low
+
+
+def _damaged(letter: DeadLetter) -> protocol.Rows:
+    _log.error("row %d of the acknowledged log is damaged: %s", letter.ack_sequence, letter.reason)
+    return protocol.Rows([], letter.ack_sequence, [letter.ack_sequence])

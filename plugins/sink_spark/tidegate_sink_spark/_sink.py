@@ -108,11 +108,10 @@ class SparkSink:
                 options.staging_max,
                 stops_at_bad_row=options.on_bad_row == "stop",
             ),
-            gateway_name=self._context.gateway_name,
+            builder=self._new_builder(reader),
             selection=self._selection,
             further=self._further.make(),
             is_shared=bool(options.staging_directory),
-            builder=self._new_builder(reader),
             on_change=self._wake_committer,
             on_problem=self._history.add_problem,
         )

@@ -12,6 +12,7 @@ import os
 import signal
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -32,9 +33,12 @@ from tidegate.spi import (
     encode_rows,
 )
 from tidegate_sink_spark.java.jars import Artifact
-from tidegate_sink_spark.staging.building import ThreadBuilder
-from tidegate_sink_spark.staging.process import Setup
-from tidegate_sink_spark.staging.worker import make_segment
+from tidegate_sink_spark.staging import arrow, process, worker
+from tidegate_sink_spark.staging.building import Segment
+from tidegate_sink_spark.staging.further import Further
+from tidegate_sink_spark.staging.process import ProcessBuilder, Setup
+from tidegate_sink_spark.staging.selection import Selection
+from tidegate_sink_spark.staging.storage import StagingDirectory
 
 pq: Any = importlib.import_module("pyarrow.parquet")
 
@@ -127,9 +131,44 @@ class MemoryLog:
         self.releases.append(through)
 
 
-def thread_builder(setup: Setup) -> ThreadBuilder:
-    """What builds in this process: quicker to start where it is not what is tested."""
-    return ThreadBuilder(make_segment(setup, os.getppid()))
+class ThreadBuilder(ProcessBuilder):
+    """Asks what a process would be asked, of a thread of this one: quicker to start where that is not what
+    is tested. Each question and each answer is encoded, and decoded, all the same."""
+
+    def __init__(self, setup: Setup, segment: Segment | None = None) -> None:
+        super().__init__(setup)
+        self._worker = segment or worker.make_segment(setup, os.getppid())
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tidegate-building")
+
+    async def _ask(self, question: process.Question) -> process.Answer:
+        asked = process.frame(question)[process.LENGTH_BYTES :]
+
+        def work() -> bytes:
+            return process.frame(worker.answer(self._worker, process.decode_question(asked)))
+
+        answer = await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        return process._decode_answer(answer[process.LENGTH_BYTES :])
+
+    async def settled(self) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, lambda: None)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._thread.shutdown)
+
+
+def builder_of(
+    directory: Path,
+    log: Any,
+    *,
+    selection: Selection | None = None,
+    further: Further | None = None,
+    write_parquet: arrow.ParquetWriter = arrow.write_parquet,
+) -> ThreadBuilder:
+    """One for the rows of *log*."""
+    further = further or Further()
+    files = StagingDirectory(directory, write_parquet=write_parquet, further=further.fields)
+    segment = Segment(files, "gw", log.store_id, selection or Selection(), further)
+    return ThreadBuilder(Setup(str(directory), "gw", log.store_id), segment)
 
 
 @dataclass(frozen=True)
@@ -243,7 +282,8 @@ class Kit:
     """What the tests of this folder share; a fixture, because test folders are no packages."""
 
     MemoryLog = MemoryLog
-    thread_builder = staticmethod(thread_builder)
+    thread_builder = ThreadBuilder
+    builder_of = staticmethod(builder_of)
     EPOCH_US = EPOCH_US
     acknowledged = staticmethod(acknowledged)
     read_table = staticmethod(read_table)

@@ -14,7 +14,6 @@ from tidegate_sink_spark.staging.arrow import (
     SCHEMA,
     build_batch,
     check_file,
-    row_bytes,
     write_parquet,
 )
 
@@ -174,12 +173,6 @@ def test_bodies_are_not_put_into_a_dictionary(kit: Any, tmp_path: Path) -> None:
     assert not columns["body"].has_dictionary_page
     assert columns["destination"].has_dictionary_page
     assert columns["headers.key_value.key"].has_dictionary_page
-
-
-def test_row_bytes_grow_with_body_and_headers(kit: Any) -> None:
-    small = row_bytes(kit.acknowledged(1, body=b"", headers=()))
-    assert row_bytes(kit.acknowledged(1, body=b"x" * 1000, headers=())) == small + 1000
-    assert row_bytes(kit.acknowledged(1, body=b"", headers=(("ab", "cde"),))) == small + 5 + 8
 
 
 def test_a_whole_file_checks_well(kit: Any, tmp_path: Path) -> None:

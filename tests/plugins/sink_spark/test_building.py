@@ -17,8 +17,9 @@ from tidegate_sink_spark.staging.dead import DeadLetter
 from tidegate_sink_spark.staging.files import list_staged
 from tidegate_sink_spark.staging.further import FurtherSetup
 from tidegate_sink_spark.staging.process import ProcessBuilder, Setup
+from tidegate_sink_spark.staging.reading import decoded
+from tidegate_sink_spark.staging.selection import Selection
 from tidegate_sink_spark.staging.staging import Staging, StagingLimits
-from tidegate_sink_spark.staging.worker import decoded
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ async def stage(
     **changes: Any,
 ) -> Staging:
     limits = StagingLimits(1_500, 64 << 20, 3600.0, 1 << 30)
-    staged = Staging(log, directory, limits, gateway_name="gw", builder=builder, **changes)
+    staged = Staging(log, directory, limits, builder=builder, **changes)
     await staged.recover(0)
     task = asyncio.create_task(staged.run())
     try:
@@ -90,7 +91,6 @@ async def test_a_process_makes_the_same_files_as_a_thread(
         kit.MemoryLog(last=3_700),
         other,
         StagingLimits(1_500, 64 << 20, 3600.0, 1 << 30),
-        gateway_name="gw",
         builder=kit.thread_builder(setup),
     )
     await in_thread.recover(1_500)
@@ -140,6 +140,23 @@ async def test_a_segment_is_never_sealed_by_a_process_that_knows_only_a_part_of_
     with pytest.raises(BuilderGoneError, match=r"5 rows are held of 1 to 10 instead of 10"):
         await builder.seal(2, 1, 10, 10, [])
     assert list_staged(directory) == []
+
+
+async def test_rows_are_accounted_with_their_bytes(kit: Any, directory: Path) -> None:
+    builder = kit.builder_of(directory, kit.MemoryLog(), selection=Selection(("queue://a",)))
+
+    async def size(segment: int, *rows: tuple[str, bytes, tuple[tuple[str, str], ...]]) -> int:
+        made = [
+            kit.acknowledged(n, destination=f"queue://{name}", body=body, headers=headers)
+            for n, (name, body, headers) in enumerate(rows, 1)
+        ]
+        return (await builder.add(segment, encode_rows(made))).size_bytes
+
+    small = await size(1, ("a", b"", ()))
+    assert await size(2, ("a", b"x" * 1_000, ())) >= small + 1_000
+    assert await size(3, ("a", b"", (("ab", "cde"),))) >= small + 5
+    assert await size(4, ("b", b"x", ()), ("a", b"", ()), ("b", b"y", ())) == small
+    await builder.close()
 
 
 async def test_what_was_open_is_forgotten_with_the_next_segment(
@@ -210,11 +227,14 @@ async def test_selection_columns_and_dead_letters_are_the_process_s_own(
 def test_a_message_that_cannot_be_decoded_is_a_dead_letter(kit: Any) -> None:
     rows = [msgspec.structs.replace(kit.acknowledged(n), acked_at=5) for n in (1, 2, 3)]
     (run,) = encode_rows(rows)
-    assert decoded([run]) == (rows, [])
+    found = decoded([run])
+    assert (found.rows, found.letters) == (rows, [])
+    assert found.sizes == [len(message) for message in run.messages]
     broken = msgspec.structs.replace(run, messages=[run.messages[0], b"\xc1", run.messages[2]])
-    rows, letters = decoded([broken])
-    assert [row.ack_sequence for row in rows] == [1, 3]
-    (letter,) = letters
+    found = decoded([broken])
+    assert [row.ack_sequence for row in found.rows] == [1, 3]
+    assert found.sizes == [len(run.messages[0]), len(run.messages[2])]
+    (letter,) = found.letters
     assert (letter.ack_sequence, letter.raw) == (2, b"\xc1")
     assert "cannot be decoded" in letter.reason
     assert letter.known is not None
@@ -268,10 +288,10 @@ async def test_a_process_that_cannot_start_says_why(
 _ORPHAN = """
 import sys, time, os, pathlib
 from tidegate_sink_spark.staging import arrow, worker, process
-from tidegate.spi import AcknowledgedMessage, Message
+from tidegate.spi import AcknowledgedMessage, Message, encode_rows
 segment = worker.make_segment(process.Setup(sys.argv[1], "gw", "store-1"), 1 << 30)
 row = AcknowledgedMessage(1, 1, Message("queue://q", b"x", received_at=1), 1, 1, 1, "", "", "")
-segment.add(1, [row])
+segment.add(1, encode_rows([row]))
 segment.build(1)
 segment.seal(1, 1, 1, 1, [])
 """

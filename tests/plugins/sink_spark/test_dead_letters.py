@@ -26,7 +26,7 @@ def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staging, "RETRY_DELAY_MIN", 0.001)
 
 
-def staging_of(log: Any, directory: Path, **changes: Any) -> Staging:
+def staging_of(kit: Any, log: Any, directory: Path, **changes: Any) -> Staging:
     limits: dict[str, Any] = {
         "segment_rows": 10,
         "segment_bytes": 1 << 20,
@@ -34,17 +34,19 @@ def staging_of(log: Any, directory: Path, **changes: Any) -> Staging:
     }
     selection = changes.pop("selection", None)
     limits |= {"staging_bytes": 1 << 30, **changes}
-    return Staging(log, directory, StagingLimits(**limits), gateway_name="gw", selection=selection)
+    builder = kit.builder_of(directory, log, selection=selection)
+    return Staging(log, directory, StagingLimits(**limits), builder=builder, selection=selection)
 
 
 async def stage_all(
+    kit: Any,
     log: Any,
     directory: Path,
     work: Callable[[Staging], Awaitable[None]] | None = None,
     **changes: Any,
 ) -> Staging:
     """Stage what *log* has; do *work* before that is asked for."""
-    staged = staging_of(log, directory, **changes)
+    staged = staging_of(kit, log, directory, **changes)
     await staged.recover(0)
     task = asyncio.create_task(staged.run())
     try:
@@ -80,7 +82,7 @@ async def test_damaged_rows_are_staged_as_dead_letters(
     kit: Any, tmp_path: Path, bad: set[int]
 ) -> None:
     log = kit.MemoryLog(last=25, damaged=bad)
-    staged = await stage_all(log, tmp_path)
+    staged = await stage_all(kit, log, tmp_path)
     rows, letters = rows_and_letters(tmp_path)
     assert letters == sorted(bad)
     assert rows == [n for n in range(1, 26) if n not in bad]
@@ -89,7 +91,7 @@ async def test_damaged_rows_are_staged_as_dead_letters(
 
 
 async def test_a_dead_letter_says_what_is_known(kit: Any, tmp_path: Path) -> None:
-    await stage_all(kit.MemoryLog(last=3, damaged={2}), tmp_path)
+    await stage_all(kit, kit.MemoryLog(last=3, damaged={2}), tmp_path)
     (letter,) = kit.rows_of(tmp_path.glob("dead-*"))
     headers = dict(letter["headers"])
     assert "wrong checksum" in headers[REASON]
@@ -114,7 +116,7 @@ async def test_a_row_that_the_store_does_not_have_is_a_dead_letter(
         return type(page)(rows, page.last)
 
     log.read = without
-    await stage_all(log, tmp_path)
+    await stage_all(kit, log, tmp_path)
     assert rows_and_letters(tmp_path) == ([1, 4, 5], [2, 3, 6])
 
 
@@ -129,13 +131,13 @@ async def test_a_disk_that_does_not_answer_is_waited_for(kit: Any, tmp_path: Pat
         assert rows_and_letters(tmp_path) == ([1, 2], [])  # what was read does not wait
         log.damaged.clear()
 
-    await stage_all(log, tmp_path, work)
+    await stage_all(kit, log, tmp_path, work)
     assert rows_and_letters(tmp_path) == ([1, 2, 3, 4, 5, 6], [])
 
 
 async def test_an_error_of_one_place_on_disk_is_the_rows_own(kit: Any, tmp_path: Path) -> None:
     log = kit.MemoryLog(last=9, damaged={3, 4}, error=StoreIOError)
-    await stage_all(log, tmp_path)
+    await stage_all(kit, log, tmp_path)
     assert rows_and_letters(tmp_path) == ([1, 2, 5, 6, 7, 8, 9], [3, 4])
 
 
@@ -153,7 +155,7 @@ async def test_a_damaged_row_that_can_be_read_again_is_no_dead_letter(
                 log.damaged.clear()
 
     log.read = heals
-    await stage_all(log, tmp_path)
+    await stage_all(kit, log, tmp_path)
     assert rows_and_letters(tmp_path) == (list(range(1, 10)), [])
 
 
@@ -168,7 +170,7 @@ async def test_the_sink_can_be_told_to_stop_at_a_damaged_row(kit: Any, tmp_path:
         assert rows_and_letters(tmp_path) == ([1, 2, 3], [])
         log.damaged.clear()
 
-    await stage_all(log, tmp_path, work, stops_at_bad_row=True)
+    await stage_all(kit, log, tmp_path, work, stops_at_bad_row=True)
     assert rows_and_letters(tmp_path) == (list(range(1, 10)), [])
 
 
@@ -176,7 +178,7 @@ async def test_a_row_that_does_not_fit_the_table_is_a_dead_letter(kit: Any, tmp_
     def make(n: int) -> AcknowledgedMessage:
         return kit.acknowledged(n, priority=1 << 40) if n == 4 else kit.acknowledged(n)
 
-    await stage_all(kit.MemoryLog(last=9, make=make), tmp_path)
+    await stage_all(kit, kit.MemoryLog(last=9, make=make), tmp_path)
     assert rows_and_letters(tmp_path) == ([1, 2, 3, 5, 6, 7, 8, 9], [4])
     (letter,) = kit.rows_of(tmp_path.glob("dead-*"))
     assert "does not fit the table" in dict(letter["headers"])[REASON]
@@ -185,7 +187,7 @@ async def test_a_row_that_does_not_fit_the_table_is_a_dead_letter(kit: Any, tmp_
 
 async def test_rows_that_were_discarded_meanwhile_are_passed(kit: Any, tmp_path: Path) -> None:
     log = kit.MemoryLog(last=9)
-    staged = staging_of(log, tmp_path)
+    staged = staging_of(kit, log, tmp_path)
     await staged.recover(0)
     log.released = 5
     task = asyncio.create_task(staged.run())
@@ -200,12 +202,12 @@ async def test_a_sink_that_takes_some_destinations_has_the_dead_letters_of_which
 ) -> None:
     selection = Selection(include=("orders.1",))
     log = kit.MemoryLog(last=9, damaged={2, 4})
-    await stage_all(log, tmp_path, selection=selection)
+    await stage_all(kit, log, tmp_path, selection=selection)
     assert rows_and_letters(tmp_path) == ([1, 7], [2, 4])
     log.damage = lambda number, limit: known_but_bodiless(kit, number)
     for path in tmp_path.iterdir():
         path.unlink()
-    await stage_all(log, tmp_path, selection=selection)
+    await stage_all(kit, log, tmp_path, selection=selection)
     assert rows_and_letters(tmp_path) == ([1, 7], [4])
 
 

@@ -182,10 +182,11 @@ def test_a_destination_that_cannot_be_a_directory_is_a_bad_row(
 # ------------------------------------------------------------------------------------------- staging
 
 
-async def stage(log: Any, directory: Path, further: Further, **limits: Any) -> Staging:
+async def stage(kit: Any, log: Any, directory: Path, further: Further, **limits: Any) -> Staging:
     """Stage all that *log* has."""
     bounds = StagingLimits(10, 1 << 20, 3600.0, 1 << 30, **limits)
-    staged = Staging(log, directory, bounds, gateway_name="gw", further=further)
+    builder = kit.builder_of(directory, log, further=further)
+    staged = Staging(log, directory, bounds, builder=builder, further=further)
     await staged.recover(0)
     staged.drain()
     try:
@@ -202,7 +203,7 @@ async def test_bad_rows_are_dead_letters_and_numbers_stay_dense(kit: Any, tmp_pa
 
     columns = {"order": "long json:$.order.id", "device": "string header:device"}
     further = Further(find_columns(columns), "json", stops=True)
-    await stage(kit.MemoryLog(last=30, make=make), tmp_path, further)
+    await stage(kit, kit.MemoryLog(last=30, make=make), tmp_path, further)
     files = list_staged(tmp_path)
     assert [(file.lo, file.hi, file.rows, file.dead) for file in files] == [
         (1, 10, 9, 1),
@@ -225,7 +226,8 @@ async def test_a_sink_that_stops_at_bad_rows_waits_before_one(kit: Any, tmp_path
     log = kit.MemoryLog(last=5, make=lambda n: kit.acknowledged(n, body=b"x" if n == 3 else b"{}"))
     bounds = StagingLimits(10, 1 << 20, 3600.0, 1 << 30, stops_at_bad_row=True)
     further = Further((), "json", stops=True)
-    staged = Staging(log, tmp_path, bounds, gateway_name="gw", further=further)
+    builder = kit.builder_of(tmp_path, log, further=further)
+    staged = Staging(log, tmp_path, bounds, builder=builder, further=further)
     await staged.recover(0)
     staged.drain()
     task = asyncio.create_task(staged.run())
@@ -246,22 +248,22 @@ async def test_files_of_another_configuration_are_staged_again(kit: Any, tmp_pat
         ("long header:kind", pa.int64()),
     ):
         further = Further(find_columns({"n": spec}))
-        await stage(log, tmp_path, further)
+        await stage(kit, log, tmp_path, further)
         files = list_staged(tmp_path)
         assert sum(file.rows + file.dead for file in files) == files[-1].hi == 25
         for path in (*(file.path for file in files), *tmp_path.glob("dead-*")):
             assert pq.read_schema(path).field("n").type == kind
     assert list(tmp_path.glob("dead-*")) != []
-    await stage(log, tmp_path, Further())
+    await stage(kit, log, tmp_path, Further())
     assert all(has_columns(file.path, ()) for file in list_staged(tmp_path))
 
 
 async def test_files_of_the_same_configuration_are_kept(kit: Any, tmp_path: Path) -> None:
     log = kit.MemoryLog(last=25, damaged={3})
     further = Further(find_columns(COLUMNS), "text")
-    await stage(log, tmp_path, further)
+    await stage(kit, log, tmp_path, further)
     before = {path: path.stat().st_ino for path in tmp_path.iterdir()}
-    await stage(log, tmp_path, Further(find_columns(COLUMNS), "text"))
+    await stage(kit, log, tmp_path, Further(find_columns(COLUMNS), "text"))
     assert {path: path.stat().st_ino for path in tmp_path.iterdir()} == before
 
 

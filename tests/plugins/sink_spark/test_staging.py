@@ -19,7 +19,7 @@ from tidegate_sink_spark.staging.staging import Staging, StagingLimits
 class Bench:
     """A staging over a log in memory."""
 
-    def __init__(self, directory: Path, log: Any, **changes: Any) -> None:
+    def __init__(self, kit: Any, directory: Path, log: Any, **changes: Any) -> None:
         limits: dict[str, Any] = {
             "segment_rows": 50_000,
             "segment_bytes": 64 << 20,
@@ -34,9 +34,10 @@ class Bench:
             log,
             directory,
             StagingLimits(**{**limits, **changes}),
-            gateway_name="gw",
+            builder=kit.builder_of(
+                directory, log, selection=selection, write_parquet=write_parquet
+            ),
             selection=selection,
-            write_parquet=write_parquet,
         )
 
     def ranges(self) -> list[tuple[int, int]]:
@@ -74,7 +75,7 @@ def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_segment_is_sealed_at_its_row_limit(kit: Any, tmp_path: Path) -> None:
-    bench = Bench(tmp_path, kit.MemoryLog(last=25), segment_rows=10)
+    bench = Bench(kit, tmp_path, kit.MemoryLog(last=25), segment_rows=10)
     await staged(bench)
     assert bench.ranges() == [(1, 10), (11, 20), (21, 25)]
     assert bench.sequences() == list(range(1, 26))
@@ -83,7 +84,7 @@ async def test_a_segment_is_sealed_at_its_row_limit(kit: Any, tmp_path: Path) ->
 
 
 async def test_segments_of_many_chunks_hold_every_row_in_order(kit: Any, tmp_path: Path) -> None:
-    bench = Bench(tmp_path, kit.MemoryLog(last=5_500), segment_rows=2_500)
+    bench = Bench(kit, tmp_path, kit.MemoryLog(last=5_500), segment_rows=2_500)
     await staged(bench)
     assert bench.ranges() == [(1, 2_500), (2_501, 5_000), (5_001, 5_500)]
     assert bench.sequences() == list(range(1, 5_501))
@@ -91,7 +92,7 @@ async def test_segments_of_many_chunks_hold_every_row_in_order(kit: Any, tmp_pat
 
 async def test_a_segment_is_sealed_at_its_byte_limit(kit: Any, tmp_path: Path) -> None:
     log = kit.MemoryLog(last=6_000, make=lambda n: kit.acknowledged(n, body=b"x" * 1_000))
-    bench = Bench(tmp_path, log, segment_bytes=2 << 20)
+    bench = Bench(kit, tmp_path, log, segment_bytes=2 << 20)
     await staged(bench)
     assert bench.ranges() == [(1, 2_000), (2_001, 4_000), (4_001, 6_000)]
 
@@ -103,7 +104,7 @@ async def test_a_segment_is_sealed_when_its_first_row_has_waited(kit: Any, tmp_p
         bench.log.grow(2)
         await kit.until(lambda: bench.ranges() == [(1, 3), (4, 5)])
 
-    bench = Bench(tmp_path, kit.MemoryLog(), segment_interval=0.05)
+    bench = Bench(kit, tmp_path, kit.MemoryLog(), segment_interval=0.05)
     await staged(bench, trickle)
     assert bench.sequences() == [1, 2, 3, 4, 5]
 
@@ -116,7 +117,7 @@ async def test_a_drain_seals_what_is_there_without_waiting_for_the_interval(
         await kit.until(lambda: bench.log.reads > 1)
         assert bench.ranges() == []
 
-    bench = Bench(tmp_path, kit.MemoryLog())
+    bench = Bench(kit, tmp_path, kit.MemoryLog())
     await staged(bench, idle)
     assert bench.ranges() == [(1, 7)]
 
@@ -126,15 +127,15 @@ async def test_an_idle_log_is_not_read_again_and_again(kit: Any, tmp_path: Path)
         await asyncio.sleep(0.2)
         assert bench.log.reads <= 2
 
-    await staged(Bench(tmp_path, kit.MemoryLog(), segment_interval=0.01), idle)
+    await staged(Bench(kit, tmp_path, kit.MemoryLog(), segment_interval=0.01), idle)
 
 
 async def test_a_restart_continues_behind_the_staged_files(kit: Any, tmp_path: Path) -> None:
     log = kit.MemoryLog(last=20)
-    await staged(Bench(tmp_path, log))
+    await staged(Bench(kit, tmp_path, log))
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     log.grow(5)
-    bench = Bench(tmp_path, log)
+    bench = Bench(kit, tmp_path, log)
     await staged(bench)
     assert bench.ranges() == [(1, 20), (21, 25)]
     assert all(path.read_bytes() == content for path, content in before.items())
@@ -143,7 +144,7 @@ async def test_a_restart_continues_behind_the_staged_files(kit: Any, tmp_path: P
 async def test_a_restart_without_its_files_continues_behind_the_release(
     kit: Any, tmp_path: Path
 ) -> None:
-    bench = Bench(tmp_path, kit.MemoryLog(last=20, released=12))
+    bench = Bench(kit, tmp_path, kit.MemoryLog(last=20, released=12))
     await staged(bench)
     assert bench.ranges() == [(13, 20)]
 
@@ -151,14 +152,14 @@ async def test_a_restart_without_its_files_continues_behind_the_release(
 async def test_a_restart_continues_behind_the_table_when_its_mark_is_known(
     kit: Any, tmp_path: Path
 ) -> None:
-    bench = Bench(tmp_path, kit.MemoryLog(last=20, released=12))
+    bench = Bench(kit, tmp_path, kit.MemoryLog(last=20, released=12))
     await staged(bench, mark=15)
     assert bench.ranges() == [(16, 20)]
 
 
 async def test_a_leftover_of_a_killed_gateway_is_removed(kit: Any, tmp_path: Path) -> None:
     (tmp_path / temporary_name(staged_name(1, 20))).write_bytes(b"PAR1 half a file")
-    bench = Bench(tmp_path, kit.MemoryLog(last=20))
+    bench = Bench(kit, tmp_path, kit.MemoryLog(last=20))
     await staged(bench)
     assert kit.staged_names(tmp_path) == [staged_name(1, 20)]
     assert bench.sequences() == list(range(1, 21))
@@ -169,7 +170,7 @@ async def test_rows_that_the_table_has_already_are_not_staged(kit: Any, tmp_path
         await bench.staging.discard_through(30)
         bench.log.grow(40)
 
-    bench = Bench(tmp_path, kit.MemoryLog())
+    bench = Bench(kit, tmp_path, kit.MemoryLog())
     await staged(bench, mark_arrives)
     assert bench.ranges() == [(31, 40)]
 
@@ -183,7 +184,7 @@ async def test_an_open_segment_that_the_table_has_passed_is_dropped(
         await bench.staging.discard_through(30)  # before more is read into the open segment
         bench.log.last = 40
 
-    bench = Bench(tmp_path, kit.MemoryLog())
+    bench = Bench(kit, tmp_path, kit.MemoryLog())
     await staged(bench, mark_arrives)
     assert bench.ranges() == [(31, 40)]
 
@@ -206,8 +207,8 @@ async def test_a_full_disk_loses_nothing_and_is_told(kit: Any, tmp_path: Path) -
         await kit.until(lambda: bench.staging.position == 25)
         assert bench.staging.problem == ""
 
-    bench = Bench(tmp_path, kit.MemoryLog(last=25), segment_rows=10, segment_interval=0.01)
-    bench.staging._directory._write_parquet = write
+    log = kit.MemoryLog(last=25)
+    bench = Bench(kit, tmp_path, log, segment_rows=10, segment_interval=0.01, write_parquet=write)
     await staged(bench, free_some_space)
     assert bench.ranges() == [(1, 10), (11, 20), (21, 25)]
     assert bench.sequences() == list(range(1, 26))
@@ -232,7 +233,7 @@ async def test_staging_stops_at_its_limit_and_goes_on_when_the_table_follows(
     size_bytes = kit.stage(tmp_path / "measure", 1, 10).stat().st_size
     limit = size_bytes + size_bytes // 2  # the second file goes over it
     log = kit.MemoryLog(last=50)
-    await staged(Bench(tmp_path / "s", log, segment_rows=10, staging_bytes=limit), follow)
+    await staged(Bench(kit, tmp_path / "s", log, segment_rows=10, staging_bytes=limit), follow)
 
 
 async def test_a_store_that_cannot_be_read_is_tried_again(kit: Any, tmp_path: Path) -> None:
@@ -242,7 +243,7 @@ async def test_a_store_that_cannot_be_read_is_tried_again(kit: Any, tmp_path: Pa
     async def watch(bench: Bench) -> None:
         await kit.until(lambda: problems.append(bench.staging.problem) or bench.staging.position)
 
-    bench = Bench(tmp_path, log, segment_interval=0.01)
+    bench = Bench(kit, tmp_path, log, segment_interval=0.01)
     await staged(bench, watch)
     assert bench.ranges() == [(1, 5)]
     assert any("bad disk" in problem for problem in problems)
@@ -250,7 +251,7 @@ async def test_a_store_that_cannot_be_read_is_tried_again(kit: Any, tmp_path: Pa
 
 
 async def test_a_closed_store_ends_staging(kit: Any, tmp_path: Path) -> None:
-    bench = Bench(tmp_path, kit.MemoryLog(last=5, failures=[StoreClosedError("closed")]))
+    bench = Bench(kit, tmp_path, kit.MemoryLog(last=5, failures=[StoreClosedError("closed")]))
     await bench.staging.recover(0)
     await asyncio.wait_for(bench.staging.run(), 60)
     await bench.staging.close()
@@ -259,7 +260,7 @@ async def test_a_closed_store_ends_staging(kit: Any, tmp_path: Path) -> None:
 
 async def test_a_log_that_is_not_dense_is_never_staged(kit: Any, tmp_path: Path) -> None:
     log = kit.MemoryLog(last=5, make=lambda n: kit.acknowledged(n + 1))
-    bench = Bench(tmp_path, log, segment_interval=0.01, stops_at_bad_row=True)
+    bench = Bench(kit, tmp_path, log, segment_interval=0.01, stops_at_bad_row=True)
     await bench.staging.recover(0)
     task = asyncio.create_task(bench.staging.run())
     await kit.until(lambda: "when asked for those behind 0" in bench.staging.problem)
@@ -286,7 +287,7 @@ async def test_arrays_and_files_are_made_in_one_thread_off_the_loop(
         arrow.write_parquet(path, batches)
 
     monkeypatch.setattr(arrow, "build_batch", traced)
-    await staged(Bench(tmp_path, kit.MemoryLog(last=3_300), write_parquet=write))
+    await staged(Bench(kit, tmp_path, kit.MemoryLog(last=3_300), write_parquet=write))
     assert len(threads) == 1
     assert threading.get_ident() not in threads
     assert sum(sizes) == 3_300
@@ -302,7 +303,7 @@ async def test_recovery_while_a_seal_is_under_way_sees_its_file(kit: Any, tmp_pa
         go_on.wait(60)
         arrow.write_parquet(path, batches)
 
-    bench = Bench(tmp_path, kit.MemoryLog(last=10), segment_rows=10, write_parquet=slow)
+    bench = Bench(kit, tmp_path, kit.MemoryLog(last=10), segment_rows=10, write_parquet=slow)
     await bench.staging.recover(0)
     task = asyncio.create_task(bench.staging.run())
     await kit.until(entered.is_set)
@@ -321,13 +322,13 @@ async def test_staging_is_not_absurdly_slow(kit: Any, tmp_path: Path) -> None:
     rows = [kit.acknowledged(n) for n in range(1, 20_001)]
     log = kit.MemoryLog(last=20_000, make=lambda n: rows[n - 1])
     started = time.process_time()
-    await staged(Bench(tmp_path, log))
+    await staged(Bench(kit, tmp_path, log))
     assert (time.process_time() - started) / 20_000 < 200e-6
 
 
 async def test_only_rows_that_the_sink_takes_are_staged(kit: Any, tmp_path: Path) -> None:
     """Every third row is of orders.1; a file says how many of its range it holds."""
-    bench = Bench(tmp_path, kit.MemoryLog(last=25), segment_rows=10, include=("orders.1",))
+    bench = Bench(kit, tmp_path, kit.MemoryLog(last=25), segment_rows=10, include=("orders.1",))
     await staged(bench)
     assert bench.sequences() == [1, 4, 7, 10, 13, 16, 19, 22, 25]
     assert [(file.lo, file.hi, file.rows) for file in list_staged(tmp_path)] == [
@@ -341,7 +342,7 @@ async def test_only_rows_that_the_sink_takes_are_staged(kit: Any, tmp_path: Path
 async def test_rows_that_no_sink_takes_are_released_without_a_file(
     kit: Any, tmp_path: Path
 ) -> None:
-    bench = Bench(tmp_path, kit.MemoryLog(last=25), segment_rows=10, include=("none",))
+    bench = Bench(kit, tmp_path, kit.MemoryLog(last=25), segment_rows=10, include=("none",))
     await staged(bench)
     assert bench.ranges() == []
     assert bench.log.releases == [10, 20, 25]
@@ -364,7 +365,7 @@ async def test_what_lies_behind_a_staged_row_is_released_when_the_table_has_that
         assert bench.log.released == 60
 
     bench = Bench(
-        tmp_path, kit.MemoryLog(last=60, make=make), segment_rows=10, include=("queue://mine",)
+        kit, tmp_path, kit.MemoryLog(last=60, make=make), segment_rows=10, include=("queue://mine",)
     )
     await staged(bench, work)
     assert bench.ranges() == []
@@ -374,16 +375,16 @@ async def test_a_restart_of_a_sink_that_takes_some_continues_the_range(
     kit: Any, tmp_path: Path
 ) -> None:
     log = kit.MemoryLog(last=11)
-    await staged(Bench(tmp_path, log, segment_rows=5, include=("orders.1",)))
+    await staged(Bench(kit, tmp_path, log, segment_rows=5, include=("orders.1",)))
     assert [(file.lo, file.hi) for file in list_staged(tmp_path)] == [(1, 5), (6, 10)]
     log.grow(9)
-    bench = Bench(tmp_path, log, segment_rows=5, include=("orders.1",))
+    bench = Bench(kit, tmp_path, log, segment_rows=5, include=("orders.1",))
     await staged(bench)
     assert bench.ranges() == [(1, 5), (6, 10), (11, 15), (16, 20)]
     assert bench.sequences() == [1, 4, 7, 10, 13, 16, 19]
     for path in tmp_path.glob("*.parquet"):
         path.unlink()
     log.released = 12  # what is gone was not the sink's, or is in the table
-    await staged(Bench(tmp_path, log, segment_rows=50, include=("orders.1",)), mark=10)
+    await staged(Bench(kit, tmp_path, log, segment_rows=50, include=("orders.1",)), mark=10)
     assert bench.ranges() == [(11, 20)]
     assert bench.sequences() == [13, 16, 19]

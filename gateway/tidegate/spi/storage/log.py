@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, repeat
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -135,8 +135,24 @@ class EncodedRows(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     def decode(self) -> list[AcknowledgedMessage]:
         """The rows. Raises: msgspec.DecodeError."""
-        messages = [_decode(data) for data in self.messages]
-        return [self._row(number, message) for number, message in enumerate(messages)]
+        return list(
+            map(
+                AcknowledgedMessage,
+                range(self.first, self.first + len(self.messages)),
+                self.sequences,
+                map(_decode, self.messages),
+                repeat(self.pending_list),
+                self.delivered_at,
+                repeat(self.acked_at),
+                repeat(self.client_id),
+                repeat(self.subscription),
+                repeat(self.protocol),
+                repeat(self.principal),
+                self.delivery_counts,
+                repeat(self.outcome),
+                repeat(self.reason),
+            )
+        )
 
     def decode_each(self) -> Iterator[AcknowledgedMessage | msgspec.DecodeError]:
         """The same, one by one: an error in the place of a message that cannot be decoded."""

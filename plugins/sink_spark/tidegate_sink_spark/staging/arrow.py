@@ -189,15 +189,6 @@ def build_batch(rows: Sequence[AcknowledgedMessage], gateway_id: str, epoch: str
     )
 
 
-def row_bytes(row: AcknowledgedMessage) -> int:
-    """What *row* is accounted with while its segment is open: body and headers, in bytes."""
-    message = row.message
-    size_bytes = len(message.body) + 200
-    for key, value in message.headers:
-        size_bytes += len(key) + len(value) + 8
-    return size_bytes
-
-
 def strings(values: Sequence[str | None]) -> Any:
     """A column of texts."""
     try:
@@ -267,10 +258,11 @@ class _Headers:
     def __init__(self, all_headers: Sequence[tuple[tuple[str, str], ...]]) -> None:
         self.named = [dict(headers) if headers else _NO_HEADERS for headers in all_headers]
         self._repeated: dict[int, tuple[tuple[str, str], ...]] = {}
-        for number, headers in enumerate(all_headers):
-            if len(headers) != len(self.named[number]):
-                self._repeated[number] = headers
-                self.named[number] = dict(reversed(headers))
+        if list(map(len, all_headers)) != list(map(len, self.named)):
+            for number, headers in enumerate(all_headers):
+                if len(headers) != len(self.named[number]):
+                    self._repeated[number] = headers
+                    self.named[number] = dict(reversed(headers))
         # In their order: reversed() above turned that round.
         for number, headers in self._repeated.items():
             first = self.named[number]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -15,16 +13,12 @@ from tidegate_sink_spark.staging import arrow
 from tidegate_sink_spark.staging.dead import DeadLetter, build_dead
 from tidegate_sink_spark.staging.files import StagedFile
 from tidegate_sink_spark.staging.further import Further
+from tidegate_sink_spark.staging.reading import Decoded, decoded
 from tidegate_sink_spark.staging.selection import Selection
 from tidegate_sink_spark.staging.storage import StagingDirectory
 
-T = TypeVar("T")
-
 #: Rows of one Arrow batch.
 BATCH_ROWS: Final = 1_000
-
-#: Rows that follow each other, as they were read.
-Rows = Sequence[AcknowledgedMessage] | Sequence[EncodedRows]
 
 
 class BuilderGoneError(Exception):
@@ -57,14 +51,10 @@ class Builder(Protocol):
     """Holds one open segment, by its number: with another number what it held is forgotten.
 
     One call at a time; one that was cancelled goes on behind the scenes until :meth:`settled` returns.
-
-    Attributes: takes_encoded: it is to be given :class:`~tidegate.spi.EncodedRows`.
     """
 
-    takes_encoded: bool
-
-    async def add(self, segment: int, rows: Rows) -> Added:
-        """Raises: BuilderGoneError."""
+    async def add(self, segment: int, runs: Sequence[EncodedRows]) -> Added:
+        """Args: runs: of rows that follow each other. Raises: BuilderGoneError."""
         ...
 
     async def build(self, segment: int) -> tuple[Bad, ...]:
@@ -119,20 +109,31 @@ class Segment:
         self._batches: list[Any] = []
         self._dead: list[DeadLetter] = []
 
-    def add(
-        self, number: int, rows: Sequence[AcknowledgedMessage], letters: Sequence[DeadLetter] = ()
-    ) -> Added:
-        """See :meth:`Builder.add`. Args: letters: rows besides, that cannot be read."""
+    def add(self, number: int, runs: Iterable[EncodedRows]) -> Added:
+        """See :meth:`Builder.add`."""
         self._open(number)
-        taken = self._selection.of(rows)
+        found = decoded(runs)
+        letters = found.letters
+        taken, size_bytes = self._taken(found)
         self._rows += taken
         self._dead += letters
         bad = tuple(Bad(letter.ack_sequence, letter.reason) for letter in letters)
         if len(self._rows) >= BATCH_ROWS:
             bad += self.build(number)
         firsts = [row.acked_at for row in taken[:1]] + [letter.at for letter in letters[:1]]
-        size_bytes = sum(map(arrow.row_bytes, taken)) + sum(len(each.raw) for each in letters)
+        size_bytes += sum(len(each.raw) for each in letters)
         return Added(len(taken) + len(letters), min(firsts, default=0), size_bytes, bad)
+
+    def _taken(self, found: Decoded) -> tuple[Sequence[AcknowledgedMessage], int]:
+        """The rows that are the sink's, and their bytes."""
+        if self._selection.takes_all:
+            return found.rows, sum(found.sizes)
+        pairs = [
+            (row, size)
+            for row, size in zip(found.rows, found.sizes, strict=True)
+            if self._selection.takes(row.message.destination)
+        ]
+        return [row for row, _ in pairs], sum(size for _, size in pairs)
 
     def build(self, number: int) -> tuple[Bad, ...]:
         """See :meth:`Builder.build`."""
@@ -190,38 +191,3 @@ class Segment:
 def _unfit(row: AcknowledgedMessage, why: object) -> DeadLetter:
     reason = f"the row does not fit the table: {why}"
     return DeadLetter(row.ack_sequence, reason, row, row.message.body, time.time_ns() // 1_000)
-
-
-class ThreadBuilder:
-    """A :class:`Builder` in a thread of this process."""
-
-    takes_encoded = False
-
-    def __init__(self, segment: Segment) -> None:
-        self._segment = segment
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tidegate-building")
-
-    async def add(self, segment: int, rows: Rows) -> Added:
-        plain = [row for row in rows if isinstance(row, AcknowledgedMessage)]
-        assert len(plain) == len(rows), "it takes rows that are decoded"
-        return await self._do(lambda: self._segment.add(segment, plain))
-
-    async def build(self, segment: int) -> tuple[Bad, ...]:
-        return await self._do(lambda: self._segment.build(segment))
-
-    async def seal(
-        self, segment: int, lo: int, hi: int, taken: int, letters: Sequence[DeadLetter]
-    ) -> StagedFile:
-        return await self._do(lambda: self._segment.seal(segment, lo, hi, taken, letters))
-
-    async def settled(self) -> None:
-        await self._do(lambda: None)
-
-    async def rest(self) -> None:
-        pass
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self._thread.shutdown)
-
-    async def _do(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)

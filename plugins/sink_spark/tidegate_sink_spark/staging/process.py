@@ -18,7 +18,7 @@ import msgspec
 
 from tidegate.spi import EncodedRows
 from tidegate.spi.machine.children import start_child
-from tidegate_sink_spark.staging.building import Added, Bad, BuilderGoneError, Rows
+from tidegate_sink_spark.staging.building import Added, Bad, BuilderGoneError
 from tidegate_sink_spark.staging.dead import DeadLetter
 from tidegate_sink_spark.staging.files import StagedFile
 from tidegate_sink_spark.staging.further import FurtherSetup
@@ -161,8 +161,6 @@ class ProcessBuilder:
     It ends with the gateway, whatever ends that, and renames no file afterwards.
     """
 
-    takes_encoded = True
-
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._child: _Child | None = None
@@ -174,9 +172,7 @@ class ProcessBuilder:
         child = self._child
         return child.process.pid if child is not None and not child.following.done() else 0
 
-    async def add(self, segment: int, rows: Rows) -> Added:
-        runs = [run for run in rows if isinstance(run, EncodedRows)]
-        assert len(runs) == len(rows), "it takes rows that are encoded"
+    async def add(self, segment: int, runs: Sequence[EncodedRows]) -> Added:
         answer = await self._ask(Add(segment, runs))
         assert isinstance(answer, Added)
         return answer

@@ -9,9 +9,11 @@ a later row can be read: then it is the row's own all the same.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final
+
+import msgspec
 
 from tidegate.spi import (
     AcknowledgedMessage,
@@ -32,18 +34,6 @@ RETRY_DELAY_MIN: Final = 0.5
 RETRY_DELAY_MAX: Final = 15.0
 #: How often a row is asked for whose store only says that it failed, before later rows are looked at.
 ATTEMPTS: Final = 4
-
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class _Found(Generic[T]):
-    """Attributes: rows: that continue without a gap; first: ack sequence of the answer's first row, 0: it has none."""
-
-    rows: list[T]
-    first: int
-    last: int
 
 
 class PatientReader:
@@ -70,40 +60,17 @@ class PatientReader:
         self._limit = CHUNK_ROWS
         self._last_bad = 0
 
-    async def read(
-        self, after: int, limit: int
-    ) -> list[AcknowledgedMessage] | DeadLetter | int | None:
-        """At most *limit* rows behind *after*, without a gap; [] at the end of the log.
+    async def read(self, after: int, limit: int) -> list[EncodedRows] | DeadLetter | int | None:
+        """At most *limit* rows behind *after* as they are stored, without a gap; [] at the end of the log.
 
         Returns: a dead letter in place of the row behind *after*; a number when rows up to it were
             released meanwhile; None when the store is closed.
         """
-        return await self._patiently(after, limit, self._rows)
-
-    async def read_encoded(
-        self, after: int, limit: int
-    ) -> list[EncodedRows] | DeadLetter | int | None:
-        """The same rows as they are stored."""
-        return await self._patiently(after, limit, self._runs)
-
-    async def _rows(self, after: int, limit: int) -> _Found[AcknowledgedMessage]:
-        page = await self._reader.read(after, limit, PAGE_BYTES)
-        first = page.rows[0].ack_sequence if page.rows else 0
-        return _Found(_dense(list(page.rows), after), first, page.last)
-
-    async def _runs(self, after: int, limit: int) -> _Found[EncodedRows]:
-        page = await self._reader.read_encoded(after, limit, PAGE_BYTES)
-        first = page.runs[0].first if page.runs else 0
-        return _Found(_dense_runs(page.runs, after), first, page.last)
-
-    async def _patiently(
-        self, after: int, limit: int, ask: Callable[[int, int], Awaitable[_Found[T]]]
-    ) -> list[T] | DeadLetter | int | None:
         attempt = 0
         while True:
             asked = min(limit, self._limit)
             try:
-                found = await ask(after, asked)
+                page = await self._reader.read_encoded(after, asked, PAGE_BYTES)
             except StoreClosedError:
                 return None
             except RequestError as exc:
@@ -113,11 +80,13 @@ class PatientReader:
             except StoreError as exc:
                 error = exc
             else:
-                if found.rows or found.last <= after:
+                runs = _dense(page.runs, after)
+                if runs or page.last <= after:
                     self._limit = min(asked * 2, CHUNK_ROWS)
-                    return found.rows
+                    return runs
+                first = page.runs[0].first if page.runs else 0
                 error = CorruptRecordError(
-                    _answered(found.first, after), location=f"acknowledged row {after + 1}"
+                    _answered(first, after), location=f"acknowledged row {after + 1}"
                 )
             if asked > 1 and isinstance(error, CorruptRecordError):
                 self._limit = asked // 2
@@ -156,21 +125,11 @@ class PatientReader:
         return False
 
 
-def _dense(rows: list[AcknowledgedMessage], after: int) -> list[AcknowledgedMessage]:
-    """The first of *rows* that continue *after* without a gap.
+def _dense(runs: Sequence[EncodedRows], after: int) -> list[EncodedRows]:
+    """The first of *runs* that continue *after* without a gap.
 
     Never stage what is not dense: the table's mark would pass rows it has not got.
     """
-    if rows and rows[0].ack_sequence == after + 1 and rows[-1].ack_sequence == after + len(rows):
-        return rows
-    for number, row in enumerate(rows):
-        if row.ack_sequence != after + 1 + number:
-            return rows[:number]
-    return rows
-
-
-def _dense_runs(runs: Sequence[EncodedRows], after: int) -> list[EncodedRows]:
-    """The same of runs."""
     dense: list[EncodedRows] = []
     for run in runs:
         if run.first != after + 1:
@@ -193,3 +152,39 @@ def _letter(ack_sequence: int, error: Exception) -> DeadLetter:
     known = error.known if isinstance(error, StoreError) else None
     raw = error.raw if isinstance(error, CorruptRecordError) else b""
     return DeadLetter(ack_sequence, str(error), known, raw, time.time_ns() // 1_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What runs hold.
+
+    Attributes: rows; sizes: of each, in bytes, as it was encoded; letters: rows whose message cannot be decoded.
+    """
+
+    rows: list[AcknowledgedMessage]
+    sizes: list[int]
+    letters: list[DeadLetter]
+
+
+def decoded(runs: Iterable[EncodedRows]) -> Decoded:
+    """The rows of *runs*, and those that are none."""
+    found = Decoded([], [], [])
+    for run in runs:
+        try:
+            found.rows.extend(run.decode())
+            found.sizes.extend(map(len, run.messages))
+        except msgspec.DecodeError:
+            _decode_each(run, found)
+    return found
+
+
+def _decode_each(run: EncodedRows, found: Decoded) -> None:
+    for number, row in enumerate(run.decode_each()):
+        raw = run.messages[number]
+        if isinstance(row, AcknowledgedMessage):
+            found.rows.append(row)
+            found.sizes.append(len(raw))
+            continue
+        known, reason = run.without_message(number), f"the message cannot be decoded: {row}"
+        now = time.time_ns() // 1_000
+        found.letters.append(DeadLetter(run.first + number, reason, known, raw, now))

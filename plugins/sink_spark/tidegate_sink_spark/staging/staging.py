@@ -18,15 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from tidegate.spi import AcknowledgedMessage, AcknowledgedReader, EncodedRows, StoreError
-from tidegate_sink_spark.staging import arrow
-from tidegate_sink_spark.staging.building import (
-    Bad,
-    Builder,
-    BuilderGoneError,
-    Segment,
-    ThreadBuilder,
-)
+from tidegate.spi import AcknowledgedReader, EncodedRows, StoreError
+from tidegate_sink_spark.staging.building import Bad, Builder, BuilderGoneError
 from tidegate_sink_spark.staging.dead import DeadLetter
 from tidegate_sink_spark.staging.further import Further
 from tidegate_sink_spark.staging.reading import (
@@ -99,37 +92,31 @@ class Staging:
         directory: Path,
         limits: StagingLimits,
         *,
-        gateway_name: str,
+        builder: Builder,
         selection: Selection | None = None,
         further: Further | None = None,
         is_shared: bool = False,
-        write_parquet: arrow.ParquetWriter = arrow.write_parquet,
-        builder: Builder | None = None,
         on_change: Callable[[], None] = lambda: None,
         on_problem: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Args:
+        builder: makes the files.
         selection: which rows the sink takes; None: all.
         further: columns beside those that every table has; None: none.
         is_shared: others read the files, too, as far as the operator's umask lets them.
-        builder: makes the files; None: a thread of this process, with *write_parquet*.
         on_change: told of a first row and of each sealed file.
         on_problem: told of each.
         """
         self._on_problem = on_problem
         self._selection = selection or Selection()
-        further = further or Further()
         self._reader = reader
         self._limits = limits
         self._directory = StagingDirectory(
             directory,
             is_shared=is_shared,
-            write_parquet=write_parquet,
-            further=further.fields,
+            further=(further or Further()).fields,
         )
-        self._builder: Builder = builder or ThreadBuilder(
-            Segment(self._directory, gateway_name, reader.store_id, self._selection, further)
-        )
+        self._builder = builder
         self._using = asyncio.Lock()  # the directory
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tidegate-staging")
         self._wake = asyncio.Event()
@@ -215,24 +202,23 @@ class Staging:
             return True
         room = self._limits.segment_rows - (self._segment.count if self._segment else 0)
         limit = min(room, CHUNK_ROWS)
-        is_encoded = self._builder.takes_encoded
-        rows = await (self._log.read_encoded if is_encoded else self._log.read)(after, limit)
-        if rows is None:
+        runs = await self._log.read(after, limit)
+        if runs is None:
             return False
-        if isinstance(rows, int):
-            self._floor = max(self._floor, rows)  # discarded meanwhile, by the log's limit
+        if isinstance(runs, int):
+            self._floor = max(self._floor, runs)  # discarded meanwhile, by the log's limit
             return True
-        if isinstance(rows, DeadLetter):
-            self._add_dead(rows)
-        elif rows:
-            await self._add(rows)
+        if isinstance(runs, DeadLetter):
+            self._add_dead(runs)
+        elif runs:
+            await self._add(runs)
         segment = self._segment
-        if segment is not None and self._is_due(segment, at_end=not rows):
+        if segment is not None and self._is_due(segment, at_end=not runs):
             await self._seal(segment)
-        elif isinstance(rows, DeadLetter):
+        elif isinstance(runs, DeadLetter):
             pass
-        elif rows:
-            if _count(rows) < limit and not self._draining:
+        elif runs:
+            if _count(runs) < limit and not self._draining:
                 await self._pause(self._until(segment, GATHER_INTERVAL))
         elif self._draining:
             return False
@@ -307,12 +293,10 @@ class Staging:
             segment.born = _since(acked_at / 1e6)
             self._on_change()
 
-    async def _add(self, rows: list[AcknowledgedMessage] | list[EncodedRows]) -> None:
-        first = rows[0]
-        lo = first.first if isinstance(first, EncodedRows) else first.ack_sequence
-        segment = self._opened(lo)
-        added = await self._builder.add(segment.number, rows)
-        segment.count += _count(rows)
+    async def _add(self, runs: Sequence[EncodedRows]) -> None:
+        segment = self._opened(runs[0].first)
+        added = await self._builder.add(segment.number, runs)
+        segment.count += _count(runs)
         segment.taken += added.taken
         segment.size_bytes += added.size_bytes
         if added.taken:
@@ -493,9 +477,9 @@ def _since(seconds: float) -> float:
     return asyncio.get_running_loop().time() - max(0.0, time.time() - seconds)
 
 
-def _count(rows: Sequence[AcknowledgedMessage] | Sequence[EncodedRows]) -> int:
-    """How many rows they are."""
-    return sum(len(run) if isinstance(run, EncodedRows) else 1 for run in rows)
+def _count(runs: Sequence[EncodedRows]) -> int:
+    """How many rows they have."""
+    return sum(map(len, runs))
 
 
 def _task(work: Coroutine[Any, Any, object]) -> asyncio.Task[object]:
