@@ -165,7 +165,7 @@ class Desk:
         if first > last:
             return last
         try:
-            return (await reader.read(last - 1, 1, 1)).last
+            return (await reader.read_encoded(last - 1, 1, 1)).last
         except (RequestError, CorruptRecordError):
             return last  # released, or damaged: in both cases it was durable
 
