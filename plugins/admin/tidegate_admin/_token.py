@@ -28,9 +28,8 @@ def token_of(path: Path) -> str:
     except FileNotFoundError:
         pass
     # Written aside and linked: whoever starts at the same time finds a whole one, and both have the same.
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        aside.unlink(missing_ok=True)
         with open(aside, "x", encoding="ascii", opener=private_opener) as file:
             file.write(secrets.token_urlsafe(32) + "\n")
         try:
