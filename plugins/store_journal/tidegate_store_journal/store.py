@@ -186,7 +186,7 @@ class JournalStore(Engine):
                 f"{after}"
             )
         parts = log.parts(after, limit, bytes_max, last)
-        wanted = [row[1:] for part in parts for row in part.rows()]
+        wanted = [row for part in parts for row in zip(part.sequences, part.locations, strict=True)]
         return parts, wanted, last
 
     async def release_acknowledged(self, through: int) -> None:
@@ -233,12 +233,14 @@ def _acknowledged(
     """The rows of *parts*, each with its message."""
     found = iter(messages)
     for part in parts:
-        rows = zip(part.rows(), part.delivered_at, part.delivery_counts, strict=True)
-        for (row, sequence, _), delivered_at, delivery_count in rows:
+        numbers, times = range(part.first, part.last + 1), part.delivered_at
+        # The numbers first: they end before a message of the next part is taken.
+        rows = zip(numbers, part.sequences, found, times, part.delivery_counts, strict=False)
+        for row, sequence, message, delivered_at, delivery_count in rows:
             yield AcknowledgedMessage(
                 row,
                 sequence,
-                next(found),
+                message,
                 part.pending_list,
                 delivered_at,
                 part.acked_at,

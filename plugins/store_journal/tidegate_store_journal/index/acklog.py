@@ -246,7 +246,7 @@ class AckLog:
                 fitting = bisect_right(list(accumulate(sizes)), bytes_max)
                 end = begin + (fitting or not parts)
             if begin < end:
-                parts.append(block.part(begin, end))
+                parts.append(block if end - begin == block.count else block.part(begin, end))
             if total > bytes_max:
                 break
             limit -= end - begin
