@@ -19,7 +19,7 @@ from tidegate.spi import (
 
 _TEMPLATES: Final = 20_000
 _BODY_BYTES: Final = 256
-#: Rows of a run: a queue that is consumed at some 40,000 messages/s has its acknowledgements in such pieces.
+#: Rows of a run. Assumed, not measured in a gateway; with one row a run, decoding what came costs 3 us a row more.
 RUN_ROWS: Final = 50
 
 

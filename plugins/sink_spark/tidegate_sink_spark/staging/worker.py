@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> None:
         with closed_umask():
             segment = make_segment(setup, gateway)
             # A row is made of tuples, of which thousands are alive until they are columns, and none is in a
-            # circle: to look for circles among them again and again took an eighth of all time here.
+            # circle: there is no use in looking for circles among them again and again.
             gc.freeze()
             gc.disable()
             while (data := frames.next()) is not None:
