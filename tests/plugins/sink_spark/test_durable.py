@@ -103,3 +103,13 @@ def test_files_that_were_compacted_and_deleted_may_be_gone(table: Path) -> None:
     write(table / "_delta_log" / f"{4:020}.json", text)
     (table / "ack_date=2026-01-02" / "part 2.parquet").unlink()
     SyncedCommits(table).reach(4)
+
+
+def test_whatever_is_in_a_message_may_stand_in_a_commit(table: Path, synced: set[str]) -> None:
+    """Statistics hold the smallest and largest values, and JSON lets line separators stand as they are."""
+    path = table / "_delta_log" / f"{3:020}.json"
+    add = {"add": {"path": "with.parquet", "stats": "q\u2028\u2029\x85"}}
+    write(path, f"{path.read_text()}\n{json.dumps(add, ensure_ascii=False)}\n")
+    write(table / "with.parquet")
+    SyncedCommits(table).reach(3)
+    assert "with.parquet" in synced

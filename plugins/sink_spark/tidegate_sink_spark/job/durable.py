@@ -114,8 +114,8 @@ def _commit_text(table: Path, version: int) -> str:
 
 def _paths(commit: str, action: str) -> Iterator[str]:
     """Paths of the data files that a commit added or removed, relative to the table."""
-    for line in commit.splitlines():
-        found = cast("dict[str, Any]", json.loads(line))
+    for line in commit.split("\n"):  # not splitlines: values may hold U+2028, as it is
+        found = cast("dict[str, Any]", json.loads(line)) if line else {}
         if action in found:
             yield unquote(str(found[action]["path"]))  # Delta writes paths as URIs
 
