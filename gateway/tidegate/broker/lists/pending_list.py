@@ -383,6 +383,7 @@ class PendingList:
             return  # a front-end that unsubscribed from within deliver()
         succession = self.succession
         if succession is not None and succession.new is self and not succession.is_over():
+            self._release_producers()
             return
         self._dispatching = True
         self.has_returned = False
@@ -393,14 +394,17 @@ class PendingList:
                 self._dispatch()
         finally:
             self._dispatching = False
-        if self in self._around.full_lists and not self.is_full:
-            self._around.release_producers(self)
+        self._release_producers()
         if self.limit is not None:
             self.limit.update(is_dispatched=True)
         if self.retained is not None:
             self.retained()
         if self.succession is not None:
             self.succession.old_dispatched()
+
+    def _release_producers(self) -> None:
+        if self in self._around.full_lists and not self.is_full:
+            self._around.release_producers(self)
 
     def leaving(self, messages: Sequence[StoredMessage]) -> None:
         """Call before an operation takes messages off the list that nobody was handed."""
