@@ -18,6 +18,9 @@ from tidegate.broker.turn.writer import TurnWriter
 from tidegate_cursors._stored_tail import StoredTail
 from tidegate_store_journal.write import ring
 
+#: A gateway that is killed never begins what it was about to do.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 #: Orders of each kind of list, in a store in memory and in the journal.
 IN_MEMORY, IN_JOURNAL = 30, 10
 #: Orders in which a fault must show itself.
@@ -35,6 +38,11 @@ def test_nothing_stays_behind_in_the_journal(kind: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(ring, "Writer", SteppedWriter)
     for seed in range(IN_JOURNAL):
         drawn(kind, seed, is_journal=True)
+
+
+@pytest.mark.parametrize(("kind", "seed"), [("raised", 2_000_841), ("selectors", 1_001_702)])
+def test_orders_that_once_failed(kind: str, seed: int) -> None:
+    drawn(kind, seed)
 
 
 def test_choices_that_differ_in_one_place_are_each_made_once() -> None:

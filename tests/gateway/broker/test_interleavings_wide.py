@@ -7,7 +7,12 @@ from interleaving_world import KINDS, Choices, Setting, SteppedWriter, drawn, pl
 
 from tidegate_store_journal.write import ring
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.crash,
+    pytest.mark.timeout(1800),
+    # A gateway that is killed never begins what it was about to do.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 #: Orders that are drawn of each kind of list, in a store in memory and in the journal.
 IN_MEMORY, IN_JOURNAL = 2000, 1000

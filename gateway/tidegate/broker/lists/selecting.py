@@ -191,6 +191,8 @@ class Selecting:
                 scanner.after = last
         for scanner, wanted in chosen.items():
             self._hand_out(scanner, wanted)
+        if self._next_to_read() is not None:  # what it was to be given had expired, or came back
+            self._around.mark_ready(self._list)
 
     def _taker(
         self, message: StoredMessage, current: list[Scanner], rooms: dict[Scanner, list[int]]
