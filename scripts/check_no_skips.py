@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 
 #: Folders of tests that are run for themselves.
 _APART = {"soak", "fuzz"}
-_ONLY_CRASH = re.compile(r"^pytestmark = .*\bcrash\b", re.MULTILINE)
+_ONLY_CRASH = re.compile(r"^pytestmark = (?:\[[^]]*|.*)\bcrash\b", re.MULTILINE)
 
 
 def main(arguments: list[str]) -> int:

@@ -42,7 +42,7 @@ def test_every_test_file_must_be_in_one_of_the_reports(tmp_path: Path) -> None:
     for name in ("a/test_one.py", "a/test_two.py", "soak/test_hours.py", "test_cuts.py"):
         (tests / name).parent.mkdir(parents=True, exist_ok=True)
         (tests / name).write_text("")
-    (tests / "test_cuts.py").write_text("pytestmark = [pytest.mark.crash]")
+    (tests / "test_cuts.py").write_text("pytestmark = [\n    # Why.\n    pytest.mark.crash,\n]")
     reports = [tmp_path / "test.xml", tmp_path / "long.xml"]
     for report, name in zip(reports, ("test_one", "test_two.TestClass"), strict=True):
         report.write_text(f'<testsuite><testcase classname="tests.a.{name}" name="x"/></testsuite>')
