@@ -74,11 +74,14 @@ def test_the_commands_are_those_that_the_document_names() -> None:
     assert set(COMMANDS) == {
         "run",
         "check-config",
+        "connection",
         "destination",
         "plugins",
+        "session",
         "sink",
         "status",
         "store",
+        "subscription",
         "transactions",
     } | set(OURS)
     assert COMMAND.help is not None

@@ -7,16 +7,25 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 import typer.main
 
 from tidegate.cli import main
+from tidegate.cli._app import app as tidegate
 from tidegate.cli.groups.destinations import app
 from tidegate.config import parse_config
 from tidegate.spi import Action, Identity, Verdict
-from tidegate.spi.operate import PAGE_MAX, Request
+from tidegate.spi.operate import (
+    PAGE_MAX,
+    ConnectionSort,
+    Request,
+    SessionSort,
+    SubscriptionSort,
+    WaitReason,
+)
 from tidegate.testing.embedded import EmbeddedGateway
 from tidegate_acl._reading import parse_rules
 
@@ -51,6 +60,23 @@ def test_each_command_is_described_and_its_rights_are() -> None:
     for name in commands:
         rows = re.findall(rf"^\| [^|]*`{name}[` ]", TEXT, re.MULTILINE)
         assert len(rows) == 2, name
+
+
+@pytest.mark.parametrize("name", ["connection", "session", "subscription"])
+def test_each_command_of_a_group_is_described(name: str) -> None:
+    group: Any = typer.main.get_command(tidegate)
+    for command in group.get_command(typer.Context(group), name).commands:
+        assert len(re.findall(rf"^\| `{name} {command}[ `]", TEXT, re.MULTILINE)) == 1, command
+
+
+def test_each_reason_to_wait_and_each_order_is_described() -> None:
+    for reason in WaitReason:
+        assert len(re.findall(rf"^\| `{reason.value}` \|", TEXT, re.MULTILINE)) == 1, reason
+    for kind in (ConnectionSort, SessionSort, SubscriptionSort):
+        for order in kind:
+            assert order.value == "name" or re.search(rf"(--sort |, |or )`?{order.value}`", TEXT), (
+                order
+            )
 
 
 def test_the_configuration_and_the_rule_are_right() -> None:

@@ -94,6 +94,7 @@ class BrokerCore(Parts):
             self.flow, self.tasks, self.destinations, self.policies, self.publisher.paused
         )
         self._by_client: dict[str, Connection] = {}
+        self._numbers = 0
         self._expiring: set[Connection] = set()
         self._closing = False
         self._stopped = False
@@ -153,6 +154,8 @@ class BrokerCore(Parts):
                     f"another connection with client id {request.client_id!r} took over",
                 )
             )
+        self._numbers += 1
+        connection.number = self._numbers
         self.connections.add(connection)
         self.clients_maximum = max(self.clients_maximum, len(self.connections))
         if key:

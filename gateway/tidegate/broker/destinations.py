@@ -207,6 +207,10 @@ class Destinations(Queues):
         """The durable subscriptions of one client, by name."""
         return self._by_client.get(client_key, {})
 
+    def is_member_of(self, subscription: Subscription) -> bool:
+        """Whether stored sessions have this shared subscription."""
+        return group_of(subscription) in self._members
+
     def add_member(self, subscription: Subscription, session: object) -> None:
         """A stored session has this shared subscription, also while its client is away."""
         group = group_of(subscription)

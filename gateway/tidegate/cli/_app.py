@@ -16,7 +16,15 @@ from tidegate.cli._commands import Commands, ConfigOption, JsonOption
 from tidegate.cli._exit import ExitCode
 from tidegate.cli._host import Host
 from tidegate.cli._run import run_gateway, warn_of_configuration
-from tidegate.cli.groups import destinations, sinks, status, store, transactions
+from tidegate.cli.groups import (
+    connections,
+    destinations,
+    sessions,
+    sinks,
+    status,
+    store,
+    transactions,
+)
 from tidegate.config import check_parts, load_config, named_plugins, resolve
 from tidegate.plugins import PluginHost
 from tidegate.spi import SPI_VERSION
@@ -35,6 +43,9 @@ app.add_typer(store.app, name="store")
 app.add_typer(transactions.app, name="transactions")
 app.add_typer(destinations.app, name="destination")
 app.add_typer(sinks.app, name="sink")
+app.add_typer(connections.app, name="connection")
+app.add_typer(sessions.app, name="session")
+app.add_typer(sessions.subscriptions, name="subscription")
 app.command()(status.status)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from tidegate.broker.connection.deciding import HeldBack
 from tidegate.broker.limits.in_flight import InFlightBytes
@@ -47,6 +47,9 @@ class Client(ABC):
         is_undecided: rights have changed, and about this client it was not decided yet (deciding.py).
         rights: what is remembered of what it may do.
         account: what is charged to it; in_flight: what it has not acknowledged.
+        number: of this connection alone; connected_at: microseconds since the epoch.
+        version, listener, certificate: see ConnectRequest.
+        delivered: messages that it was given; confirmed_count: what it was told is durable.
         origin: whose publishes these are; key: what the client is found by, "" without a client id.
     """
 
@@ -58,7 +61,11 @@ class Client(ABC):
         "account",
         "add_in_flight",
         "address",
+        "certificate",
         "client_id",
+        "confirmed_count",
+        "connected_at",
+        "delivered",
         "expires_at",
         "held_back",
         "identity",
@@ -68,6 +75,8 @@ class Client(ABC):
         "is_undecided",
         "is_writable",
         "key",
+        "listener",
+        "number",
         "origin",
         "parts",
         "prefetch_count",
@@ -76,6 +85,7 @@ class Client(ABC):
         "rights",
         "rules",
         "session",
+        "version",
         "vouched",
     )
 
@@ -87,6 +97,13 @@ class Client(ABC):
         self.protocol = request.protocol
         self.rules = request.rules
         self.address = request.peer
+        self.version = request.version
+        self.listener = request.listener
+        self.certificate = request.tls_subject
+        self.number = 0
+        self.connected_at = parts.writer.now()
+        self.delivered = 0
+        self.confirmed_count = 0
         self.prefetch_count = request.prefetch_count
         self.identity = identity_of(principal, request)
         self.principal = principal.name
@@ -151,6 +168,7 @@ class Client(ABC):
     def confirmed(self, tokens: list[Token]) -> None:
         if self.is_closed:
             return
+        self.confirmed_count += len(tokens)
         try:
             self._peer.confirmed(tokens)
         except FAILURES:
@@ -165,6 +183,7 @@ class Client(ABC):
             self._front_end_failed("tell a failure")
 
     def deliver(self, consumer: Consumer, messages: Sequence[StoredMessage]) -> None:
+        self.delivered += len(messages)
         try:
             self._peer.deliver(consumer.key, messages)
         except FAILURES:
@@ -174,6 +193,11 @@ class Client(ABC):
         """The contract forbids it, but one client's front-end must not stop the others."""
         _log.exception("peer=%s: front-end failed to %s", self.address, what)
         self.end(ConnectionEndedError("internal-error", "internal error in the front-end"))
+
+    @property
+    def throttled_for(self) -> Collection[object]:
+        """Why nothing is read from it."""
+        return self._throttled
 
     def throttle(self, reason: object, *, at_once: bool = False) -> None:
         """Stop reading from this client until :meth:`unthrottle` with the same reason.

@@ -194,6 +194,21 @@ class Connection(Client):
         if not self.is_closed:
             self.account.put(kind, size)
 
+    @property
+    def is_resumed(self) -> bool:
+        """Its handshake is finished."""
+        return self._resumed
+
+    @property
+    def is_read(self) -> bool:
+        """Its socket takes what is written."""
+        return self._socket_writable
+
+    @property
+    def transaction_count(self) -> int:
+        """That it has begun."""
+        return 0 if self.is_closed else len(self._transacting)
+
     def writable(self, value: bool) -> None:
         self._socket_writable = value
         self._set_writable()

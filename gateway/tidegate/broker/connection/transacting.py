@@ -30,6 +30,10 @@ class Transacting:
         self._writer = parts.writer
         self._transactions: dict[str, Transaction] = {}
 
+    def __len__(self) -> int:
+        """How many are open."""
+        return len(self._transactions)
+
     def begin(self, transaction: str) -> None:
         if transaction in self._transactions:
             raise RequestError(f"transaction {transaction!r} is already open")

@@ -12,11 +12,13 @@ import msgspec
 from tidegate.broker.core import BrokerCore
 from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.operate.authorized import ALONE, Around, Asking
+from tidegate.broker.operate.connections_operated import ConnectionsOperated
 from tidegate.broker.operate.gateway_seen import GatewaySeen
 from tidegate.broker.operate.log_rows import log_rows
 from tidegate.broker.operate.over_messages import OverMessages, durable
 from tidegate.broker.operate.pausing import NOT_STORED, Pausing
 from tidegate.broker.operate.replaying import Replaying
+from tidegate.broker.operate.sessions_operated import SessionsOperated
 from tidegate.broker.operate.views import Views, no_such
 from tidegate.broker.publish.system_topics import is_system
 from tidegate.spi import (
@@ -66,7 +68,7 @@ _ASKED_AT_ONCE: Final = 50
 _AGAIN: Final = "No queue is there any more; the next client that uses it makes it anew."
 
 
-class Operations(GatewaySeen):
+class Operations(GatewaySeen, ConnectionsOperated, SessionsOperated):
     """A :class:`tidegate.spi.operate.Operator` on a broker that runs; on its event loop.
 
     Args: around: what the broker does not know of the gateway that it is in.

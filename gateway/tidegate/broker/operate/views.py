@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from dataclasses import dataclass, field
-from heapq import nsmallest
-from typing import Final, TypeAlias
 
 from tidegate.broker.destinations import Destinations
 from tidegate.broker.limits.ledger import DROP_OLDEST, SLOW
 from tidegate.broker.lists.pending_list import PendingList
+from tidegate.broker.operate.paging import STEP, Key, in_steps, page
 from tidegate.broker.publish.publisher import Publisher
 from tidegate.spi import MessageStore, RequestError, names
 from tidegate.spi.operate import (
@@ -24,12 +23,6 @@ from tidegate.spi.operate import (
     ListDestinations,
     Unstored,
 )
-
-#: Lists that are looked at before others have their turn: a millisecond at most where little is in flight.
-_STEP: Final = 200
-
-#: What a row comes by: minus the number that is sorted by, then the destination.
-_Key: TypeAlias = tuple[int, str]
 
 
 @dataclass(slots=True)
@@ -94,30 +87,18 @@ class Views:
 
     async def page(self, request: ListDestinations) -> DestinationPage:
         """Raises: RequestError for an ``after`` that is none."""
-        after = _parsed(request.after)
         queues = self._destinations.queues
         totals = await self._totals(request.match, queues=request.sort is not DestinationSort.NAME)
+
+        def key(destination: str) -> Key | None:
+            if not _covers(request.match, destination):
+                return None
+            return -_number(request.sort, totals.get(destination)), destination
+
         everything = list({**dict.fromkeys(queues), **totals})
-        best: list[_Key] = []
-        for first in range(0, len(everything), _STEP):
-            if first:
-                await asyncio.sleep(0)
-            keys: list[_Key] = []
-            for destination in everything[first : first + _STEP]:
-                key = (-_number(request.sort, totals.get(destination)), destination)
-                if (after is None or key > after) and _covers(request.match, destination):
-                    keys.append(key)
-            best = nsmallest(request.limit + 1, [*best, *keys])
-        shown = best[: request.limit]
-        has_more = len(best) > request.limit
-        rows: list[Destination] = []
-        for _, destination in shown:
-            row = self._row(destination, totals.get(destination))
-            if row is not None:
-                rows.append(row)
-            if not len(rows) % _STEP:
-                await asyncio.sleep(0)
-        return DestinationPage(tuple(rows), f"{-shown[-1][0]} {shown[-1][1]}" if has_more else "")
+        shown, following = await page(everything, key, request.after, request.limit)
+        rows = await in_steps(shown, lambda name: self._row(name, totals.get(name)))
+        return DestinationPage(tuple(rows), following)
 
     async def details(self, destination: str) -> DestinationDetails:
         """Raises: RequestError when there is none; StoreError."""
@@ -150,7 +131,7 @@ class Views:
             if is_wanted and not pending_list.is_removed and _covers(match, destination):
                 totals = found.setdefault(destination, _Totals())
                 totals.add(pending_list, self._overflow(pending_list))
-            if not count % _STEP:
+            if not count % STEP:
                 await asyncio.sleep(0)
         for destination in self._publisher.paused:
             if names.is_topic(destination):
@@ -241,12 +222,3 @@ def _covers(match: str, destination: str) -> bool:
             return False
         pattern = names.name_of(match)
     return pattern == name or names.matches(pattern, name)
-
-
-def _parsed(after: str) -> _Key | None:
-    if not after:
-        return None
-    number, _, destination = after.partition(" ")
-    if not number.isdecimal():
-        raise RequestError("`after` must be what the page before said")
-    return -int(number), destination

@@ -83,6 +83,10 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._by_key)
 
+    def all(self) -> list[SessionState]:
+        """Those that there are now."""
+        return list(self._by_key.values())
+
     # --- start ---------------------------------------------------------------------------------
 
     def recover(self, state: RecoveredState) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 import typer
 
 from tidegate.cli import _show
 from tidegate.cli._commands import ConfigOption, JsonOption
-from tidegate.cli._host import column_table, plain_table
 from tidegate.cli.groups._asking import ask, connected, moment
+from tidegate.cli.groups._lists import LimitOption, report, rows_of, show_facts, show_rows
 from tidegate.spi import GatewayError, names
 from tidegate.spi.commands import ClientError
 from tidegate.spi.operate import (
@@ -55,9 +55,6 @@ _CountOption = Annotated[
     int, typer.Option("--count", min=0, help="So many messages at most; 0: all of them.")
 ]
 
-#: Rows asked for at a time.
-_PAGE: Final = 500
-
 #: Columns of a list, and what each shows.
 _COLUMNS: Final[tuple[tuple[str, Callable[[Destination], object]], ...]] = (
     ("destination", lambda row: row.destination),
@@ -80,28 +77,18 @@ def list_destinations(
     sort: Annotated[
         DestinationSort, typer.Option("--sort", help="By name, or the largest first.")
     ] = DestinationSort.NAME,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="So many at most; 0: all.")] = 0,
+    limit: LimitOption = 0,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List queues, and the filters of topics that somebody subscribes to."""
-    rows: list[Destination] = []
-    with connected(config) as client:
-        after = ""
-        while True:
-            wanted = min(_PAGE, limit - len(rows)) if limit else _PAGE
-            request = ListDestinations(match, sort, after, wanted)
-            page = ask(client, request, DestinationPage)
-            rows += page.rows
-            after = page.next
-            if not after or len(rows) == limit:
-                break
-    if as_json:
-        _show.print_json(msgspec.to_builtins(rows))
-    elif rows:
-        _show.make_console().print(column_table(_COLUMNS, rows))
-    else:
-        typer.echo("no destinations")
+    rows = rows_of(
+        config,
+        ListDestinations(match, sort),
+        lambda client, request: ask(client, request, DestinationPage),
+        limit,
+    )
+    show_rows(_COLUMNS, rows, "no destinations", as_json)
 
 
 @app.command()
@@ -129,7 +116,7 @@ def show(
         facts.append(("temporary files", f"{here.file_bytes} bytes"))
     facts.append(("oldest message", moment(found.oldest_at) if found.oldest_at else "none"))
     facts += [(f"policy {name}", value) for name, value in found.policy.items()]
-    _show.make_console().print(plain_table(("what", "value"), facts))
+    show_facts(facts)
 
 
 def _fed(feed: Feed) -> list[tuple[str, object]]:
@@ -153,7 +140,7 @@ def create(
     """Make a queue."""
     request = CreateDestination(_canonical(destination))
     done = _ask_once(config, request)
-    _report(f"created {request.destination}", done, as_json)
+    report(f"created {request.destination}", done, as_json)
 
 
 @app.command()
@@ -171,7 +158,7 @@ def delete(
     """End a queue."""
     request = DeleteDestination(_canonical(destination), with_messages, with_consumers)
     done = _ask_once(config, request)
-    _report(f"deleted {request.destination} with {done.count} pending messages", done, as_json)
+    report(f"deleted {request.destination} with {done.count} pending messages", done, as_json)
 
 
 _ProducersOption = Annotated[
@@ -219,7 +206,7 @@ def purge(
     """Remove messages of a queue for good."""
     request = PurgeDestination(_canonical(destination), selector, count)
     done = _go_on(config, request)
-    _report(f"purged {done.count} messages of {request.destination}", done, as_json)
+    report(f"purged {done.count} messages of {request.destination}", done, as_json)
 
 
 @app.command()
@@ -263,7 +250,7 @@ def _switch(
 ) -> None:
     done = _ask_once(config, request)
     sides = " and ".join(side.value for side in request.sides)
-    _report(f"{word} {sides} of {request.destination}", done, as_json)
+    report(f"{word} {sides} of {request.destination}", done, as_json)
 
 
 def _carry(
@@ -271,7 +258,7 @@ def _carry(
 ) -> None:
     done = _go_on(config, request)
     text = f"{word} {done.count} messages of {request.destination} to {request.target}"
-    _report(text, done, as_json)
+    report(text, done, as_json)
 
 
 def _go_on(config: Path | None, request: Lengthy) -> Done:
@@ -315,11 +302,3 @@ def _overflow(row: Destination) -> str:
 def _paused(row: Destination) -> str:
     paused = {"producers": row.producers_paused, "consumers": row.consumers_paused}
     return " and ".join(word for word, is_paused in paused.items() if is_paused) or "no"
-
-
-def _report(text: str, done: Done, as_json: bool) -> None:
-    if as_json:
-        facts: dict[str, Any] = {"done": text, "count": done.count, "note": done.note}
-        _show.print_json(facts)
-    else:
-        typer.echo(" ".join(filter(None, (f"{printable(text)}.", done.note))))

@@ -6,8 +6,8 @@ import msgspec
 
 from tidegate.cli import _show
 from tidegate.cli._commands import ConfigOption, JsonOption
-from tidegate.cli._host import plain_table
 from tidegate.cli.groups._asking import ask, connected, moment
+from tidegate.cli.groups._lists import show_facts
 from tidegate.cli.groups._words import counted, duration, size, sized
 from tidegate.spi.commands import ClientError
 from tidegate.spi.operate import GatewayState, Overview, ShowOverview, Traffic
@@ -24,7 +24,7 @@ def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     if as_json:
         _show.print_json(msgspec.to_builtins(found))
     else:
-        _show.make_console().print(plain_table(("what", "value"), _facts(found)))
+        show_facts(_facts(found))
     if found.state is GatewayState.STORE_FAILED:
         raise ClientError(f"the message store has failed: {printable(found.problem)}")
 

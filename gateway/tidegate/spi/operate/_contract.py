@@ -6,6 +6,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol, TypeAlias, get_args
 
 from tidegate.spi.clients.security import Identity
+from tidegate.spi.operate._connections import (
+    ConnectionDetails,
+    ConnectionPage,
+    EndConnection,
+    ListConnections,
+    ShowConnection,
+)
 from tidegate.spi.operate._destinations import (
     CreateDestination,
     DeleteDestination,
@@ -24,6 +31,18 @@ from tidegate.spi.operate._messages import (
     PurgeDestination,
 )
 from tidegate.spi.operate._overview import Overview, ShowOverview
+from tidegate.spi.operate._sessions import (
+    DeleteSession,
+    DeleteSubscription,
+    ListSessions,
+    ListSubscriptions,
+    SessionDetails,
+    SessionPage,
+    ShowSession,
+    ShowSubscription,
+    SubscriptionDetails,
+    SubscriptionPage,
+)
 from tidegate.spi.operate._sinks import (
     CompactSink,
     ListSinks,
@@ -58,6 +77,15 @@ Request: TypeAlias = (
     | ShowSink
     | ReadLog
     | CompactSink
+    | ListConnections
+    | ShowConnection
+    | EndConnection
+    | ListSessions
+    | ShowSession
+    | DeleteSession
+    | ListSubscriptions
+    | ShowSubscription
+    | DeleteSubscription
     | ReplayRequest
 )
 
@@ -70,6 +98,12 @@ Answer: TypeAlias = (
     | SinkDetails
     | SinkTurn
     | LogRows
+    | ConnectionPage
+    | ConnectionDetails
+    | SessionPage
+    | SessionDetails
+    | SubscriptionPage
+    | SubscriptionDetails
     | ReplayAnswer
 )
 
@@ -114,6 +148,30 @@ class Operator(Protocol):
     async def read_log(self, who: Identity, request: ReadLog) -> LogRows: ...
 
     async def compact_sink(self, who: Identity, request: CompactSink) -> SinkTurn: ...
+
+    async def list_connections(self, who: Identity, request: ListConnections) -> ConnectionPage: ...
+
+    async def show_connection(
+        self, who: Identity, request: ShowConnection
+    ) -> ConnectionDetails: ...
+
+    async def end_connection(self, who: Identity, request: EndConnection) -> Done: ...
+
+    async def list_sessions(self, who: Identity, request: ListSessions) -> SessionPage: ...
+
+    async def show_session(self, who: Identity, request: ShowSession) -> SessionDetails: ...
+
+    async def delete_session(self, who: Identity, request: DeleteSession) -> Done: ...
+
+    async def list_subscriptions(
+        self, who: Identity, request: ListSubscriptions
+    ) -> SubscriptionPage: ...
+
+    async def show_subscription(
+        self, who: Identity, request: ShowSubscription
+    ) -> SubscriptionDetails: ...
+
+    async def delete_subscription(self, who: Identity, request: DeleteSubscription) -> Done: ...
 
     async def begin_replay(self, who: Identity, request: BeginReplay) -> Replay: ...
 

@@ -1,0 +1,87 @@
+"""A page of a sorted list, of thousands of things that come and go meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from heapq import nsmallest
+from operator import itemgetter
+from time import perf_counter
+from typing import Final, TypeAlias, TypeVar
+
+from tidegate.broker.turn.walks import SLICE_S
+from tidegate.spi import RequestError
+
+#: What is looked at before others have their turn, at most.
+STEP: Final = 200
+
+#: What a row comes by: minus the number that is sorted by, then a name that no other one has.
+Key: TypeAlias = tuple[int, str]
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+async def page(
+    everything: Sequence[T], key: Callable[[T], Key | None], after: str, limit: int
+) -> tuple[list[T], str]:
+    """The first *limit* of *everything* that come after *after*, and the ``after`` of the next page.
+
+    Nobody waits for more than a step. What is sorted by name comes once however the others change; what is sorted
+    by a number that changes may come twice, or not.
+
+    Args: key: None: it is not wanted. Raises: RequestError for an *after* that is none.
+    """
+    begin = _parsed(after)
+    best: list[tuple[Key, T]] = []
+    found: list[tuple[Key, T]] = []
+    async for item in _slices(everything):
+        its = key(item)
+        if its is not None and (begin is None or its > begin):
+            found.append((its, item))
+            if len(found) >= STEP:
+                best, found = nsmallest(limit + 1, [*best, *found], key=itemgetter(0)), []
+    best = nsmallest(limit + 1, [*best, *found], key=itemgetter(0))
+    shown = best[:limit]
+    has_more = len(best) > limit
+    return [item for _, item in shown], f"{-shown[-1][0][0]} {shown[-1][0][1]}" if has_more else ""
+
+
+async def in_steps(items: Sequence[T], made: Callable[[T], U | None]) -> list[U]:
+    """What *made* makes of each, without those that are gone by now."""
+    rows: list[U] = []
+    async for item in _slices(items):
+        row = made(item)
+        if row is not None:
+            rows.append(row)
+    return rows
+
+
+async def first(items: Sequence[T], is_it: Callable[[T], bool]) -> T | None:
+    """The one that is wanted, looked at just now; None: there is none. *is_it* is quick."""
+    for begin in range(0, len(items), STEP):
+        if begin:
+            await asyncio.sleep(0)
+        for item in items[begin : begin + STEP]:
+            if is_it(item):
+                return item
+    return None
+
+
+async def _slices(items: Sequence[T]) -> AsyncIterator[T]:
+    """Each of *items*; others have their turn after so many, or after a slice of time."""
+    ends_at = perf_counter() + SLICE_S
+    for count, item in enumerate(items, 1):
+        yield item
+        if not count % STEP or perf_counter() >= ends_at:
+            await asyncio.sleep(0)
+            ends_at = perf_counter() + SLICE_S
+
+
+def _parsed(after: str) -> Key | None:
+    if not after:
+        return None
+    number, _, name = after.partition(" ")
+    if not number.removeprefix("-").isdecimal():
+        raise RequestError("`after` must be what the page before said")
+    return -int(number), name

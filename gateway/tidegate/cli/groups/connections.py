@@ -1,0 +1,136 @@
+"""``tidegate connection``: who is connected to a gateway that runs, why it is slow, and its end."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from tidegate.cli import _show
+from tidegate.cli._commands import ConfigOption, JsonOption
+from tidegate.cli.groups._asking import ask, connected, moment
+from tidegate.cli.groups._lists import (
+    Columns,
+    LimitOption,
+    MatchArgument,
+    report,
+    rows_of,
+    show_facts,
+    show_rows,
+)
+from tidegate.cli.groups._words import size, sized
+from tidegate.spi.operate import (
+    ConnectionDetails,
+    ConnectionPage,
+    ConnectionRow,
+    ConnectionSort,
+    Done,
+    EndConnection,
+    ListConnections,
+    Served,
+    ShowConnection,
+    WaitReason,
+)
+
+app: Final = typer.Typer(
+    help="See and end the connections of a gateway that runs.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+_NumberArgument = Annotated[
+    int, typer.Argument(metavar="NUMBER", min=0, help="Its number in the list.")
+]
+
+#: What each reason means, for people.
+_REASONS: Final = {
+    WaitReason.HANDSHAKE: "its handshake is not finished",
+    WaitReason.RIGHTS: "it is being decided what it may have, since rights have changed",
+    WaitReason.UNREAD: "its client does not read what was written",
+    WaitReason.IN_FLIGHT: "it, its user or the gateway has as many bytes unacknowledged as it may have",
+    WaitReason.ACKNOWLEDGEMENTS: "this subscription has as much unacknowledged as it may have",
+    WaitReason.LIST: "it is not read from: there is no room in",
+    WaitReason.STORE: "it is not read from: the store writes what was accepted before",
+    WaitReason.RATE: "it is not read from: its user sent more than quotas.receive_rate",
+    WaitReason.STOPPING: "it is not read from: the gateway stops",
+}
+
+_COLUMNS: Final[Columns[ConnectionRow]] = (
+    ("number", lambda row: row.number),
+    ("user", lambda row: row.principal),
+    ("client id", lambda row: row.client_id),
+    ("protocol", lambda row: f"{row.protocol} {row.version}"),
+    ("address", lambda row: row.address),
+    ("in flight", lambda row: row.in_flight),
+    ("unread bytes", lambda row: row.unread_bytes),
+    ("a second", lambda row: row.per_second),
+    ("waits for", lambda row: ", ".join(reason.value for reason in row.waits) or "nothing"),
+)
+
+
+@app.command(name="list")
+def list_connections(
+    match: MatchArgument = "",
+    sort: Annotated[
+        ConnectionSort, typer.Option("--sort", help="By name, or the largest first.")
+    ] = ConnectionSort.NAME,
+    limit: LimitOption = 0,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List clients that are connected, by user and client id."""
+    rows = rows_of(
+        config,
+        ListConnections(match, sort),
+        lambda client, request: ask(client, request, ConnectionPage),
+        limit,
+    )
+    show_rows(_COLUMNS, rows, "no connections", as_json)
+
+
+@app.command()
+def show(number: _NumberArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Show one connection: what it has, and what keeps it from going on."""
+    with connected(config) as client:
+        found = ask(client, ShowConnection(number), ConnectionDetails)
+    if as_json:
+        _show.print_json(msgspec.to_builtins(found))
+        return
+    row = found.row
+    facts: list[tuple[str, object]] = [(heading, value(row)) for heading, value in _COLUMNS[:-1]]
+    facts += [
+        ("listener", row.listener),
+        ("certificate", row.certificate or "none"),
+        ("connected at", moment(row.connected_at)),
+        ("session", found.session or "none"),
+        ("delivered, confirmed", f"{row.delivered}, {row.confirmed}"),
+        ("transactions", found.transactions),
+        ("held", sized(found.held)),
+        ("held for its user", sized(found.user_held)),
+        ("bytes in flight", sized(found.in_flight)),
+        ("in flight for its user", sized(found.user_in_flight)),
+    ]
+    facts += [(f"subscription {served.key}", _served(served)) for served in found.served]
+    facts += [
+        ("waits", " ".join(filter(None, (_REASONS[wait.reason], wait.what))))
+        for wait in found.waits
+    ]
+    show_facts(facts)
+
+
+def _served(served: Served) -> str:
+    text = f"{served.destination}: {served.waiting} waiting"
+    if not served.in_flight_max:
+        return f"{text}, does not acknowledge"
+    text += f", {served.in_flight} of {served.in_flight_max} in flight"
+    text += f" ({size(served.in_flight_bytes)} of {size(served.in_flight_bytes_max)})"
+    return f"{text}, the oldest since {moment(served.oldest_at)}" if served.oldest_at else text
+
+
+@app.command()
+def end(number: _NumberArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """End a connection; its session stays, and its will is published."""
+    with connected(config) as client:
+        done = ask(client, EndConnection(number), Done)
+    report(f"ended connection {number}", done, as_json)
