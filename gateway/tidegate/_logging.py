@@ -6,30 +6,48 @@ comes in as an argument of the record, and cannot write lines, fields or colours
 of ``key=%s`` with a space, a quote, an equals sign or a backslash stands in quotes, an argument in the
 middle of a sentence with any of the last three does, and everything that is not printable is escaped.
 Lines of a traceback are indented: none of them can be taken for a record.
+
+With ``log_format = "json"`` a line is one JSON object: ``time``, ``level``, ``logger``, ``event`` (the text as
+above), ``exception``, and each field under its own name, numbers as numbers. Fields are read off the text that
+the program has, never off what is put into it.
 """
 
 from __future__ import annotations
 
+import datetime
 import enum
 import functools
+import json
 import logging
+import math
 import re
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Final, TextIO, cast
+from dataclasses import dataclass
+from typing import Final, TextIO, TypeAlias, cast
 
-from tidegate.spi.printable import printable
+from tidegate.spi.printable import printable, printable_json
+
+#: What a field of a JSON line can be.
+_Value: TypeAlias = str | int | float | None
 
 
 class LogLevel(enum.Enum):
-    """What ``--log-level`` takes."""
+    """What ``--log-level`` and ``broker.log_level`` take."""
 
     DEBUG = "debug"
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
+
+
+class LogFormat(enum.Enum):
+    """What ``broker.log_format`` takes."""
+
+    TEXT = "text"
+    JSON = "json"
 
 
 #: Libraries whose DEBUG lines drown everything else; they begin at INFO.
@@ -71,6 +89,35 @@ class KeyValueFormatter(logging.Formatter):
         return line
 
 
+#: Names of a JSON line's own; a field that is called so has ``_`` behind its name.
+JSON_NAMES: Final = ("time", "level", "logger", "event", "exception")
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one JSON object; times are UTC with microseconds."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        line: dict[str, _Value] = {
+            "time": moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": _text(record),
+        }
+        fields = [*_fields(record)]
+        fields += [
+            (key, _value(value)) for key, value in vars(record).items() if key not in _STANDARD
+        ]
+        for key, value in fields:
+            line[f"{key}_" if key in JSON_NAMES else key] = value
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return printable_json(json.dumps(line, ensure_ascii=False, separators=(",", ":")))
+
+
+_FORMATTERS: Final = {LogFormat.TEXT: KeyValueFormatter, LogFormat.JSON: JsonFormatter}
+
+
 class FloodFilter(logging.Filter):
     """Leaves out lines of a kind that comes too often, so that no client fills the disk with them.
 
@@ -109,18 +156,31 @@ class FloodFilter(logging.Filter):
         return True
 
 
-def configure_logging(level: LogLevel, stream: TextIO | None = None) -> None:
-    """Send all records of *level* and above to *stream*, default stderr.
+class Logging:
+    """The log of a process: the one handler of the root logger.
 
-    Replaces the root logger's handlers: called once by the command, never by the library.
+    Replaces the root logger's handlers: made once by the command, never by the library. Args: stream: default
+    stderr.
     """
-    handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(KeyValueFormatter())
-    handler.addFilter(FloodFilter())
-    number = logging.getLevelNamesMapping()[level.name]
-    logging.basicConfig(level=number, handlers=[handler], force=True)
-    for name in _CHATTY:
-        logging.getLogger(name).setLevel(max(number, logging.INFO))
+
+    def __init__(self, level: LogLevel, stream: TextIO | None = None) -> None:
+        self._handler = logging.StreamHandler(stream or sys.stderr)
+        self._handler.addFilter(FloodFilter())
+        logging.basicConfig(handlers=[self._handler], force=True)
+        self.change(level, LogFormat.TEXT)
+
+    def change(self, level: LogLevel, log_format: LogFormat) -> None:
+        """From now on all records of *level* and above are written, each as *log_format* says."""
+        self._handler.setFormatter(_FORMATTERS[log_format]())
+        number = logging.getLevelNamesMapping()[level.name]
+        logging.getLogger().setLevel(number)
+        for name in _CHATTY:
+            logging.getLogger(name).setLevel(max(number, logging.INFO))
+
+
+def configure_logging(level: LogLevel, stream: TextIO | None = None) -> Logging:
+    """Send all records of *level* and above to *stream*, default stderr. See :class:`Logging`."""
+    return Logging(level, stream)
 
 
 def _text(record: logging.LogRecord) -> str:
@@ -170,9 +230,76 @@ _FORGING: Final = re.compile(r'["=\\]')
 
 
 def _quoted(value: object, *, among: re.Pattern[str] = _SEPARATING) -> str:
-    text = str(value)
-    if len(text) > VALUE_SHOWN_MAX:
-        text = f"{text[:VALUE_SHOWN_MAX]}…({len(text) - VALUE_SHOWN_MAX} more)"
+    text = _shortened(str(value))
     if among.search(text) is None and (text or among is _FORGING):
         return printable(text)
     return '"' + printable(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= VALUE_SHOWN_MAX:
+        return text
+    return f"{text[:VALUE_SHOWN_MAX]}…({len(text) - VALUE_SHOWN_MAX} more)"
+
+
+# ------------------------------------------------------------------------------ fields of JSON
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """One ``key=value`` of a record's text. Attributes: value: as the text has it; first, count: which of
+    the record's arguments are in it."""
+
+    key: str
+    value: str
+    first: int
+    count: int
+
+    @property
+    def is_one(self) -> bool:
+        """It is an argument and nothing else."""
+        return self.count == 1 and _CONVERSION.fullmatch(self.value) is not None
+
+
+#: A field in a text: at its beginning or behind a space, up to the next one.
+_FIELD: Final = re.compile(r"(?:(?<=\s)|^)([A-Za-z_][A-Za-z0-9_.]*)=(\S+)")
+#: What ends a sentence's part, and is not the value's.
+_ENDS: Final = ".,:;)"
+
+
+@functools.lru_cache(maxsize=1024)
+def _fields_of(message: str) -> Sequence[_Field]:
+    found: list[_Field] = []
+    for match in _FIELD.finditer(message):
+        value = match[2].rstrip(_ENDS)
+        before = len(_pieces(message[: match.start(2)]))
+        found.append(_Field(match[1], value, before, len(_pieces(value))))
+    return found
+
+
+def _fields(record: logging.LogRecord) -> list[tuple[str, _Value]]:
+    """The fields of the record's text, in order. Libraries write values into the text itself, where what is
+    theirs and what a client chose cannot be told apart: of theirs only arguments count."""
+    message, arguments = str(record.msg), record.args
+    is_ours = record.name.partition(".")[0].startswith("tidegate")
+    given = cast("tuple[object, ...]", arguments if isinstance(arguments, tuple) else ())
+    if len(_pieces(message)) != len(given):
+        return []
+    fields: list[tuple[str, _Value]] = []
+    for field in _fields_of(message):
+        own = given[field.first : field.first + field.count]
+        if field.is_one:
+            fields.append((field.key, _value(own[0])))
+        elif own:
+            fields.append((field.key, _value(field.value % own)))
+        elif is_ours:
+            fields.append((field.key, int(field.value) if field.value.isdecimal() else field.value))
+    return fields
+
+
+def _value(value: object) -> _Value:
+    if value is None or isinstance(value, int):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)  # JSON has no others
+    return _shortened(str(value))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable, Iterator
+from unittest.mock import Mock
 
 import pytest
 
@@ -371,7 +372,7 @@ def test_the_command_takes_over_before_the_gateway_is_made(
 
     monkeypatch.setattr(_run, "Collector", Stub)
     monkeypatch.setattr(_run, "run_until_signal", run)
-    monkeypatch.setattr(_run, "configure_logging", lambda _: None)
+    monkeypatch.setattr(_run, "configure_logging", lambda _: Mock())
     monkeypatch.setattr(_run.signal, "signal", lambda *_: None)
     _run.run_gateway(None, None)  # pyright: ignore[reportArgumentType]
     assert did == ["take over", "run"]

@@ -1,18 +1,25 @@
 """A log line: its fields, and what a client cannot do to it."""
 
+import ast
 import io
+import json
 import logging
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tidegate._logging import (
     FLOOD_LINES,
     FLOOD_WINDOW_S,
+    JSON_NAMES,
     FloodFilter,
+    JsonFormatter,
     KeyValueFormatter,
+    LogFormat,
     LogLevel,
     configure_logging,
 )
@@ -189,3 +196,144 @@ def test_a_flood_of_one_kind_of_line_is_cut_and_counted(stream: io.StringIO) -> 
     assert any("another kind" in line for line in lines)
     assert lines[-2].endswith("refused peer=x left_out=50")
     assert lines[-1].endswith("refused peer=y")
+
+
+# --------------------------------------------------------------------------------------- JSON
+
+
+def json_lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    text = stream.getvalue()
+    assert text.endswith("\n")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_json_line_has_the_fields_of_the_text_as_values(stream: io.StringIO) -> None:
+    configure_logging(LogLevel.INFO, stream).change(LogLevel.INFO, LogFormat.JSON)
+    logging.getLogger("tidegate.x").warning(
+        "store=short free_bytes=%d share=%.1f who=%r: %s is full",
+        1 << 40,
+        0.25,
+        'a "b"',
+        "the disk",
+        extra={"port": 61613, "why": None},
+    )
+    (line,) = json_lines(stream)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", line.pop("time"))
+    assert line == {
+        "level": "warning",
+        "logger": "tidegate.x",
+        "event": r'store=short free_bytes=1099511627776 share=0.2 who="a \"b\"": the disk is full',
+        "store": "short",
+        "free_bytes": 1 << 40,
+        "share": 0.25,
+        "who": 'a "b"',
+        "port": 61613,
+        "why": None,
+    }
+
+
+def test_a_json_time_is_the_record_s_to_the_microsecond() -> None:
+    record = logging.LogRecord("n", logging.INFO, "", 0, "x", (), None)
+    record.created = 1_700_000_000.123456
+    assert json.loads(JsonFormatter().format(record))["time"] == "2023-11-14T22:13:20.123456Z"
+
+
+@pytest.mark.parametrize("value", [*FORGING, "\udcff", "\x00", "ü漢"])
+@pytest.mark.parametrize("conversion", ["%s", "%r"])
+def test_a_value_cannot_forge_fields_of_a_json_line(
+    stream: io.StringIO, value: str, conversion: str
+) -> None:
+    configure_logging(LogLevel.INFO, stream).change(LogLevel.INFO, LogFormat.JSON)
+    log = logging.getLogger("tidegate.x")
+    log.info(f"refused client={conversion} n=%d: %s", value, 7, value)  # noqa: G004
+    log.info("of %s it is", value, extra={"client": value})
+    assert len(stream.getvalue().split("\n")) == 3
+    assert stream.getvalue().replace("\n", "").isprintable()
+    first, second = json_lines(stream)
+    own = {"time", "level", "logger", "event"}
+    assert first.keys() == own | {"client", "n"}
+    assert (first["client"], first["n"]) == (value, 7)
+    assert second.keys() == own | {"client"}
+    assert second["client"] == value
+
+
+def test_what_a_library_writes_into_its_text_is_no_field(stream: io.StringIO) -> None:
+    configure_logging(LogLevel.INFO, stream).change(LogLevel.INFO, LogFormat.JSON)
+    logging.getLogger("library").warning("user=admin logged in")
+    logging.getLogger("library").warning("user=admin peer=%s", "1.2.3.4")
+    logging.getLogger("library").warning("%(user)s", {"user": "x"})
+    fields = [line.keys() - {"time", "level", "logger", "event"} for line in json_lines(stream)]
+    assert fields == [set(), {"peer"}, set()]
+
+
+def test_a_value_of_several_arguments_is_one_field(stream: io.StringIO) -> None:
+    configure_logging(LogLevel.INFO, stream).change(LogLevel.INFO, LogFormat.JSON)
+    log = logging.getLogger("tidegate.x")
+    log.info("100%% of rows=%d..%d after delay=%gs, bytes=%s.", 3, 9, 1.5, float("nan"))
+    (line,) = json_lines(stream)
+    assert {key: line[key] for key in ("rows", "delay", "bytes")} == {
+        "rows": "3..9",
+        "delay": "1.5s",
+        "bytes": "nan",
+    }
+    assert line["event"] == "100% of rows=3..9 after delay=1.5s, bytes=nan."
+
+
+def test_a_field_cannot_take_the_place_of_a_json_line_s_own(stream: io.StringIO) -> None:
+    configure_logging(LogLevel.INFO, stream).change(LogLevel.INFO, LogFormat.JSON)
+    logging.getLogger("tidegate.x").info("level=%s event=%s", "a", "b", extra={"time": 5})
+    (line,) = json_lines(stream)
+    assert (line["level"], line["level_"], line["event_"], line["time_"]) == ("info", "a", "b", 5)
+
+
+def test_the_trace_of_a_json_line_is_one_field(stream: io.StringIO) -> None:
+    configure_logging(LogLevel.INFO, stream).change(LogLevel.INFO, LogFormat.JSON)
+    try:
+        raise ValueError("a\nb\x1b[2J")
+    except ValueError:
+        logging.getLogger("tidegate.x").exception("failed client=%s", "c" * 10_000)
+    (line,) = json_lines(stream)
+    assert line["exception"].startswith("Traceback (most recent call last):\n")
+    assert line["exception"].endswith("ValueError: a\nb\x1b[2J")
+    assert line["client"].endswith("…(1808 more)")
+
+
+def test_what_was_left_out_of_a_flood_is_a_field(stream: io.StringIO) -> None:
+    configure_logging(LogLevel.INFO, stream).change(LogLevel.INFO, LogFormat.JSON)
+    record = logging.LogRecord("tidegate.x", logging.INFO, "", 0, "refused peer=%s", ("p",), None)
+    record.left_out = 50
+    assert json.loads(JsonFormatter().format(record))["left_out"] == 50
+
+
+def test_level_and_format_change_while_it_runs(stream: io.StringIO) -> None:
+    log = configure_logging(LogLevel.WARNING, stream)
+    logger = logging.getLogger("tidegate.x")
+    logger.info("one")
+    log.change(LogLevel.DEBUG, LogFormat.JSON)
+    logger.debug("two")
+    logging.getLogger("asyncio").debug("chatter")
+    log.change(LogLevel.INFO, LogFormat.TEXT)
+    logger.debug("three")
+    logger.info("four")
+    first, second = stream.getvalue().splitlines()
+    assert json.loads(first)["event"] == "two"
+    assert second.endswith(" tidegate.x four")
+
+
+def test_no_line_of_ours_has_a_field_that_json_has_itself() -> None:
+    rooms = [path for path in Path(__file__).parents[2].glob("*/**/tidegate*") if path.is_dir()]
+    texts: list[str] = []
+    for path in {file for room in rooms for file in room.rglob("*.py")}:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in ("debug", "info", "warning", "error", "exception")
+                and node.args
+                and isinstance(node.args[0], ast.Constant)
+                and isinstance(node.args[0].value, str)
+            ):
+                texts.append(node.args[0].value)
+    assert len(texts) > 150
+    for text in texts:
+        assert not re.search(rf"(?:^|\s)({'|'.join(JSON_NAMES)})=", text), text

@@ -90,8 +90,9 @@ def _top(
 def run(
     config: ConfigOption = None,
     log_level: Annotated[
-        LogLevel, typer.Option("--log-level", help="Log this and what is worse, on stderr.")
-    ] = LogLevel.INFO,
+        LogLevel | None,
+        typer.Option("--log-level", help="Log this and what is worse, on stderr."),
+    ] = None,
 ) -> None:
     """Run the gateway.
 

@@ -55,11 +55,11 @@ def _carry_out(arguments: Sequence[str]) -> int:
     return ExitCode.OK
 
 
-def _plain_run(arguments: Sequence[str]) -> tuple[Path | None, LogLevel] | None:
+def _plain_run(arguments: Sequence[str]) -> tuple[Path | None, LogLevel | None] | None:
     """What ``run`` is given; None: another command, or anything that typer must speak about."""
     if arguments[:1] != ["run"] or len(arguments) % 2 == 0:
         return None
-    config, level = None, LogLevel.INFO
+    config, level = None, None
     for name, value in zip(arguments[1::2], arguments[2::2], strict=True):
         if name in ("--config", "-c") and not value.startswith("-"):
             config = Path(value)

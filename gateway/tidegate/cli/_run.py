@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tidegate._collector import Collector
-from tidegate._logging import LogLevel, configure_logging
+from tidegate._logging import LogFormat, Logging, LogLevel, configure_logging
 from tidegate.cli._options import HIDDEN, option_values
 from tidegate.cli._progress import RecoveryProgress
 from tidegate.config import (
     DESCRIPTORS_RESERVED,
+    BrokerConfig,
     ResolvedConfig,
     check_parts,
     load_config,
@@ -46,15 +47,18 @@ class RunFailed(Exception):  # noqa: N818 - carries an error, is not one
         self.config = config
 
 
-def run_gateway(config: Path | None, log_level: LogLevel) -> None:
+def run_gateway(config: Path | None, log_level: LogLevel | None) -> None:
     """Run the gateway of the file *config*, or the embedded default, until it is stopped; blocks.
 
+    Args: log_level: comes before that of the configuration.
     Raises: RunFailed around what a running gateway raises; what is wrong with the configuration.
     """
-    configure_logging(log_level)
+    log = configure_logging(log_level or LogLevel.INFO)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is something to reload
     plugins = PluginHost()
-    resolved = resolve(load_config(config), plugins)
+    loaded = load_config(config)
+    change_log(log, loaded.broker, log_level)
+    resolved = resolve(loaded, plugins)
     if config is not None:
         warn_of_configuration(config, resolved)
     check_parts(resolved)
@@ -78,6 +82,11 @@ def run_gateway(config: Path | None, log_level: LogLevel) -> None:
         raise RunFailed(error, resolved) from error
     finally:
         progress.close()
+
+
+def change_log(log: Logging, broker: BrokerConfig, given: LogLevel | None) -> None:
+    """Write *log* as *broker* says. Args: given: on the command line."""
+    log.change(given or LogLevel(broker.log_level), LogFormat(broker.log_format))
 
 
 def warn_of_configuration(path: Path, config: ResolvedConfig) -> None:

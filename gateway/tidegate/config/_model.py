@@ -45,6 +45,17 @@ class BrokerConfig(HeldLimits):
         help="`false` keeps every message in memory only: nothing survives a restart, and the "
         "disk is never the limit. For tests and for data that is worthless when late.",
     )
+    log_level: str = option(
+        "info",
+        choices=("debug", "info", "warning", "error"),
+        help="The log has this and what is worse. `tidegate run --log-level` comes before it.",
+    )
+    log_format: str = option(
+        "text",
+        choices=("text", "json"),
+        help="How a line of the log is written: for people, or as one JSON object for what collects logs "
+        "([the log](#the-log)).",
+    )
     connections_max: int = option(
         10_000,
         minimum=1,

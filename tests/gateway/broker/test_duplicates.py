@@ -274,7 +274,7 @@ async def test_a_store_that_cannot_keep_ids_is_named_and_they_are_remembered_unt
         await sent(broker, await broker.client(), "a", "a")
         assert broker.store.pending("queue://q") == [b"a"]
         assert broker.store.operations(AddDuplicateId) == []
-    assert "duplicate_ids=in memory only" in caplog.text
+    assert "duplicate_ids=volatile" in caplog.text
 
 
 async def test_a_long_id_is_remembered_by_its_hash() -> None:

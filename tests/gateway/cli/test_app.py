@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -177,7 +178,7 @@ def test_a_plugin_whose_object_is_not_whole_is_named(
 def test_check_config_and_run_refuse_the_same_with_the_same_words(
     tidegate, toys, monkeypatch: pytest.MonkeyPatch, command, store: str, code: int, said: str
 ) -> None:
-    monkeypatch.setattr("tidegate.cli._run.configure_logging", lambda level: None)
+    monkeypatch.setattr("tidegate.cli._run.configure_logging", lambda level: Mock())
     path = toys(store=store)
     done = tidegate(*command, path)
     assert done.code == code
@@ -190,7 +191,7 @@ def test_check_config_and_run_refuse_the_same_with_the_same_words(
 def test_a_sink_on_a_store_without_an_acknowledged_log_is_refused(
     tidegate, toys, site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command
 ) -> None:
-    monkeypatch.setattr("tidegate.cli._run.configure_logging", lambda level: None)
+    monkeypatch.setattr("tidegate.cli._run.configure_logging", lambda level: Mock())
     path = toys(more='[[sinks]]\nplugin = "toy"\ntable = "t"\n')
     module = site.path / "toys.py"
     text = module.read_text()
@@ -214,7 +215,7 @@ def test_a_sink_on_a_store_without_an_acknowledged_log_is_refused(
 def test_a_limit_that_the_store_cannot_obey_is_refused(
     tidegate, toys, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command, broker: str, said: str
 ) -> None:
-    monkeypatch.setattr("tidegate.cli._run.configure_logging", lambda level: None)
+    monkeypatch.setattr("tidegate.cli._run.configure_logging", lambda level: Mock())
     path = toys()
     text = path.read_text()
     assert text.count("[broker]\n") == 1

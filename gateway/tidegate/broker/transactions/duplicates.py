@@ -102,7 +102,7 @@ class DuplicateIds:
         """Take up what the store knows; call once, before anybody publishes."""
         if self.is_on and self._is_wanted and not self._persists:
             _log.warning(
-                "duplicate_ids=in memory only: the store does not keep them, so after a restart"
+                "duplicate_ids=volatile: the store does not keep them, so after a restart"
                 " a repeated message is not found to be one"
             )
         for known in sorted(ids, key=lambda item: item.sequence):
