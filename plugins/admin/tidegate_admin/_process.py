@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable
@@ -14,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from tidegate.spi.machine.children import start_child
+from tidegate.spi.machine.children import follow_lines, kill_group, start_child
 from tidegate_admin import _protocol as protocol
 
 _log = logging.getLogger("tidegate.admin")
@@ -24,7 +22,6 @@ COMMAND: Final = (sys.executable, "-P", "-m", "tidegate_admin.server.main")
 #: What is said besides a request's body: credentials, names. JSON escapes a byte with six at worst.
 _ASK_BYTES: Final = 256 << 10
 _ESCAPED: Final = 6
-_LINE_BYTES: Final = 1 << 16
 
 Answering = Callable[[protocol.FromServer], Awaitable[protocol.FromGateway]]
 
@@ -49,7 +46,7 @@ class AdminProcess:
         self._answering = answering
         self._running: set[asyncio.Task[None]] = set()
         self._following = (
-            asyncio.create_task(self._follow_stderr()),
+            asyncio.create_task(follow_lines(process.stderr, self._say)),
             asyncio.create_task(self._follow_asks()),
         )
 
@@ -77,7 +74,7 @@ class AdminProcess:
 
     async def end(self) -> None:
         """Kill it: it has nothing that would be lost. Idempotent."""
-        self._kill()
+        kill_group(self._process)
         await self._process.wait()
         tasks = (*self._following, *self._running)
         for task in tasks:
@@ -87,10 +84,6 @@ class AdminProcess:
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
 
-    def _kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-
     async def _follow_asks(self) -> None:
         try:
             while line := await self._reader.readline():
@@ -99,7 +92,7 @@ class AdminProcess:
                 task.add_done_callback(self._running.discard)
         except (ValueError, msgspec.DecodeError, OSError) as error:
             _log.warning("admin process pid=%d asks what is no question: %s", self.pid, error)
-        self._kill()  # whoever waits for its end starts another one
+        kill_group(self._process)  # whoever waits for its end starts another one
 
     async def _answer(self, ask: protocol.FromServer) -> None:
         answer = await self._answering(ask)
@@ -108,13 +101,6 @@ class AdminProcess:
             with contextlib.suppress(OSError):
                 await self._writer.drain()
 
-    async def _follow_stderr(self) -> None:
+    def _say(self, line: str) -> None:
         """What it says when something is wrong with it: never a request's content."""
-        stderr = self._process.stderr
-        assert stderr is not None, "it is started with a pipe"
-        rest = ""
-        while data := await stderr.read(_LINE_BYTES):
-            *lines, rest = (rest + data.decode("utf-8", "replace")).split("\n")
-            rest = rest[-_LINE_BYTES:]
-            for text in lines:
-                _log.warning("admin process pid=%d %s", self.pid, text[:500])
+        _log.warning("admin process pid=%d %s", self.pid, line[:500])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable
@@ -15,7 +13,7 @@ from typing import Final
 import msgspec
 
 from tidegate.spi import GatewayError
-from tidegate.spi.machine.children import start_child
+from tidegate.spi.machine.children import follow_lines, kill_group, start_child
 from tidegate_sink_flight import _protocol as protocol
 
 _log = logging.getLogger("tidegate.sink.flight")
@@ -25,7 +23,6 @@ COMMAND: Final = (sys.executable, "-P", "-m", "tidegate_sink_flight.server.main"
 START_TIMEOUT_S: Final = 60.0
 #: A call is small; answers are not, but those come from here.
 _CALL_BYTES_MAX: Final = 1 << 20
-_LINE_BYTES: Final = 1 << 16
 #: Of an answer, written before others have their turn on the loop.
 _WRITE_BYTES: Final = 256 * 1024
 
@@ -54,7 +51,7 @@ class ServerProcess:
         self._writer = writer
         self._sending = asyncio.Lock()
         self._running: set[asyncio.Task[None]] = set()
-        self._stderr = asyncio.create_task(self._follow_stderr())
+        self._stderr = asyncio.create_task(follow_lines(process.stderr, self._say))
         self._calls: asyncio.Task[None] | None = None
 
     @classmethod
@@ -99,8 +96,7 @@ class ServerProcess:
 
     async def end(self) -> None:
         """Kill it: it has nothing that would be lost. Idempotent."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        kill_group(self._process)
         await self._process.wait()
         tasks = [task for task in (self._calls, self._stderr, *self._running) if task is not None]
         for task in tasks:
@@ -128,8 +124,7 @@ class ServerProcess:
                 task.add_done_callback(self._running.discard)
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             _log.debug("flight server pid=%d link ended: %r", self.pid, error)
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)  # whoever waits for its end starts another one
+            kill_group(self._process)  # whoever waits for its end starts another one
 
     async def _answer(self, call: protocol.Call, answering: Answering) -> None:
         pieces = protocol.pieces(await answering(call))
@@ -148,13 +143,6 @@ class ServerProcess:
             self._writer.write(data[at : at + _WRITE_BYTES])
             await self._writer.drain()
 
-    async def _follow_stderr(self) -> None:
+    def _say(self, line: str) -> None:
         """What the server and gRPC below it say."""
-        stderr = self._process.stderr
-        assert stderr is not None, "it is started with a pipe"
-        rest = ""
-        while data := await stderr.read(_LINE_BYTES):
-            *lines, rest = (rest + data.decode("utf-8", "replace")).split("\n")
-            rest = rest[-_LINE_BYTES:]
-            for line in lines:
-                _log.debug("flight server pid=%d %s", self.pid, line[:500])
+        _log.debug("flight server pid=%d %s", self.pid, line[:500])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import sys
 from collections import deque
@@ -12,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tidegate.spi.machine.children import start_child
+from tidegate.spi.machine.children import follow_lines, kill_group, start_child
 from tidegate_sink_spark._protocol import (
     Command,
     JobConfig,
@@ -26,7 +25,6 @@ log = logging.getLogger(__name__)
 #: ``-P``: a file named ``json.py`` in the working directory must not replace Python's.
 JOB_COMMAND: Final = (sys.executable, "-P", "-m", "tidegate_sink_spark.job.run")
 TAIL_LINES: Final = 20
-_READ_BYTES: Final = 1 << 16
 _PIPE_TIMEOUT: Final = 5.0
 
 
@@ -36,7 +34,7 @@ class JobProcess:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
-        self._stderr = asyncio.create_task(self._follow_stderr())
+        self._stderr = asyncio.create_task(follow_lines(process.stderr, self._take_line))
 
     @classmethod
     async def start(
@@ -99,10 +97,7 @@ class JobProcess:
         The group is killed even when the Python process has ended: Java may have outlived it.
         Cancellation: safe; everything has been sent its signal by then.
         """
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass  # PermissionError: macOS says so of a group that holds only ended processes
+        kill_group(self._process)
         code = await self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
@@ -116,18 +111,10 @@ class JobProcess:
         """Wait until the Python process ended by itself; its exit code."""
         return await self._process.wait()
 
-    async def _follow_stderr(self) -> None:
-        """Keep the pipe empty and the last lines; lines may be of any length."""
-        stderr = self._process.stderr
-        assert stderr is not None, "the job is started with a pipe"
-        rest = ""
-        while data := await stderr.read(_READ_BYTES):
-            *lines, rest = (rest + data.decode("utf-8", "replace")).split("\n")
-            rest = rest[-_READ_BYTES:]
-            for line in lines:
-                log.debug("job pid=%d %s", self.pid, line)
-                if line.strip():
-                    self._tail.append(line[:500])
+    def _take_line(self, line: str) -> None:
+        log.debug("job pid=%d %s", self.pid, line)
+        if line.strip():
+            self._tail.append(line[:500])
 
 
 def last_words(tail: str, code: int, name: str) -> str:

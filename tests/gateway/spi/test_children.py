@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from tidegate.spi.machine.children import start_child
+from tidegate.spi.machine.children import follow_lines, kill_group, start_child
 
 #: What the descriptors are, of the program itself, before it opens anything.
 LIST = """
@@ -99,3 +99,38 @@ async def test_it_has_a_session_and_a_directory_of_its_own(tmp_path: Path) -> No
 async def test_a_program_that_is_not_there_is_an_os_error() -> None:
     with pytest.raises(FileNotFoundError):
         await start_child(["/nowhere/python"])
+
+
+def test_each_line_of_a_pipe_is_told_however_it_is_cut_and_the_last_one_without_an_end() -> None:
+    async def said() -> list[str]:
+        stream = asyncio.StreamReader()
+        lines: list[str] = []
+        following = asyncio.create_task(follow_lines(stream, lines.append))
+        for piece in (b"on", b"e\ntwo\n\xff", b"\n", b"x" * 200_000, b"\nlast"):
+            stream.feed_data(piece)
+            await asyncio.sleep(0)
+        stream.feed_eof()
+        await following
+        return lines
+
+    *lines, long, last = asyncio.run(said())
+    assert lines == ["one", "two", "\ufffd"]
+    assert set(long) == {"x"}
+    assert last == "last"
+
+
+def test_a_child_is_killed_with_what_it_started_and_killing_again_does_nothing() -> None:
+    async def run() -> tuple[int, bytes]:
+        child = await start_child(
+            ["/bin/sh", "-c", "sleep 600 & echo started; wait"], stdout=asyncio.subprocess.PIPE
+        )
+        assert child.stdout is not None
+        line = await child.stdout.readline()
+        kill_group(child)
+        code = await child.wait()
+        # The pipe ends with the last process that has it.
+        line += await asyncio.wait_for(child.stdout.read(), 60)
+        kill_group(child)
+        return code, line
+
+    assert asyncio.run(run()) == (-9, b"started\n")

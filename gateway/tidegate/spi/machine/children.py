@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+import signal
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ _STANDARD: Final = 2
 _SLICE: Final = 100
 #: Most bytes of a line that ``readline`` of a stream gives.
 LINE_BYTES_MAX: Final = 1 << 20
+_READ_BYTES: Final = 1 << 16
 
 
 async def start_child(
@@ -54,6 +56,30 @@ async def start_child(
         start_new_session=True,
         limit=LINE_BYTES_MAX,
     )
+
+
+def kill_group(process: asyncio.subprocess.Process) -> None:
+    """SIGKILL for a child of :func:`start_child` and all that it started and that is in its group still. Idempotent."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass  # PermissionError: macOS says so of a group that holds only ended processes
+
+
+async def follow_lines(stream: asyncio.StreamReader | None, take: Callable[[str], object]) -> None:
+    """Give *take* each line of a child's pipe, until its end, so that the pipe is never full.
+
+    A line may be of any length: of one that is longer than 64 KiB, *take* gets the end. What is no UTF-8 is replaced.
+    """
+    assert stream is not None, "it is started with a pipe"
+    rest = ""
+    while data := await stream.read(_READ_BYTES):
+        *lines, rest = (rest + data.decode("utf-8", "replace")).split("\n")
+        rest = rest[-_READ_BYTES:]
+        for line in lines:
+            take(line)
+    if rest:
+        take(rest)
 
 
 async def _keep_descriptors() -> None:

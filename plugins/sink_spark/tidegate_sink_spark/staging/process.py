@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import signal
 import socket
 import sys
 from collections import deque
@@ -17,7 +15,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from tidegate.spi import EncodedRows
-from tidegate.spi.machine.children import start_child
+from tidegate.spi.machine.children import follow_lines, kill_group, start_child
 from tidegate_sink_spark.staging.building import Added, Bad, BuilderGoneError
 from tidegate_sink_spark.staging.dead import DeadLetter
 from tidegate_sink_spark.staging.files import StagedFile
@@ -28,7 +26,7 @@ log = logging.getLogger(__name__)
 #: ``-P``: a file named ``json.py`` in the working directory must not replace Python's.
 COMMAND: Final = (sys.executable, "-P", "-m", "tidegate_sink_spark.staging.worker")
 LENGTH_BYTES: Final = 4
-_ERROR_BYTES: Final = 2_000
+_ERROR_CHARACTERS: Final = 2_000
 _END_TIMEOUT: Final = 5.0
 
 
@@ -116,6 +114,8 @@ class _Child:
         self.process = process
         self.writer = writer
         self.owed: deque[asyncio.Future[Answer]] = deque()
+        self._last_line = ""
+        self._stderr = asyncio.create_task(follow_lines(process.stderr, self._take_line))
         self.following = asyncio.create_task(self._follow(reader))
 
     async def _follow(self, reader: asyncio.StreamReader) -> None:
@@ -141,18 +141,14 @@ class _Child:
 
     async def _said(self) -> str:
         """Its exit code and its last line; it has a moment to say that, and to end."""
-        stderr = self.process.stderr
-        assert stderr is not None, "it is started with a pipe"
-        text = ""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_END_TIMEOUT):
-                while data := await stderr.read(_ERROR_BYTES):
-                    text = (text + data.decode("utf-8", "replace"))[-_ERROR_BYTES:]
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        await asyncio.wait([self._stderr], timeout=_END_TIMEOUT)
+        kill_group(self.process)
+        self._stderr.cancel()
         code = await self.process.wait()
-        lines = text.strip().splitlines()
-        return f" (code {code}{': ' + lines[-1] if lines else ''})"
+        return f" (code {code}{f': {self._last_line}' if self._last_line else ''})"
+
+    def _take_line(self, line: str) -> None:
+        self._last_line = line.strip()[-_ERROR_CHARACTERS:] or self._last_line
 
 
 class ProcessBuilder:
