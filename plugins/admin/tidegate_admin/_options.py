@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tidegate.spi import Bind, ConfigError, Kind, ListenerConfig, option
-from tidegate.spi.private_files import problem_of_others
+from tidegate.spi.clients.tls import read_pair
 
-#: A key that everybody can read, or others can replace, protects nothing; its group may read it.
-_NOT_OTHERS: Final = 0o026
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?")
 
 
@@ -93,7 +90,7 @@ def check(config: ListenerConfig, options: AdminOptions) -> None:
             "nobody operates a gateway without credentials: remove the key", key="allow_anonymous"
         )
     if config.transport == "tls":
-        _check_tls(options)
+        read_pair(options.tls_certificate, options.tls_key)
     elif options.tls_certificate is not None or options.tls_key is not None:
         key = "tls_key" if options.tls_certificate is None else "tls_certificate"
         raise ConfigError('has no effect without transport = "tls"', key=key)
@@ -126,31 +123,3 @@ def _check_reachable(bind: Bind, config: ListenerConfig, options: AdminOptions) 
             "is for loopback only: elsewhere users log in with their own credentials",
             key="token_file",
         )
-
-
-def _check_tls(options: AdminOptions) -> None:
-    certificate, key = options.tls_certificate, options.tls_key
-    for path, name in ((certificate, "tls_certificate"), (key, "tls_key")):
-        if path is None:
-            raise ConfigError("is required for TLS and missing", key=name)
-        try:
-            problem = problem_of_others(path, among=_NOT_OTHERS) if name == "tls_key" else ""
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read: {error.strerror}", key=name) from None
-        if problem:
-            raise ConfigError(f"{path}: {problem}", key=name)
-    assert certificate is not None
-    assert key is not None
-    try:
-        # "" as the password: with none, OpenSSL would ask for it on the terminal.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, lambda: b"")
-    except OSError as error:  # ssl.SSLError is one
-        raise ConfigError(
-            f"{certificate} and {key} are no certificate and its key, not encrypted, in PEM form"
-            f" ({error.strerror or error})",
-            key="tls_certificate",
-        ) from None
-    except ValueError:
-        raise ConfigError(
-            f"{key}: is encrypted; the admin listener wants it plain", key="tls_key"
-        ) from None

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tidegate.spi import Bind, ConfigError, Kind, SinkContext, option, parse_bind
-from tidegate.spi.private_files import problem_of_others
+from tidegate.spi.clients.tls import read_pair
 
 DEFAULT_PORT: Final = 8815
-#: A key that everybody can read, or others can replace, protects nothing; its group may read it.
-_NOT_OTHERS: Final = 0o026
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -95,7 +92,9 @@ def listening_of(options: FlightSinkOptions, context: SinkContext) -> Listening:
         bind = parse_bind(options.bind, DEFAULT_PORT)
     except ValueError as error:
         raise ConfigError(str(error), key="bind") from None
-    certificate, key = _tls(options)
+    certificate, key = "", ""
+    if options.tls_certificate is not None or options.tls_key is not None:
+        certificate, key = read_pair(options.tls_certificate, options.tls_key)
     if not bind.is_loopback and not certificate:
         raise ConfigError(
             f"{bind} can be reached from other machines, and rows and passwords would go there in clear: name "
@@ -124,37 +123,3 @@ def listening_of(options: FlightSinkOptions, context: SinkContext) -> Listening:
             key="readers",
         )
     return Listening(bind, anonymous, certificate, key)
-
-
-def _tls(options: FlightSinkOptions) -> tuple[str, str]:
-    """Certificate and key as PEM, "" where there is no TLS. Raises: ConfigError."""
-    certificate, key = options.tls_certificate, options.tls_key
-    if certificate is None or key is None:
-        if certificate is not None or key is not None:
-            missing = "tls_key" if key is None else "tls_certificate"
-            raise ConfigError("is required for TLS and missing", key=missing)
-        return "", ""
-    texts: list[str] = []
-    for path, name, wanted in (
-        (certificate, "tls_certificate", "BEGIN CERTIFICATE-----"),
-        (key, "tls_key", "PRIVATE KEY-----"),
-    ):
-        try:
-            text = path.read_text("ascii", "replace")
-            problem = problem_of_others(path, among=_NOT_OTHERS) if name == "tls_key" else ""
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot be read: {error.strerror}", key=name) from None
-        if wanted not in text:
-            problem = "holds no such thing in PEM form"
-        if problem:
-            raise ConfigError(f"{path}: {problem}", key=name)
-        texts.append(text)
-    try:
-        # "" as the password: with none, OpenSSL would ask for it on the terminal.
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, lambda: b"")
-    except (ssl.SSLError, ValueError):
-        raise ConfigError(
-            f"{key}: is encrypted, or does not belong to the certificate in {certificate}",
-            key="tls_key",
-        ) from None
-    return texts[0], texts[1]

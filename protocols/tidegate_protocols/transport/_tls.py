@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from tidegate.spi import ConfigError, option
+from tidegate.spi.clients.tls import KEY_NOT_OTHERS
 from tidegate.spi.private_files import WRITABLE, problem_of_others
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
@@ -29,9 +30,6 @@ ATTRIBUTES: Final = {
     "domainComponent": "DC",
     "userId": "UID",
 }
-#: A key that everybody can read, or others can replace, protects nothing. Its group may read it: that
-#: is how keys are shared on purpose (``ssl-cert``).
-_NOT_OTHERS: Final = 0o026
 _ESCAPED: Final = frozenset('"+,;<>\\')
 
 
@@ -263,7 +261,7 @@ def _password(path: Path | None) -> bytes:
     return password
 
 
-def _check_mode(path: Path, key: str, *, among: int = _NOT_OTHERS) -> None:
+def _check_mode(path: Path, key: str, *, among: int = KEY_NOT_OTHERS) -> None:
     """Refuse a secret that is none, or a file that others can change. Raises: ConfigError."""
     try:
         problem = problem_of_others(path, among=among)
