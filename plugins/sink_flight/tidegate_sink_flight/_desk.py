@@ -12,11 +12,9 @@ from typing import Final, assert_never
 
 from tidegate.spi import (
     AccessError,
-    AcknowledgedPage,
     AcknowledgedReader,
     BrokerConnection,
     CorruptRecordError,
-    EncodedPage,
     FlowControlError,
     GatewayError,
     RequestError,
@@ -34,34 +32,6 @@ _log = logging.getLogger("tidegate.sink.flight")
 #: Rows of one answer, and bytes of their bodies (or one row): what to encode them takes on the loop, about a millisecond.
 PAGE_ROWS: Final = 500
 PAGE_BYTES: Final = 1 << 20
-
-
-class _Pages:
-    """A log that gives at most :data:`PAGE_BYTES` at a time; what a :class:`PatientReader` needs of it."""
-
-    def __init__(self, reader: AcknowledgedReader) -> None:
-        self._reader = reader
-        self.store_id = reader.store_id
-        self.release = reader.release
-        self.wait_beyond = reader.wait_beyond
-
-    @property
-    def first(self) -> int:
-        return self._reader.first
-
-    @property
-    def last(self) -> int:
-        return self._reader.last
-
-    @property
-    def released(self) -> int:
-        return self._reader.released
-
-    async def read(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
-        return await self._reader.read(after, limit, min(bytes_max, PAGE_BYTES))
-
-    async def read_encoded(self, after: int, limit: int, bytes_max: int) -> EncodedPage:
-        return await self._reader.read_encoded(after, limit, min(bytes_max, PAGE_BYTES))
 
 
 class Desk:
@@ -229,7 +199,9 @@ class Desk:
             after = min(first - 1, through)
         if after >= through:
             return protocol.Rows([], through)
-        patient = PatientReader(_Pages(self._reader), _log.warning, asyncio.sleep, stops=False)
+        patient = PatientReader(
+            self._reader, _log.warning, asyncio.sleep, stops=False, page_bytes=PAGE_BYTES
+        )
         found = await patient.read(after, min(PAGE_ROWS, through - after))
         if found is None:
             raise FlowControlError("the gateway is shutting down")

@@ -43,6 +43,7 @@ class PatientReader:
         report: told what is in the way.
         pause: waits for so many seconds, or until something changed.
         stops: a damaged row is waited for, and never a dead letter.
+        page_bytes: asked from the store at once.
     """
 
     def __init__(
@@ -52,11 +53,13 @@ class PatientReader:
         pause: Callable[[float], Awaitable[None]],
         *,
         stops: bool,
+        page_bytes: int = PAGE_BYTES,
     ) -> None:
         self._reader = reader
         self._report = report
         self._pause = pause
         self._stops = stops
+        self._page_bytes = page_bytes
         self._limit = CHUNK_ROWS
         self._last_bad = 0
 
@@ -70,7 +73,7 @@ class PatientReader:
         while True:
             asked = min(limit, self._limit)
             try:
-                page = await self._reader.read_encoded(after, asked, PAGE_BYTES)
+                page = await self._reader.read_encoded(after, asked, self._page_bytes)
             except StoreClosedError:
                 return None
             except RequestError as exc:
