@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from pathlib import Path
 from typing import Final
 
 from tidegate import __version__
 from tidegate.broker import BrokerCore
 from tidegate.broker.sessions.callers import LoggedIn
-from tidegate.operator_socket import REQUEST_S
-from tidegate.plugin_exit import FAILURES
+from tidegate.operator_socket import perform_in_time
 from tidegate.spi import (
     ConnectRequest,
-    GatewayError,
     Identity,
     StoreUnavailableError,
 )
 from tidegate.spi.clients.operators import Phase, Readiness
-from tidegate.spi.operate import Answer, Operator, Request, perform
-
-_log = logging.getLogger("tidegate.operator")
+from tidegate.spi.operate import Answer, Operator, Request
 
 #: A write that takes longer is a problem: somebody waits for the confirmation.
 WRITE_S: Final = 5.0
@@ -72,17 +66,7 @@ class Desk:
         """See OperatorDesk."""
         if self.operator is None:
             raise self._not_yet()
-        try:
-            async with asyncio.timeout(REQUEST_S):
-                return await perform(self.operator, who, request)
-        except GatewayError:
-            raise
-        except TimeoutError:
-            text = f"the store did not answer within {REQUEST_S:.0f} s; look at the gateway's log"
-            raise StoreUnavailableError(text) from None
-        except FAILURES as error:
-            _log.exception("an operator's request failed")
-            raise GatewayError(f"unexpected {type(error).__name__}") from error
+        return await perform_in_time(self.operator, who, request)
 
     def _not_yet(self) -> StoreUnavailableError:
         return StoreUnavailableError(f"the gateway is {self.phase.value}; ask again later")

@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import pwd
 import socket
 import struct
 from collections.abc import Callable, Generator
@@ -26,7 +25,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tidegate.plugin_exit import FAILURES
-from tidegate.spi import AccessError, GatewayError, Identity, RequestError
+from tidegate.spi import (
+    AccessError,
+    GatewayError,
+    Identity,
+    RequestError,
+    StoreUnavailableError,
+)
+from tidegate.spi.clients.operators import local_operator
 from tidegate.spi.commands import ClientError
 from tidegate.spi.operate import WORK_S, Answer, Operator, Request, perform
 from tidegate.spi.printable import printable
@@ -155,18 +161,30 @@ class OperatorSocket:
 
     async def _reply(self, who: Identity, data: bytes, decode: Callable[[bytes], Request]) -> Reply:
         try:
-            async with asyncio.timeout(REQUEST_S):
-                return Reply(await perform(self._operator, who, decode(data)))
+            return Reply(await perform_in_time(self._operator, who, decode(data)))
         except msgspec.DecodeError as error:
             return Reply(error=Problem("RequestError", f"this is no request: {error}"))
-        except TimeoutError:
-            text = f"the store did not answer within {REQUEST_S:.0f} s; look at the gateway's log"
-            return Reply(error=Problem("StoreUnavailableError", text))
         except GatewayError as error:
             return Reply(error=Problem(type(error).__name__, str(error)))
-        except FAILURES as error:
-            _log.exception("an operator's request failed")
-            return Reply(error=Problem("GatewayError", f"unexpected {type(error).__name__}"))
+
+
+async def perform_in_time(operator: Operator, who: Identity, request: Request) -> Answer:
+    """Carry out *request* within :data:`REQUEST_S`; what nobody foresaw is logged.
+
+    Raises: GatewayError, StoreUnavailableError when the store does not answer, and nothing else but for
+        a cancellation.
+    """
+    try:
+        async with asyncio.timeout(REQUEST_S):
+            return await perform(operator, who, request)
+    except GatewayError:
+        raise
+    except TimeoutError:
+        text = f"the store did not answer within {REQUEST_S:.0f} s; look at the gateway's log"
+        raise StoreUnavailableError(text) from None
+    except FAILURES as error:
+        _log.exception("an operator's request failed")
+        raise GatewayError(f"unexpected {type(error).__name__}") from error
 
 
 async def _read(
@@ -192,11 +210,7 @@ def _who(connected: socket.socket) -> Identity:
         size = struct.calcsize("3i")
         found = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
         uid = struct.unpack("3i", found)[1]
-    try:
-        name = pwd.getpwuid(uid).pw_name
-    except KeyError:
-        name = str(uid)
-    return Identity(f"local:{name}", frozenset(), "", "", PROTOCOL)
+    return Identity(local_operator(uid), frozenset(), "", "", PROTOCOL)
 
 
 @contextlib.contextmanager

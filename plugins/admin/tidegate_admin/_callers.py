@@ -6,13 +6,13 @@ import asyncio
 import hashlib
 import hmac
 import os
-import pwd
 import secrets
 from collections import OrderedDict
 from typing import Final
 
 from tidegate.spi import AccessError, ConnectRequest, Identity
-from tidegate.spi.clients.operators import Caller, OperatorDesk
+from tidegate.spi.clients.bind import host_of
+from tidegate.spi.clients.operators import Caller, OperatorDesk, local_operator
 from tidegate_admin._protocol import Credentials
 
 PROTOCOL: Final = "admin"
@@ -39,7 +39,7 @@ class Callers:
     async def identity(self, peer: str, shown: Credentials) -> Identity:
         """Raises: LoginError; FlowControlError, StoreUnavailableError."""
         if self.token and hmac.compare_digest(shown.token.encode(), self.token.encode()):
-            return Identity(_local(), frozenset(), "", _address_of(peer), PROTOCOL)
+            return Identity(local_operator(os.getuid()), frozenset(), "", host_of(peer), PROTOCOL)
         username, password = shown.username, shown.password
         if shown.token:
             # A user's token stands in the place of the password, as it does for other clients.
@@ -47,7 +47,7 @@ class Callers:
         if password is None:
             raise LoginError("credentials are required")
         now = asyncio.get_running_loop().time()
-        digest = self._digest(_address_of(peer), username, password)
+        digest = self._digest(host_of(peer), username, password)
         until, caller = self._known.get(digest, (0.0, None))
         try:
             if caller is None or until < now:
@@ -79,16 +79,3 @@ class Callers:
             data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part
             digest.update(len(data).to_bytes(8, "little") + data)
         return digest.digest()
-
-
-def _local() -> str:
-    """As whom the operator's socket knows the gateway's user."""
-    uid = os.getuid()
-    try:
-        return f"local:{pwd.getpwuid(uid).pw_name}"
-    except KeyError:
-        return f"local:{uid}"
-
-
-def _address_of(peer: str) -> str:
-    return peer.rpartition(":")[0].strip("[]")

@@ -18,7 +18,7 @@ import trustme
 from http_raw import HttpAnswer, HttpClient
 from wire import StompClient
 
-from tidegate import operator_desk
+from tidegate import operator_desk, operator_socket
 from tidegate.broker.core import BrokerCore
 from tidegate.gateway import Gateway
 from tidegate.spi import StoreUnavailableError, WriteBatch
@@ -186,7 +186,7 @@ async def test_it_answers_while_the_gateway_recovers_and_while_its_store_hangs(
 
     monkeypatch.setattr(BrokerCore, "start", slow_start)
     monkeypatch.setattr(operator_desk, "WRITE_S", 0.05)
-    monkeypatch.setattr(operator_desk, "REQUEST_S", 0.5)
+    monkeypatch.setattr(operator_socket, "REQUEST_S", 0.5)
     embedded = EmbeddedGateway(CONFIG)
     starting = asyncio.create_task(embedded.__aenter__())
     while not hasattr(embedded, "gateway") and not _made:

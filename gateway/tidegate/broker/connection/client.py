@@ -30,6 +30,7 @@ from tidegate.spi import (
     StoredMessage,
     Token,
 )
+from tidegate.spi.clients.bind import host_of
 
 _log = logging.getLogger("tidegate.broker.connection")
 
@@ -252,5 +253,10 @@ class Client(ABC):
 
 def identity_of(principal: Principal, request: ConnectRequest) -> Identity:
     """Who authorizers are told that a client is."""
-    address = request.peer.rpartition(":")[0].strip("[]")
-    return Identity(principal.name, principal.groups, request.client_id, address, request.protocol)
+    return Identity(
+        principal.name,
+        principal.groups,
+        request.client_id,
+        host_of(request.peer),
+        request.protocol,
+    )

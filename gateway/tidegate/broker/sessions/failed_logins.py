@@ -21,6 +21,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
 
+from tidegate.spi.clients.bind import host_of
+
 #: Failures of one address, whoever it wanted to be, and of one user, wherever they came from, each
 #: as a multiple of ``login_failures_free``: a router with a hundred devices behind it has a few
 #: that were set up wrong.
@@ -46,7 +48,7 @@ _UNSEEN: Final = frozenset(" \u1806")
 
 def address_of(peer: str) -> str:
     """What counts as one address: of *peer* (``host:port``) the IPv4 address or IPv6 /64."""
-    host = peer.rpartition(":")[0].strip("[]").partition("%")[0]
+    host = host_of(peer).partition("%")[0]
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

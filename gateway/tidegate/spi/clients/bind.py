@@ -73,6 +73,11 @@ def parse_bind(text: str, default_port: int) -> Bind:
     return Bind(host, _port(text, port))
 
 
+def host_of(peer: str) -> str:
+    """The host of a socket's address as :class:`Bind` writes it, ``host:port``; "" when it has none."""
+    return peer.rpartition(":")[0].strip("[]")
+
+
 def _port(text: str, digits: str) -> int:
     if not (digits.isascii() and digits.isdigit()) or int(digits[:6]) > PORT_MAX:
         raise ValueError(f"{text!r}: the port must be a number from 0 to {PORT_MAX}")

@@ -7,6 +7,7 @@ may come while it recovers, while its store hangs and when it takes no clients a
 from __future__ import annotations
 
 import enum
+import pwd
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -95,6 +96,14 @@ class OperatorDesk(Protocol):
             does not answer.
         """
         ...
+
+
+def local_operator(uid: int) -> str:
+    """Who a user of this machine is to access control and audit: ``local:NAME``."""
+    try:
+        return f"local:{pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"local:{uid}"
 
 
 @runtime_checkable
