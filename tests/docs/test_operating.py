@@ -21,6 +21,9 @@ from tidegate.spi import Action, Identity, Verdict
 from tidegate.spi.operate import (
     PAGE_MAX,
     ConnectionSort,
+    CursorSort,
+    LimitScope,
+    LimitSort,
     Request,
     SessionSort,
     SubscriptionSort,
@@ -62,7 +65,7 @@ def test_each_command_is_described_and_its_rights_are() -> None:
         assert len(rows) == 2, name
 
 
-@pytest.mark.parametrize("name", ["connection", "session", "subscription"])
+@pytest.mark.parametrize("name", ["connection", "session", "subscription", "limit", "cursor"])
 def test_each_command_of_a_group_is_described(name: str) -> None:
     group: Any = typer.main.get_command(tidegate)
     for command in group.get_command(typer.Context(group), name).commands:
@@ -72,11 +75,11 @@ def test_each_command_of_a_group_is_described(name: str) -> None:
 def test_each_reason_to_wait_and_each_order_is_described() -> None:
     for reason in WaitReason:
         assert len(re.findall(rf"^\| `{reason.value}` \|", TEXT, re.MULTILINE)) == 1, reason
-    for kind in (ConnectionSort, SessionSort, SubscriptionSort):
+    for kind in (ConnectionSort, SessionSort, SubscriptionSort, LimitSort, CursorSort, LimitScope):
         for order in kind:
-            assert order.value == "name" or re.search(rf"(--sort |, |or )`?{order.value}`", TEXT), (
-                order
-            )
+            named = rf"(--(sort|scope) |, |or )`?{order.value}`"
+            is_default = order.value in ("name", "nearest")
+            assert is_default or re.search(named, TEXT), order
 
 
 def test_the_configuration_and_the_rule_are_right() -> None:

@@ -97,16 +97,20 @@ class Lists:
         cursor = self._cursor_of(destination, is_stored=is_stored)
         return cursor.needs_store or cursor.spools
 
-    def _cursor_of(self, destination: str, *, is_stored: bool) -> CursorFactory:
+    def cursor_name(self, destination: str, *, is_stored: bool) -> str:
+        """Of the cursor that a list of *destination*, or of a filter, has."""
         policy, name = self.policy(destination), ""
         if not is_stored:
             name = policy.subscriber_cursor
         elif names.is_topic(destination):
             name = policy.durable_cursor
-        found = self.cursors[name or policy.cursor]
-        if found.needs_store and not is_stored:
-            return self.cursors[CURSOR_UNSTORED_DEFAULT]
-        return found
+        name = name or policy.cursor
+        if self.cursors[name].needs_store and not is_stored:
+            return CURSOR_UNSTORED_DEFAULT
+        return name
+
+    def _cursor_of(self, destination: str, *, is_stored: bool) -> CursorFactory:
+        return self.cursors[self.cursor_name(destination, is_stored=is_stored)]
 
     def _make_cursor(self, destination: str, list_id: int, messages: int) -> PendingCursor:
         store, policy = self._store, self.policy(destination)

@@ -25,6 +25,7 @@ from tidegate.cli.groups import (
     store,
     transactions,
 )
+from tidegate.cli.looks import held
 from tidegate.config import check_parts, load_config, named_plugins, resolve
 from tidegate.plugins import PluginHost
 from tidegate.spi import SPI_VERSION
@@ -46,6 +47,8 @@ app.add_typer(sinks.app, name="sink")
 app.add_typer(connections.app, name="connection")
 app.add_typer(sessions.app, name="session")
 app.add_typer(sessions.subscriptions, name="subscription")
+app.add_typer(held.limits, name="limit")
+app.add_typer(held.cursors, name="cursor")
 app.command()(status.status)
 
 

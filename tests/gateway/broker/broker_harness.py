@@ -20,7 +20,7 @@ from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.owner import client_key
 from tidegate.broker.sessions.state import ID_BYTES, ID_STEP
 from tidegate.broker.unstored.store import SpoolingStore
-from tidegate.config import BrokerConfig, DestinationPolicy
+from tidegate.config import BrokerConfig, DestinationPolicy, Quota
 from tidegate.spi import (
     AcknowledgedPage,
     ClientRules,
@@ -335,7 +335,7 @@ class Core(BrokerCore):
 class Broker:
     """A broker core, its store and a way to restart both.
 
-    Args: policies, extensions: as for BrokerCore; config: keys of ``[broker]``.
+    Args: policies, extensions, quotas: as for BrokerCore; config: keys of ``[broker]``.
     """
 
     def __init__(
@@ -344,12 +344,14 @@ class Broker:
         extensions: Sequence[Extension] = (),
         contents: MemoryContents | None = None,
         keep_acknowledged: bool = False,
+        quotas: Sequence[Quota] = (),
         **config: Any,
     ) -> None:
         self.contents = contents or MemoryContents()
         self.config = BrokerConfig(**config)
         self.policies = policies
         self.extensions = extensions
+        self.quotas = quotas
         self.sequence_floor = 0
         self.keep_acknowledged = keep_acknowledged
         self.recovered: RecoveredState
@@ -429,6 +431,7 @@ class Broker:
             cursors=CURSORS,
             policies=self.policies,
             extensions=self.extensions,
+            quotas=self.quotas,
             temporary_directory=Path(self._directory.name),
             version="0",
             sequence_floor=self.sequence_floor,

@@ -14,6 +14,7 @@ from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.operate.authorized import ALONE, Around, Asking
 from tidegate.broker.operate.connections_operated import ConnectionsOperated
 from tidegate.broker.operate.gateway_seen import GatewaySeen
+from tidegate.broker.operate.held_seen import HeldSeen
 from tidegate.broker.operate.log_rows import log_rows
 from tidegate.broker.operate.over_messages import OverMessages, durable
 from tidegate.broker.operate.pausing import NOT_STORED, Pausing
@@ -68,7 +69,7 @@ _ASKED_AT_ONCE: Final = 50
 _AGAIN: Final = "No queue is there any more; the next client that uses it makes it anew."
 
 
-class Operations(GatewaySeen, ConnectionsOperated, SessionsOperated):
+class Operations(GatewaySeen, ConnectionsOperated, SessionsOperated, HeldSeen):
     """A :class:`tidegate.spi.operate.Operator` on a broker that runs; on its event loop.
 
     Args: around: what the broker does not know of the gateway that it is in.

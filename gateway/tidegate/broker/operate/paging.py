@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from heapq import nsmallest
 from operator import itemgetter
 from time import perf_counter
@@ -32,15 +32,28 @@ async def page(
 
     Args: key: None: it is not wanted. Raises: RequestError for an *after* that is none.
     """
-    begin = _parsed(after)
-    best: list[tuple[Key, T]] = []
-    found: list[tuple[Key, T]] = []
-    async for item in _slices(everything):
+
+    def keyed(item: T) -> Iterable[tuple[Key, T]]:
         its = key(item)
-        if its is not None and (begin is None or its > begin):
-            found.append((its, item))
-            if len(found) >= STEP:
-                best, found = nsmallest(limit + 1, [*best, *found], key=itemgetter(0)), []
+        return () if its is None else ((its, item),)
+
+    return await page_of_rows(everything, keyed, after, limit)
+
+
+async def page_of_rows(
+    everything: Sequence[T],
+    rows_of: Callable[[T], Iterable[tuple[Key, U]]],
+    after: str,
+    limit: int,
+) -> tuple[list[U], str]:
+    """The same of rows, where each of *everything* has several, or none."""
+    begin = _parsed(after)
+    best: list[tuple[Key, U]] = []
+    found: list[tuple[Key, U]] = []
+    async for item in _slices(everything):
+        found += [row for row in rows_of(item) if begin is None or row[0] > begin]
+        if len(found) >= STEP:
+            best, found = nsmallest(limit + 1, [*best, *found], key=itemgetter(0)), []
     best = nsmallest(limit + 1, [*best, *found], key=itemgetter(0))
     shown = best[:limit]
     has_more = len(best) > limit

@@ -114,7 +114,7 @@ class Views:
             raise no_such(destination)
         policy = dataclasses.asdict(self._destinations.policy(destination))
         shown = (queue,) if queue is not None else totals.shown() if totals is not None else ()
-        feeds = tuple(map(_feed, shown))
+        feeds = tuple(map(feed_of, shown))
         return DestinationDetails(row, feeds, oldest, policy, unstored=_unstored(queue))
 
     async def _totals(self, match: str, *, queues: bool = False) -> dict[str, _Totals]:
@@ -183,7 +183,8 @@ def _unstored(queue: PendingList | None) -> Unstored | None:
     return Unstored(spool.count, spool.memory_bytes, spool.file_bytes)
 
 
-def _feed(pending_list: PendingList) -> Feed:
+def feed_of(pending_list: PendingList) -> Feed:
+    """Where its consumers are fed from."""
     feed, subscription = pending_list.cursor.feed, pending_list.subscription
     whose = ""
     if subscription is not None:

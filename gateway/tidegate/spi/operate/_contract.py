@@ -23,6 +23,14 @@ from tidegate.spi.operate._destinations import (
     ResumeDestination,
     ShowDestination,
 )
+from tidegate.spi.operate._limits import (
+    CursorPage,
+    HeldDetails,
+    LimitPage,
+    ListCursors,
+    ListLimits,
+    ShowHeld,
+)
 from tidegate.spi.operate._messages import (
     CopyMessages,
     Done,
@@ -86,6 +94,9 @@ Request: TypeAlias = (
     | ListSubscriptions
     | ShowSubscription
     | DeleteSubscription
+    | ListLimits
+    | ShowHeld
+    | ListCursors
     | ReplayRequest
 )
 
@@ -104,6 +115,9 @@ Answer: TypeAlias = (
     | SessionDetails
     | SubscriptionPage
     | SubscriptionDetails
+    | LimitPage
+    | HeldDetails
+    | CursorPage
     | ReplayAnswer
 )
 
@@ -172,6 +186,12 @@ class Operator(Protocol):
     ) -> SubscriptionDetails: ...
 
     async def delete_subscription(self, who: Identity, request: DeleteSubscription) -> Done: ...
+
+    async def list_limits(self, who: Identity, request: ListLimits) -> LimitPage: ...
+
+    async def show_held(self, who: Identity, request: ShowHeld) -> HeldDetails: ...
+
+    async def list_cursors(self, who: Identity, request: ListCursors) -> CursorPage: ...
 
     async def begin_replay(self, who: Identity, request: BeginReplay) -> Replay: ...
 

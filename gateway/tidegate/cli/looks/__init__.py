@@ -1,0 +1,1 @@
+"""Commands that only look at a gateway that runs."""
