@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import socket
+from pathlib import Path
 from typing import Final, final
 
 import msgspec
@@ -80,6 +81,7 @@ class AdminFrontEnd:
                         raise
                     await asyncio.sleep(_PORT_EVERY_S)
             await self._serve()
+        _log.info("console=%s/ token_file=%s", self.address, self._token_file or "none")
         return self.address
 
     @property
@@ -123,12 +125,18 @@ class AdminFrontEnd:
     def _bound(self) -> Bind:
         return Bind(self._config.host, self._config.port)
 
+    @property
+    def _token_file(self) -> Path | None:
+        """None: only users are let in."""
+        if not is_loopback(self._config):
+            return None
+        assert self._desk is not None
+        return self._options.token_file or self._desk.directory / TOKEN_FILE
+
     def _token(self) -> str:
         """Raises: ConfigError."""
-        if not is_loopback(self._config):
-            return ""
-        assert self._desk is not None
-        return token_of(self._options.token_file or self._desk.directory / TOKEN_FILE)
+        path = self._token_file
+        return "" if path is None else token_of(path)
 
     async def _bind(self) -> None:
         """Raises: OSError."""

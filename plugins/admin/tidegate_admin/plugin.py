@@ -10,7 +10,7 @@ from tidegate_admin._front_end import AdminFrontEnd
 from tidegate_admin._options import AdminOptions, check
 
 tidegate_plugin = PluginInfo(
-    summary="the operator's HTTP API, health checks and metrics",
+    summary="the operator's console, HTTP API, health checks and metrics",
     spi_version=(1, 0),
 )
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Mapping
+from importlib import resources
 from typing import Any
 
 import msgspec
@@ -276,9 +278,75 @@ async def test_a_gateway_that_does_not_answer_is_said_to(
 
 
 async def test_there_is_nothing_else(server: Server) -> None:
-    for path in ("/", "/api/v1/", "/health/", "/health/live/", "/api/v1/../x", "/health"):
+    for path in (
+        *("/api/v1/", "/health/", "/health/live/", "/api/v1/../x", "/health"),
+        *("/console/nothing.js", "/console/../app.py", "/console/pages/", "/consoles"),
+    ):
         found = await server.call("GET", path)
         assert (found.status, found.json()["kind"]) == (404, "RequestError")
+
+
+async def test_the_console_is_served_to_everybody_and_may_load_nothing_else(
+    server: Server,
+) -> None:
+    for path in ("/", "/console"):
+        found = await server.call("GET", path, authorization="")
+        assert (found.status, found.headers["location"]) == (307, "/console/")
+    index = await server.call("GET", "/console/", authorization="")
+    assert b"main.js" in index.body
+    for path, kind in (
+        ("", "text/html; charset=utf-8"),
+        ("main.js", "text/javascript; charset=utf-8"),
+        ("pages/overview.js", "text/javascript; charset=utf-8"),
+        ("style.css", "text/css; charset=utf-8"),
+        ("icon.svg", "image/svg+xml"),
+    ):
+        found = await server.call("GET", f"/console/{path}", authorization="")
+        assert (found.status, found.headers["content-type"]) == (200, kind)
+        policy = found.headers["content-security-policy"].split("; ")
+        assert policy[0] == "default-src 'none'"
+        assert {"script-src 'self'", "style-src 'self'", "form-action 'none'"} < set(policy)
+        assert not any("unsafe" in part or "http" in part or "*" in part for part in policy)
+        assert found.headers["x-frame-options"] == "DENY"
+    assert not server.gateway.asked
+
+
+def test_the_console_has_no_markup_that_is_made_of_text_and_nothing_from_elsewhere() -> None:
+    folder = resources.files("tidegate_admin").joinpath("console")
+    texts = {
+        item.name: item.read_text()
+        for part in (folder, folder.joinpath("pages"))
+        for item in part.iterdir()
+        if item.is_file()
+    }
+    assert len(texts) > 10
+    for name, text in texts.items():
+        found = re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|\beval\(|new Function", text)
+        assert set(found) <= ({"innerHTML"} if name == "dom.js" else set()), name  # its comment
+        assert set(re.findall(r"https?://[^'\" ]*", text)) <= {"http://www.w3.org/2000/svg"}, name
+    assert "style=" not in texts["index.html"]
+    assert not re.search(r"<script(?![^>]*\bsrc=)|\bon\w+=", texts["index.html"])
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "mode", "dest", "status"),
+    [
+        ("/console/", "GET", "navigate", "document", 200),
+        ("/", "GET", "navigate", "document", 307),
+        ("/console/", "GET", "navigate", "iframe", 403),
+        ("/console/", "GET", "no-cors", "script", 403),
+        ("/console/main.js", "GET", "navigate", "document", 403),
+        ("/console/", "POST", "navigate", "document", 403),
+        ("/api/v1/list-sinks", "GET", "navigate", "document", 403),
+        ("/openapi.json", "GET", "navigate", "document", 403),
+    ],
+)
+async def test_a_link_of_another_site_leads_to_the_console_and_nowhere_else(
+    server: Server, path: str, method: str, mode: str, dest: str, status: int
+) -> None:
+    more = {"sec-fetch-site": "cross-site", "sec-fetch-mode": mode, "sec-fetch-dest": dest}
+    assert (await server.call(method, path, more=more)).status == status
+    assert not server.gateway.asked
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from tidegate_admin import _protocol as protocol
-from tidegate_admin.server import health
+from tidegate_admin.server import console, health
 from tidegate_admin.server.answers import JSON, answered, json, problem
 from tidegate_admin.server.endpoints import Endpoint, ParameterError, endpoints
 from tidegate_admin.server.guard import Guard
@@ -49,6 +49,7 @@ class Application:
                 )
                 for item in self._endpoints
             ),
+            *console.routes(),
         ]
         app = Starlette(routes=routes, exception_handlers={HTTPException: _refused})
         app.router.redirect_slashes = False

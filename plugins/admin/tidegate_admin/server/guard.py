@@ -13,6 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidegate_admin.server.answers import problem
+from tidegate_admin.server.console import is_entrance
 
 _log = logging.getLogger("tidegate.admin")
 
@@ -50,7 +51,7 @@ class Guard:
                 begun = True
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
-                    headers[name] = value
+                    headers.setdefault(name, value)
             await send(message)
 
         refusal = self._refusal(scope)
@@ -85,7 +86,8 @@ class Guard:
         found = headers.getlist("host")
         if len(found) != 1 or not self._is_known(found[0]):
             return "this host is not known here: write the name that you use into `hosts` of the listener"
-        if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        is_own = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+        if not (is_own or _is_link(scope, headers)):
             return "a page of another site asks"
         origin = headers.get("origin")
         if origin is not None and origin.lower() != f"{scope['scheme']}://{found[0]}".lower():
@@ -104,3 +106,11 @@ class Guard:
         except ValueError:
             return False
         return True
+
+
+def _is_link(scope: Scope, headers: Headers) -> bool:
+    """Somebody follows a link to the console, which then is a page of its own and in no frame."""
+    is_page = (
+        headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    )
+    return is_page and scope["method"] == "GET" and is_entrance(scope["path"])

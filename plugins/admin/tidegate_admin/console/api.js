@@ -1,0 +1,89 @@
+// The HTTP API of this gateway, which is all that the console knows of it.
+
+import { credentials } from './session.js';
+
+const TIMEOUT_MS = 75_000;
+const PREFIX = '../api/v1/';
+
+/** Hears "logged-out" when credentials do not count any more. */
+export const events = new EventTarget();
+
+/** An answer that is none. status 0: nobody answered. */
+export class Problem extends Error {
+  constructor(status, kind, text) {
+    super(text);
+    this.status = status;
+    this.kind = kind;
+  }
+}
+
+/** A request that only looks. Fields that are lists are given several times, empty ones are left out. */
+export function look(request, fields = {}, signal) {
+  const query = new URLSearchParams();
+  for (const [name, value] of Object.entries(fields)) {
+    if (value === '' || value === null || value === undefined) continue;
+    for (const item of Array.isArray(value) ? value : [value]) query.append(name, item);
+  }
+  const text = query.toString();
+  return answer(PREFIX + request + (text && `?${text}`), {}, signal);
+}
+
+/** A request that does something. */
+export function act(request, fields, signal) {
+  const headers = { 'Content-Type': 'application/json' };
+  return answer(PREFIX + request, { method: 'POST', headers, body: JSON.stringify(fields) }, signal);
+}
+
+/**
+ * A request that goes over messages, again and again until it is complete; returns to how many it was done.
+ * told: called with the number so far. signal: when it is aborted, what was begun is finished and no more is asked.
+ */
+export async function goOver(request, fields, told, signal) {
+  let count = 0;
+  let rest = { ...fields };
+  for (;;) {
+    const done = await act(request, rest);
+    count += done.count;
+    told(count);
+    if (done.is_complete || signal?.aborted) return { count, isComplete: done.is_complete };
+    rest = { ...rest, after: done.after, through: done.through };
+    if (fields.count_max) rest.count_max = fields.count_max - count;
+  }
+}
+
+/** Whether the gateway is ready; an answer also when it is not. */
+export function readiness(signal) {
+  return answer('../health/ready', {}, signal, [200, 503]);
+}
+
+async function answer(path, options, signal, good = [200]) {
+  const limit = AbortSignal.timeout(TIMEOUT_MS);
+  const headers = { ...options.headers };
+  if (credentials()) headers.Authorization = credentials();
+  let response;
+  let text;
+  try {
+    response = await fetch(path, {
+      ...options,
+      headers,
+      signal: signal ? AbortSignal.any([signal, limit]) : limit,
+      // Nothing that the browser remembers, and no dialog of its own for passwords.
+      credentials: 'omit',
+      cache: 'no-store',
+      redirect: 'error',
+    });
+    text = await response.text();
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new Problem(0, 'Unreachable', 'the gateway does not answer');
+  }
+  let body = {};
+  try {
+    body = JSON.parse(text);
+  } catch {
+    throw new Problem(response.status, 'Unreadable', `what answered is not the gateway (status ${response.status})`);
+  }
+  if (good.includes(response.status) && body.kind === undefined) return body;
+  if (response.status === 401) events.dispatchEvent(new Event('logged-out'));
+  throw new Problem(response.status, body.kind ?? '', body.problem ?? `status ${response.status}`);
+}

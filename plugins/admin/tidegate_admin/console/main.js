@@ -1,0 +1,123 @@
+// The frame: who is logged in, where one is, how the gateway is.
+
+import { events } from './api.js';
+import { button, el, setText } from './dom.js';
+import { ago } from './format.js';
+import { notices } from './notices.js';
+import { credentials, forget } from './session.js';
+import { seen, watch, watching } from './watch.js';
+import * as destination from './pages/destination.js';
+import * as destinations from './pages/destinations.js';
+import * as login from './pages/login.js';
+import * as overview from './pages/overview.js';
+
+/** By the first word behind "#/"; those with a label are in the menu. A page's show(root, place, signal) fills root. */
+const PAGES = new Map([
+  ['overview', { label: 'Overview', page: overview }],
+  ['destinations', { label: 'Destinations', page: destinations }],
+  ['destination', { page: destination, within: 'destinations' }],
+]);
+const STATES = { running: 'good', 'store-full': 'warn', 'store-failed': 'bad', stopping: 'warn' };
+
+const main = el('main', { id: 'main', tabindex: '-1' });
+const state = el('span', { class: 'tag', role: 'status' });
+const gatewayName = el('strong', { class: 'gateway' });
+const alarm = el('p', { class: 'alarm', role: 'alert', hidden: true });
+const links = new Map();
+let leaving = null;
+let watched = null;
+
+/** Where the address says that one is: #/page/what?fields. */
+function place() {
+  const [path, query] = location.hash.replace(/^#\/?/, '').split('?');
+  const [page, ...rest] = path.split('/');
+  return { page: page || 'overview', what: decoded(rest.join('/')), query: new URLSearchParams(query) };
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}
+
+function frame() {
+  const items = [...PAGES].filter(([, { label }]) => label).map(([name, { label }]) => {
+    links.set(name, el('a', { href: `#/${name}` }, label));
+    return el('li', {}, links.get(name));
+  });
+  document.body.replaceChildren(
+    button('Skip to content', () => main.focus(), { class: 'skip' }),
+    el('header', { class: 'bar' },
+      el('span', { class: 'brand' }, el('img', { src: 'icon.svg', alt: '', width: '24', height: '24' }), 'Tidegate'),
+      gatewayName, state,
+      button('Log out', () => logOut(''), { class: 'plain end' })),
+    el('nav', { class: 'menu', 'aria-label': 'Pages' }, el('ul', {}, items)),
+    el('div', { class: 'content' }, alarm, main), notices);
+}
+
+function show(isArrival = false) {
+  leaving?.abort();
+  leaving = new AbortController();
+  const found = place();
+  const { page, label, within } = PAGES.get(found.page) ?? PAGES.get('overview');
+  for (const [name, link] of links) {
+    if (name === (within ?? found.page)) link.setAttribute('aria-current', 'page');
+    else link.removeAttribute('aria-current');
+  }
+  document.title = `${found.what || label || 'Overview'} - Tidegate`;
+  const root = el('div');
+  main.replaceChildren(root);
+  page.show(root, found, leaving.signal);
+  scrollTo(0, 0);
+  if (isArrival) return;
+  // A screen reader is told where it is now.
+  const heading = root.querySelector('h1');
+  heading?.setAttribute('tabindex', '-1');
+  heading?.focus({ preventScroll: true });
+}
+
+function showState() {
+  const { overview: known, ready, problem } = seen;
+  const kind = known && !problem ? known.state : (ready?.phase ?? 'unreachable');
+  setText(state, problem && ready ? ready.status : kind.replace('-', ' '));
+  state.className = `tag ${problem ? 'bad' : STATES[kind] ?? 'warn'}`;
+  setText(gatewayName, known?.name ?? '');
+  const since = seen.at ? ` What is shown is from ${ago(seen.at * 1000)}.` : '';
+  alarm.hidden = !problem;
+  setText(alarm, problem ? `${problem}.${since}`.replace('..', '.') : '');
+}
+
+function logOut(why) {
+  forget();
+  begin(why);
+}
+
+function begin(why = '') {
+  leaving?.abort();
+  watched?.abort();
+  watched = null;
+  if (credentials() === null) {
+    document.title = 'Log in - Tidegate';
+    login.show(document.body, why, begin);
+    return;
+  }
+  watched = new AbortController();
+  frame();
+  watch(watched.signal);
+  show(true);
+}
+
+addEventListener('hashchange', () => watched && show());
+addEventListener('keydown', (event) => {
+  // "/" is for searching, as in many consoles.
+  const isTyping = event.target.closest?.('input, textarea, select, dialog');
+  const search = main.querySelector('input[type=search]');
+  if (event.key !== '/' || isTyping || !search || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  search.focus();
+});
+watching.addEventListener('seen', showState);
+events.addEventListener('logged-out', () => watched && logOut('Your credentials do not count any more.'));
+begin();

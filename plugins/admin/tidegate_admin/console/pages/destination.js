@@ -1,0 +1,180 @@
+// One destination: what it is, what is done to it.
+
+import { act, goOver, look } from '../api.js';
+import { asked, confirmed, followed } from '../dialogs.js';
+import { button, el, facts } from '../dom.js';
+import * as format from '../format.js';
+import { complain, tell } from '../notices.js';
+import { every } from '../poll.js';
+import { Table } from '../table.js';
+import { tagsOf } from './destinations.js';
+
+const EVERY_MS = 3000;
+
+const SELECTOR = {
+  name: 'selector', label: 'Only messages with (selector)', hint: 'A condition over headers, such as kind = \'test\' AND priority > 4. Empty: all.',
+};
+const COUNT = { name: 'count_max', label: 'At most', kind: 'number', value: '', hint: 'How many messages. Empty: all.' };
+
+export function show(root, place, signal) {
+  const destination = place.what;
+  const isQueue = destination.startsWith('queue://');
+  const heading = el('h1', {}, destination);
+  const tags = el('span', { class: 'tags' });
+  const problem = el('p', { class: 'problem', role: 'alert' });
+  const actions = el('div', { class: 'actions', role: 'toolbar', 'aria-label': 'Actions' });
+  const numbers = el('div');
+  const policy = el('div');
+  const feeds = new Table({
+    caption: 'Where consumers are fed from', key: (feed) => feed.subscription, columns: FEEDS, empty: 'No list of messages is there now.',
+  });
+  root.append(el('nav', { 'aria-label': 'You are here' }, el('a', { href: '#/destinations' }, '← Destinations')),
+    el('div', { class: 'head' }, heading, tags), problem, actions,
+    el('section', { class: 'card', 'aria-label': 'Now' }, numbers),
+    el('section', { class: 'card' }, el('h2', {}, 'Where its consumers are fed from'), feeds.element),
+    el('section', { class: 'card' }, el('details', {}, el('summary', {}, 'Policy'), policy)));
+
+  let shownActions = '';
+  async function load() {
+    try {
+      const found = await look('show-destination', { destination }, signal);
+      problem.textContent = found.refused ? `The store takes no messages: ${found.refused}` : '';
+      tags.replaceChildren(...tagsOf(found.row).map(({ text, kind }) => el('span', { class: kind }, text)));
+      numbers.replaceChildren(nowOf(found));
+      feeds.update(found.feeds);
+      policy.replaceChildren(facts(Object.entries(found.policy).map(([name, value]) => [name.replaceAll('_', ' '), String(value)])));
+      // Made anew only when they change: what is focused stays so.
+      const wanted = JSON.stringify([found.row.kind, found.row.producers_paused, found.row.consumers_paused]);
+      if (wanted !== shownActions) actions.replaceChildren(...buttons(found.row));
+      shownActions = wanted;
+    } catch (error) {
+      if (signal.aborted) return;
+      problem.textContent = error.message;
+      if (error.status === 400) {
+        actions.replaceChildren();
+        shownActions = '';
+      }
+    }
+  }
+  const refresh = every(EVERY_MS, load, signal);
+
+  function buttons(row) {
+    const made = [];
+    const isPaused = row.producers_paused || row.consumers_paused;
+    if (row.kind === 'temporary-queue') return made;
+    if (!isPaused || (row.kind === 'queue' && row.producers_paused !== row.consumers_paused)) made.push(button('Pause …', () => pause(row)));
+    if (isPaused) made.push(button('Resume', () => done(act('resume-destination', { destination, ...sidesOf(row) }), 'is resumed')));
+    if (!isQueue) return made;
+    made.push(button('Move …', () => carry('move-messages', 'Move', 'moved')), button('Copy …', () => carry('copy-messages', 'Copy', 'copied')),
+      button('Purge …', purge, { class: 'danger' }), button('Delete …', remove, { class: 'danger' }));
+    return made;
+  }
+
+  async function done(request, text) {
+    try {
+      const { note } = await request;
+      tell(`${destination} ${text}. ${note}`.trim());
+      await refresh();
+      return true;
+    } catch (error) {
+      complain(error);
+      return false;
+    }
+  }
+
+  async function pause(row) {
+    const options = [['producers', 'Producers: they are refused, with an error that may be tried again']];
+    if (isQueue) options.unshift(['both', 'Producers and consumers'], ['consumers', 'Consumers: they keep their subscriptions and are given nothing']);
+    const values = await asked({
+      title: `Pause ${destination}?`, action: 'Pause', text: 'It lasts until it is resumed, also across restarts.',
+      fields: [{ name: 'sides', label: 'Whom', kind: 'choice', options: options.filter(([side]) => !row[`${side}_paused`]) }],
+    });
+    if (!values) return;
+    const sides = values.sides === 'both' ? ['producers', 'consumers'] : [values.sides];
+    await done(act('pause-destination', { destination, sides }), 'is paused');
+  }
+
+  async function purge() {
+    const values = await asked({
+      title: `Purge ${destination}`, action: 'Continue …', fields: [SELECTOR, COUNT],
+      text: 'Messages are removed for good. What is in flight, and what is published from now on, stays.',
+    });
+    if (!values) return;
+    const { row } = await look('show-destination', { destination });
+    const which = values.selector ? `those of its ${format.counted(row.pending, 'pending message')} with ${values.selector}` : '';
+    const most = values.count_max && values.count_max < row.pending ? values.count_max : row.pending;
+    const what = which || (most < row.pending ? `the first ${format.count(most)} of ${format.counted(row.pending, 'pending message')}` : format.counted(row.pending, 'pending message'));
+    const isSure = await confirmed({
+      title: `Purge ${destination}?`, isDangerous: true,
+      text: `This removes ${what} of ${destination}. There is no way back.`,
+      action: which ? 'Purge those' : `Purge ${format.counted(most, 'message')}`,
+    });
+    if (isSure) await over('purge-destination', { destination, ...values }, 'purged');
+  }
+
+  async function carry(request, word, past) {
+    const values = await asked({
+      title: `${word} messages of ${destination}`, action: word, fields: [
+        { name: 'target', label: 'To queue', isRequired: true, hint: 'It must be there.' }, SELECTOR, COUNT,
+      ],
+    });
+    if (!values) return;
+    const target = values.target.includes('://') ? values.target : `queue://${values.target}`;
+    await over(request, { ...values, destination, target }, `${past} to ${target}`);
+  }
+
+  async function over(request, fields, past) {
+    try {
+      const { count, isComplete } = await followed(`${destination}: messages are being ${past}`, (told, stop) =>
+        goOver(request, fields, (number) => told(`${format.counted(number, 'message')} so far`), stop));
+      tell(`${format.counted(count, 'message')} of ${destination} ${count === 1 ? 'was' : 'were'} ${past}.${isComplete ? '' : ' It was stopped before the end.'}`);
+    } catch (error) {
+      complain(error);
+    }
+    await refresh();
+  }
+
+  async function remove() {
+    const { row } = await look('show-destination', { destination });
+    const values = await asked({
+      title: `Delete ${destination}?`, action: 'Delete', isDangerous: true,
+      text: `It has ${format.counted(row.pending, 'pending message')} and ${format.counted(row.consumers, 'consumer')}.`,
+      fields: [
+        { name: 'with_messages', label: `Also with messages: ${format.counted(row.pending, 'message')} and what is in flight are lost`, kind: 'check' },
+        { name: 'with_consumers', label: 'Also with consumers: connections that subscribed to it by name are ended', kind: 'check' },
+      ],
+      submit: (wanted) => act('delete-destination', { destination, ...wanted }),
+    });
+    if (!values) return;
+    tell(`${destination} is deleted. ${values.note}`);
+    location.hash = '#/destinations';
+  }
+}
+
+function sidesOf(row) {
+  return { sides: [row.producers_paused && 'producers', row.consumers_paused && 'consumers'].filter(Boolean) };
+}
+
+function nowOf({ row, oldest_at: oldestAt, unstored }) {
+  return facts([
+    ['Pending', format.count(row.pending)],
+    ['In flight', format.count(row.in_flight)],
+    ['Consumers', format.count(row.consumers)],
+    ['Subscriptions', row.kind === 'topic' ? format.count(row.subscriptions) : null],
+    ['Oldest message', oldestAt ? el('span', { title: format.moment(oldestAt) }, format.ago(oldestAt)) : null],
+    ['Bodies in the store', row.body_bytes === null ? null : format.bytes(row.body_bytes)],
+    ['Memory of cursors', format.bytes(row.memory_bytes)],
+    ['At its limit', row.overflow.join(', ') || 'pages'],
+    ['Lost at its limit', row.dropped ? format.count(row.dropped) : null],
+    ['Not stored', unstored && `${format.counted(unstored.messages, 'message')}, ${format.bytes(unstored.memory_bytes)} in memory, ${format.bytes(unstored.file_bytes)} in files`],
+  ], 'row');
+}
+
+const FEEDS = [
+  { head: 'Subscription', cell: (feed) => feed.subscription || 'the queue' },
+  { head: 'From', cell: (feed) => [{ text: feed.is_paging ? 'pages' : 'memory', kind: `tag ${feed.is_paging ? 'warn' : 'good'}` }] },
+  { head: 'Since', cell: (feed) => format.moment(feed.since) },
+  { head: 'Why', cell: (feed) => feed.why },
+  { head: 'Directly', isNumber: true, cell: (feed) => format.count(feed.direct_messages) },
+  { head: 'From pages', isNumber: true, cell: (feed) => format.count(feed.paged_messages) },
+];

@@ -1,0 +1,38 @@
+// The gateway as a whole, looked at every two seconds for as long as somebody is logged in; what was seen in the
+// last minutes is kept for the charts.
+
+import { look, readiness } from './api.js';
+import { every } from './poll.js';
+
+const EVERY_MS = 2000;
+const KEPT_MS = 15 * 60_000;
+
+/** What is known: overview and ready may be null; problem: why they are not newer. */
+export const seen = { overview: null, ready: null, problem: '', at: 0, samples: [] };
+
+/** Hears "seen" whenever something is. */
+export const watching = new EventTarget();
+
+/** Look until signal is aborted. */
+export function watch(signal) {
+  seen.samples.length = 0;
+  every(EVERY_MS, () => once(signal), signal);
+}
+
+async function once(signal) {
+  const now = Date.now();
+  // Readiness answers while the gateway recovers or hangs, when the other one cannot.
+  const [ready, overview] = await Promise.allSettled([readiness(signal), look('show-overview', {}, signal)]);
+  if (signal.aborted) return;
+  seen.ready = ready.status === 'fulfilled' ? ready.value : null;
+  seen.problem = '';
+  if (overview.status === 'fulfilled') {
+    seen.overview = overview.value;
+    seen.at = now;
+    seen.samples.push({ at: now, overview: overview.value });
+    while (seen.samples[0].at < now - KEPT_MS) seen.samples.shift();
+  } else {
+    seen.problem = overview.reason.message;
+  }
+  watching.dispatchEvent(new Event('seen'));
+}

@@ -1,0 +1,73 @@
+"""The operator's console of a running gateway, in a browser."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from browser import Browser
+from gateway_process import GatewayProcess
+from http_raw import HttpClient
+from wire import StompClient
+
+
+@dataclass
+class Console:
+    """The console of a gateway, open in a browser. Attributes: url; token: of the token file."""
+
+    gateway: GatewayProcess
+    port: int
+    browser: Browser
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    @property
+    def token(self) -> str:
+        return (self.gateway.directory / "data" / "admin.token").read_text().strip()
+
+    def log_in(self) -> Browser:
+        """Begin at the overview, in a tab that has seen nothing."""
+        browser = self.browser
+        browser.open(self.url)
+        browser.driver.execute_script("sessionStorage.clear()")
+        browser.open(self.url)
+        browser.fill("Token", self.token)
+        browser.press("Log in")
+        browser.shows("Overview")
+        return browser
+
+    def go(self, place: str) -> Browser:
+        """Log in and go to what comes behind ``#/``."""
+        browser = self.log_in()
+        browser.driver.execute_script("location.hash = arguments[0]", f"#/{place}")
+        return browser
+
+    def ask(self, request: str, **fields: Any) -> Any:
+        """What the API says, as somebody else would hear it."""
+        client = HttpClient(self.port).bearer(self.token)
+        found = asyncio.run(client.post(f"/api/v1/{request}", fields))
+        assert found.status == 200, found
+        return found.json()
+
+    def pending(self, destination: str) -> int:
+        client = HttpClient(self.port).bearer(self.token)
+        path = f"/api/v1/show-destination?destination={quote(destination, safe='')}"
+        return asyncio.run(client.get(path)).json()["row"]["pending"]
+
+    def publish(self, destination: str, *bodies: bytes, **headers: str) -> None:
+        """Returns when all are confirmed."""
+        asyncio.run(self._publish(destination, bodies, headers))
+
+    async def _publish(
+        self, destination: str, bodies: tuple[bytes, ...], headers: dict[str, str]
+    ) -> None:
+        client = await StompClient.connect(self.gateway.stomp_port)
+        for number, body in enumerate(bodies, 1):
+            last = {"receipt": "last"} if number == len(bodies) else {}
+            client.send("SEND", body, destination=destination, **headers, **last)
+        await client.receipt("last")
+        await client.aclose()

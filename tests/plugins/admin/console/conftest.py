@@ -1,0 +1,29 @@
+"""A gateway process and a browser that looks at it, for all tests of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from browser import chromium
+from console import Console
+from free_ports import free_port
+from gateway_process import GatewayProcess
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
+    directory = tmp_path_factory.mktemp("console")
+    port = free_port()
+    extra = f'[[listeners]]\nprotocol = "admin"\nbind = "127.0.0.1:{port}"\n'
+    profile = tmp_path_factory.mktemp("profile")
+    with GatewayProcess(directory, extra=extra) as gateway, chromium(profile) as browser:
+        yield Console(gateway, port, browser)
+
+
+@pytest.fixture
+def console(running: Console) -> Iterator[Console]:
+    """The page must not have logged an error by the end: its policy forbids nothing that it does."""
+    running.browser.errors()
+    yield running
+    assert running.browser.errors() == []
