@@ -39,6 +39,18 @@ async def test_what_goes_through_is_counted_once() -> None:
         assert (found.state, found.problem) == (GatewayState.RUNNING, "")
 
 
+async def test_it_has_the_numbers_that_system_topics_have() -> None:
+    async with Broker() as broker:
+        client = await broker.client()
+        client.send(A, "x")
+        await broker.settle()
+        told = broker.core.client_counts()
+        found = (await shown(broker)).counts
+        assert found == {name: value for name, value in told.items() if not isinstance(value, str)}
+        assert found["held.queues.bytes"] > 0
+        assert {"overflow.dropped", "logins.refused", "overload.active"} <= set(found)
+
+
 async def test_a_transaction_counts_what_it_acknowledges_when_it_is_durable() -> None:
     async with Broker() as broker:
         client = await broker.client()

@@ -48,6 +48,7 @@ class GatewaySeen(Authorized):
             unstored_memory=_memory(accounts.unstored_memory),
             temporary=_memory(accounts.temporary),
             memory_bytes=accounts.in_memory(),
+            counts={k: v for k, v in core.client_counts().items() if isinstance(v, int)},
         )
 
     def _state(self) -> tuple[GatewayState, str]:

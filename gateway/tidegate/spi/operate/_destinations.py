@@ -27,6 +27,8 @@ class DestinationSort(enum.Enum):
     NAME = "name"
     PENDING = "pending"
     CONSUMERS = "consumers"
+    MEMORY = "memory"
+    DROPPED = "dropped"
 
 
 class Side(enum.Enum):
@@ -47,12 +49,14 @@ class ListDestinations(msgspec.Struct, frozen=True, tag="list-destinations"):
             ``topic://`` before it; "" for all.
         after: ``next`` of the page before; "" for the first one.
         limit: rows, 1 to ``PAGE_MAX``.
+        with_totals: and what all that match have together, on whichever page.
     """
 
     match: str = ""
     sort: DestinationSort = DestinationSort.NAME
     after: str = ""
     limit: Limit = 100
+    with_totals: bool = False
 
 
 class ShowDestination(msgspec.Struct, frozen=True, tag="show-destination"):
@@ -134,11 +138,34 @@ class Destination(msgspec.Struct, frozen=True):
     consumers_paused: bool
 
 
+class DestinationTotals(msgspec.Struct, frozen=True):
+    """What destinations have together: how many they are, and sums of what their rows say.
+
+    Attributes: full, paused: how many of them are; unattended: in how many messages wait without a consumer.
+    """
+
+    destinations: int = 0
+    pending: int = 0
+    in_flight: int = 0
+    consumers: int = 0
+    memory_bytes: int = 0
+    dropped: int = 0
+    full: int = 0
+    paused: int = 0
+    unattended: int = 0
+
+
 class DestinationPage(msgspec.Struct, frozen=True, tag="destination-page"):
-    """Rows of a list. Attributes: next: what to ask for as ``after``; "" when there are no more."""
+    """Rows of a list.
+
+    Attributes:
+        next: what to ask for as ``after``; "" when there are no more.
+        totals: of all that match; None: nobody asked.
+    """
 
     rows: tuple[Destination, ...]
     next: str = ""
+    totals: DestinationTotals | None = None
 
 
 class Feed(msgspec.Struct, frozen=True):

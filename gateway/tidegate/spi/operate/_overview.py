@@ -72,6 +72,8 @@ class Overview(msgspec.Struct, frozen=True, tag="overview"):
         held: memory held for clients; in_flight: delivered and not acknowledged; stored_memory, unstored_memory: of
             cursors, of what the store has too and of what it has not; temporary: files of cursors.
         memory_bytes: all of these that are memory.
+        counts: the numbers that `$SYS/broker` has of clients, limits and the acknowledged log, by the names of
+            docs/limits.md.
     """
 
     name: str
@@ -101,3 +103,4 @@ class Overview(msgspec.Struct, frozen=True, tag="overview"):
     unstored_memory: Room
     temporary: Room
     memory_bytes: int
+    counts: dict[str, int]

@@ -1,0 +1,191 @@
+"""What lists have together: those of one destination, and those of all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from tidegate.broker.lists.pending_list import Consumer, PendingList
+from tidegate.broker.turn.walks import STEP_LISTS
+from tidegate.spi import names
+from tidegate.spi.operate import FEEDS_MAX, DestinationSort, DestinationTotals, ListDestinations
+
+
+class InFlight:
+    """How much of each list is in flight: each consumer is counted once, however many lists it consumes from."""
+
+    def __init__(self) -> None:
+        self._counted: dict[Consumer, Counter[PendingList]] = {}
+
+    def of(self, pending_list: PendingList, consumers: Sequence[Consumer]) -> int:
+        """Args: consumers: of the list."""
+        found = 0
+        for consumer in consumers:
+            if consumer.in_flight:
+                counted = self._counted.get(consumer)
+                if counted is None:
+                    counted = Counter([entry[1] for entry in consumer.in_flight.values()])
+                    self._counted[consumer] = counted
+                found += counted[pending_list]
+        return found
+
+
+@dataclass(slots=True)
+class Totals:
+    """What the lists of one destination have together.
+
+    Attributes: see Destination; body_bytes: None: not counted; paging, others: some lists that are fed
+        from pages, and from memory.
+    """
+
+    lists: int = 0
+    pending: int = 0
+    in_flight: int = 0
+    consumers: int = 0
+    body_bytes: int | None = 0
+    memory_bytes: int = 0
+    is_full: bool = False
+    overflow: set[str] = field(default_factory=set[str])
+    dropped: int = 0
+    paging: list[PendingList] = field(default_factory=list["PendingList"])
+    others: list[PendingList] = field(default_factory=list["PendingList"])
+
+    def shown(self) -> list[PendingList]:
+        """Those that are shown one by one."""
+        return [*self.paging, *self.others][:FEEDS_MAX]
+
+    def add(self, pending_list: PendingList, overflow: str, in_flight: InFlight) -> None:
+        """Args: overflow: what happens at its limit; "": it has none."""
+        cursor, consumers = pending_list.cursor, pending_list.all_consumers()
+        self.lists += 1
+        if overflow:
+            self.overflow.add(overflow)
+        self.pending += cursor.size
+        self.consumers += len(consumers)
+        self.in_flight += in_flight.of(pending_list, consumers)
+        self.memory_bytes += cursor.memory_bytes
+        self.is_full = self.is_full or pending_list.is_full
+        self.dropped += pending_list.lost
+        some = self.paging if cursor.feed.is_paging else self.others
+        if len(some) < FEEDS_MAX:
+            some.append(pending_list)
+        limit = pending_list.limit
+        if limit is None or not limit.weighs:
+            self.body_bytes = None
+        elif self.body_bytes is not None:
+            self.body_bytes += limit.bytes
+
+
+class Survey:
+    """A look at all destinations, or at what *request* wants of them: queues, of which there may be very many,
+    are looked at no closer than it asks for.
+
+    Args: overflow: what happens at the limit of a list; "": it has none.
+
+    Attributes:
+        numbers: by destination, what it is sorted by; 0 for all in a list by name.
+        topics: what the lists of each filter of topics have together.
+    """
+
+    def __init__(self, request: ListDestinations, overflow: Callable[[PendingList], str]) -> None:
+        self.numbers: dict[str, int] = {}
+        self.topics: dict[str, Totals] = {}
+        self.in_flight = InFlight()
+        self._request = request
+        self._overflow = overflow
+        self._pending = self._in_flight = self._consumers = self._memory_bytes = self._dropped = 0
+        self._full = self._paused = self._unattended = 0
+
+    def look(self, lists: Iterable[PendingList], paused: Collection[str]) -> Iterator[None]:
+        """In steps. Args: paused: destinations whose producers are."""
+        request, match = self._request, self._request.match
+        is_cursory = request.sort is DestinationSort.NAME and not request.with_totals
+        for count, pending_list in enumerate(lists, 1):
+            destination = pending_list.destination
+            if not pending_list.is_removed and (not match or covers(match, destination)):
+                if not pending_list.is_queue:
+                    totals = self.topics.setdefault(destination, Totals())
+                    totals.add(pending_list, self._overflow(pending_list), self.in_flight)
+                elif is_cursory:
+                    self.numbers[destination] = 0
+                else:
+                    self._queue(pending_list, destination in paused)
+            if not count % STEP_LISTS:
+                yield
+        for destination in list(paused):
+            if names.is_topic(destination) and covers(match, destination):
+                self.topics.setdefault(destination, Totals())
+        for count, (destination, totals) in enumerate(self.topics.items(), 1):
+            self._topic(destination, totals, destination in paused)
+            if not count % STEP_LISTS:
+                yield
+
+    def sums(self) -> DestinationTotals:
+        """Of all that were looked at closely."""
+        return DestinationTotals(
+            destinations=len(self.numbers),
+            pending=self._pending,
+            in_flight=self._in_flight,
+            consumers=self._consumers,
+            memory_bytes=self._memory_bytes,
+            dropped=self._dropped,
+            full=self._full,
+            paused=self._paused,
+            unattended=self._unattended,
+        )
+
+    def _queue(self, queue: PendingList, is_paused: bool) -> None:
+        cursor, consumers = queue.cursor, queue.all_consumers()
+        pending, memory_bytes = cursor.size, cursor.memory_bytes
+        self._pending += pending
+        self._memory_bytes += memory_bytes
+        self._dropped += queue.lost
+        self._full += queue.is_full
+        self._paused += is_paused or queue.is_paused
+        if consumers:
+            self._consumers += len(consumers)
+            self._in_flight += self.in_flight.of(queue, consumers)
+        elif pending:
+            self._unattended += 1
+        self.numbers[queue.destination] = self._number(
+            pending, len(consumers), memory_bytes, queue.lost
+        )
+
+    def _topic(self, destination: str, totals: Totals, is_paused: bool) -> None:
+        self._pending += totals.pending
+        self._in_flight += totals.in_flight
+        self._consumers += totals.consumers
+        self._memory_bytes += totals.memory_bytes
+        self._dropped += totals.dropped
+        self._full += totals.is_full
+        self._paused += is_paused
+        self._unattended += bool(totals.pending and not totals.consumers)
+        self.numbers[destination] = self._number(
+            totals.pending, totals.consumers, totals.memory_bytes, totals.dropped
+        )
+
+    def _number(self, pending: int, consumers: int, memory_bytes: int, dropped: int) -> int:
+        match self._request.sort:
+            case DestinationSort.NAME:
+                return 0
+            case DestinationSort.PENDING:
+                return pending
+            case DestinationSort.CONSUMERS:
+                return consumers
+            case DestinationSort.MEMORY:
+                return memory_bytes
+            case DestinationSort.DROPPED:
+                return dropped
+
+
+def covers(match: str, destination: str) -> bool:
+    """Whether the filter *match* of a request, "" for all, covers *destination*."""
+    if not match:
+        return True
+    pattern, name = match, names.name_of(destination)
+    if names.is_queue(match) or names.is_topic(match):
+        if names.is_queue(match) is not names.is_queue(destination):
+            return False
+        pattern = names.name_of(match)
+    return pattern == name or names.matches(pattern, name)
