@@ -194,6 +194,9 @@ class AdminFrontEnd:
             requests_max=options.requests_max,
             request_limit=options.request_limit,
             request_timeout=options.request_timeout,
+            metrics_destinations_max=options.metrics_destinations_max,
+            metrics_destinations_by=options.metrics_destinations_by,
+            metrics_destinations=options.metrics_destinations,
         )
 
     # --- what it asks ----------------------------------------------------------------------------

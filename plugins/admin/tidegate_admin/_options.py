@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tidegate.spi import Bind, ConfigError, Kind, ListenerConfig, option
+from tidegate.spi import Bind, ConfigError, Kind, ListenerConfig, names, option
 from tidegate.spi.clients.tls import read_pair
+from tidegate.spi.operate import DestinationSort
 
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?")
 
@@ -70,6 +71,26 @@ class AdminOptions:
         "that send a byte a minute.",
         act="the connection is closed, or the request answered with 408",
     )
+    metrics_destinations_max: int = option(
+        100,
+        minimum=1,
+        maximum=1000,
+        zero="none",
+        help="Destinations that have series of their own in `/metrics`. Guards the database that scrapes against one "
+        "series for each name that clients invent.",
+        act='the others are one series together, `destination="other"`',
+    )
+    metrics_destinations_by: DestinationSort = option(
+        DestinationSort.PENDING,
+        help="Which those are: the first by name, or those in which most messages wait (`pending`), or that have most "
+        "consumers, most memory, or have dropped most. What comes and goes at the end of that list leaves gaps in "
+        "its series; what is in all of them together has none.",
+    )
+    metrics_destinations: str = option(
+        "",
+        help="Only destinations that this name or filter covers are counted there, as `queue://orders.>`. Left "
+        "out: all are.",
+    )
 
     @property
     def authenticates(self) -> bool:
@@ -96,12 +117,23 @@ def check(config: ListenerConfig, options: AdminOptions) -> None:
         raise ConfigError('has no effect without transport = "tls"', key=key)
     if not bind.is_loopback:
         _check_reachable(bind, config, options)
+    _check_filter(options.metrics_destinations)
     for name in options.hosts:
         if _HOST.fullmatch(name) is None:
             raise ConfigError(
                 f'{name!r} is no name of a host; write it without port, as in "gateway.example"',
                 key="hosts",
             )
+
+
+def _check_filter(written: str) -> None:
+    if not written:
+        return
+    is_whole = names.is_queue(written) or names.is_topic(written)
+    try:
+        names.check_filter(names.name_of(written) if is_whole else written)
+    except ValueError as error:
+        raise ConfigError(str(error), key="metrics_destinations") from None
 
 
 def _check_reachable(bind: Bind, config: ListenerConfig, options: AdminOptions) -> None:

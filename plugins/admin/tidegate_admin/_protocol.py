@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from tidegate.spi.clients.operators import Readiness
+from tidegate.spi.operate import DestinationSort
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
@@ -21,7 +22,8 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
         name, version: of the gateway.
         hosts: that requests may name, beside addresses and localhost.
         certificate, key: paths; "" for no TLS.
-        health_is_public, connections_max, requests_max, request_limit, request_timeout: see the options.
+        health_is_public, connections_max, requests_max, request_limit, request_timeout,
+            metrics_destinations_max, metrics_destinations_by, metrics_destinations: see the options.
     """
 
     name: str
@@ -34,6 +36,9 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     requests_max: int
     request_limit: int
     request_timeout: float
+    metrics_destinations_max: int
+    metrics_destinations_by: DestinationSort
+    metrics_destinations: str
 
 
 class Renew(msgspec.Struct, frozen=True, tag="renew"):

@@ -11,11 +11,14 @@ import msgspec
 import pytest
 
 from tidegate.spi.clients.operators import Phase, Readiness
+from tidegate.spi.operate import DestinationSort
 from tidegate_admin import _protocol as protocol
 from tidegate_admin.server import guard, health
 from tidegate_admin.server.app import Application
 
-START = protocol.Start("gw", "1.2", ("gateway.example",), "", "", True, 10, 2, 1000, 5.0)
+START = protocol.Start(
+    "gw", "1.2", ("gateway.example",), "", "", True, 10, 2, 1000, 5.0, 3, DestinationSort.NAME, ""
+)
 SHOWN = {"authorization": "Bearer right", "content-type": "application/json"}
 
 
@@ -152,7 +155,8 @@ async def test_without_credentials_nothing_is_asked(server: Server, header: str)
         found = await server.call(method, path, authorization=header)
         assert found.status == 401
         assert found.headers["www-authenticate"].startswith("Bearer, Basic ")
-    assert (await server.call("GET", "/openapi.json", authorization=header)).status == 401
+    for path in ("/openapi.json", "/metrics"):
+        assert (await server.call("GET", path, authorization=header)).status == 401
     assert not server.gateway.asked
 
 

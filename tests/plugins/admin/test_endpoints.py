@@ -45,6 +45,7 @@ def test_a_query_has_the_types_of_the_fields() -> None:
         "sort": "pending",
         "after": "",
         "limit": 7,
+        "with_totals": False,
     }
 
 

@@ -91,10 +91,27 @@ async def test_a_stranger_gets_along(tmp_path: Path) -> None:
         assert [(row["destination"], row["pending"]) for row in found["rows"]] == [
             ("queue://orders", 1)
         ]
+        await metrics_are_scraped(client)
         await pages_go_through(client)
         await strangers_are_refused(client)
         await requests_have_limits(client, stomp)
         await stomp.aclose()
+
+
+async def metrics_are_scraped(client: HttpClient) -> None:
+    assert (await HttpClient(client.port).get("/metrics")).status == 401
+    found = await client.get("/metrics")
+    assert found.headers["content-type"].startswith("text/plain; version=")
+    lines = found.body.decode().splitlines()
+    labels = '{destination="queue://orders",kind="queue"}'
+    assert f"tidegate_destination_pending_messages{labels} 1.0" in lines
+    assert "tidegate_messages_published_total 1.0" in lines
+    assert "tidegate_ready 1.0" in lines
+    assert (
+        (await client.get("/metrics", accept="application/openmetrics-text"))
+        .headers["content-type"]
+        .startswith("application/openmetrics-text")
+    )
 
 
 async def pages_go_through(client: HttpClient) -> None:

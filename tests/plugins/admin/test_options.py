@@ -93,6 +93,14 @@ def test_a_host_is_a_name_alone(name: str) -> None:
         checked({"hosts": [name]})
 
 
+@pytest.mark.parametrize("name", ["a.>.b", "queue://a*", "queue://"])
+def test_what_metrics_count_is_a_filter(name: str) -> None:
+    with pytest.raises(ConfigError, match="metrics_destinations"):
+        checked({"metrics_destinations": name})
+    for right in ("", ">", "queue://orders.>", "topic://a"):
+        checked({"metrics_destinations": right})
+
+
 def test_the_configuration_says_what_to_do() -> None:
     config = parse_config('[[listeners]]\nprotocol = "admin"\nbind = ":8161"\ntransport = "tls"')
     listener = resolve(config, PluginHost()).listeners[0]

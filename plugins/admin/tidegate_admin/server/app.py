@@ -20,6 +20,7 @@ from tidegate_admin.server.answers import JSON, answered, json, problem
 from tidegate_admin.server.endpoints import Endpoint, ParameterError, endpoints
 from tidegate_admin.server.guard import Guard
 from tidegate_admin.server.link import Link
+from tidegate_admin.server.metrics import Shown, metrics
 from tidegate_admin.server.openapi import document
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -41,6 +42,7 @@ class Application:
             Route("/health/live", self._health(health.live)),
             Route("/health/ready", self._health(health.ready)),
             Route("/openapi.json", self._bounded(self._openapi)),
+            Route("/metrics", self._bounded(self._metrics)),
             *(
                 Route(
                     item.path,
@@ -83,6 +85,18 @@ class Application:
             return _unknown()
         answer = await self._link.ask(_peer(request), shown)
         return answered(answer) if answer.kind else json(self._document)
+
+    async def _metrics(self, request: Request) -> Response:
+        shown = credentials_of(request)
+        if shown is None:
+            return _unknown()
+        start, accept = self._start, request.headers.get("accept", "")
+        which = Shown(
+            start.metrics_destinations_max,
+            start.metrics_destinations_by,
+            start.metrics_destinations,
+        )
+        return await metrics(self._link, _peer(request), shown, accept, which)
 
     def _health(self, how: Callable[[Link], Awaitable[Response]]) -> Handler:
         async def handle(request: Request) -> Response:

@@ -122,6 +122,22 @@ def _fixed(readiness: Any) -> dict[str, Any]:
         "/health/ready": {
             "get": _health("ready", "Whether clients are let in and answered.", ready, errors)
         },
+        "/metrics": {
+            "get": {
+                "operationId": "metrics",
+                "summary": "Metrics, for Prometheus.",
+                "responses": {
+                    **_responses({}),
+                    "200": {
+                        "description": "OpenMetrics, or Prometheus's own format.",
+                        "content": {
+                            "text/plain": {"schema": {"type": "string"}},
+                            "application/openmetrics-text": {"schema": {"type": "string"}},
+                        },
+                    },
+                },
+            }
+        },
         "/openapi.json": {
             "get": {
                 "operationId": "openapi",

@@ -1,0 +1,106 @@
+"""What one scrape asks the gateway for."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import msgspec
+from starlette.responses import Response
+
+from tidegate.spi.clients.operators import Phase, Readiness
+from tidegate.spi.operate import (
+    DestinationPage,
+    DestinationSort,
+    ListDestinations,
+    ListSinks,
+    Overview,
+    ShowOverview,
+    SinkList,
+)
+from tidegate_admin import _protocol as protocol
+from tidegate_admin.server.answers import answered
+from tidegate_admin.server.link import Link
+from tidegate_admin.server.metrics._exposition import exposition
+from tidegate_admin.server.metrics._seen import Part, Seen
+
+T = TypeVar("T")
+
+#: How long the gateway may take to say how it is, in seconds.
+_PATIENCE_S: Final = 1.0
+#: How long it may take for each part: below the 10 s that Prometheus waits for the whole of it.
+_PART_S: Final = 5.0
+#: Kinds of errors that say that who asks may not: nothing is told then.
+_REFUSALS: Final = frozenset({protocol.LOGIN, "AccessError"})
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Which destinations have series of their own: see the options ``metrics_…``."""
+
+    destinations_max: int
+    sort: DestinationSort
+    match: str
+
+
+class _RefusedError(Exception):
+    """Attributes: answer: of the gateway, with its error."""
+
+    def __init__(self, answer: protocol.Answer) -> None:
+        super().__init__(answer.problem)
+        self.answer = answer
+
+
+async def metrics(
+    link: Link, peer: str, credentials: protocol.Credentials, accept: str, shown: Shown
+) -> Response:
+    """The exposition; of a gateway that does not run only how far it is."""
+    # Who it is, before anything is looked at; and how the gateway is, meanwhile.
+    answer, ready = await asyncio.gather(link.ask(peer, credentials), link.readiness(_PATIENCE_S))
+    if answer.kind:
+        return answered(answer)
+    if ready is None:
+        last = link.last_readiness or Readiness(Phase.RECOVERING)
+        ready = msgspec.structs.replace(last, problems=(*last.problems, "it does not answer"))
+    seen = Seen(ready)
+    if ready.phase is Phase.RUNNING:
+        try:
+            seen = await _asked(ready, link, peer, credentials, shown)
+        except _RefusedError as error:
+            return answered(error.answer)
+    text, kind = exposition(seen, accept)
+    return Response(text, 200, {"Content-Type": kind})
+
+
+async def _asked(
+    ready: Readiness, link: Link, peer: str, credentials: protocol.Credentials, shown: Shown
+) -> Seen:
+    """Raises: _RefusedError when who asks may not."""
+    missing: set[Part] = set()
+
+    async def ask(part: Part, request: msgspec.Struct, kind: type[T]) -> T | None:
+        try:
+            async with asyncio.timeout(_PART_S):
+                answer = await link.ask(peer, credentials, msgspec.json.encode(request))
+        except TimeoutError:
+            missing.add(part)
+            return None
+        if answer.kind in _REFUSALS:
+            raise _RefusedError(answer)
+        if answer.kind:
+            missing.add(part)
+            return None
+        return msgspec.json.decode(answer.body, type=kind)
+
+    listed = ListDestinations(
+        shown.match, shown.sort, limit=max(1, shown.destinations_max), with_totals=True
+    )
+    overview, page, sinks = await asyncio.gather(
+        ask(Part.OVERVIEW, ShowOverview(), Overview),
+        ask(Part.DESTINATIONS, listed, DestinationPage),
+        ask(Part.SINKS, ListSinks(), SinkList),
+    )
+    if page is not None:
+        page = msgspec.structs.replace(page, rows=page.rows[: shown.destinations_max])
+    return Seen(ready, overview, page, sinks, frozenset(missing))

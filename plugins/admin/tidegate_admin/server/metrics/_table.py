@@ -1,0 +1,149 @@
+"""All metrics, one row each: ``docs/metrics.md`` is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from tidegate.spi.clients.operators import Phase, Readiness
+from tidegate.spi.operate import GatewayState, Latency, Overview, Room, SinkStatus
+from tidegate.spi.sink import SinkState
+from tidegate_admin.server.metrics._seen import (
+    Metric,
+    Part,
+    Sample,
+    Samples,
+    Seen,
+    of_count,
+    of_destinations,
+    of_enum,
+    of_kinds,
+    of_overview,
+    of_readiness,
+    of_rooms,
+    of_sinks,
+    of_totals,
+)
+
+
+def _info(seen: Seen) -> list[Sample]:
+    found = seen.overview
+    return [] if found is None else [((found.name, found.version, found.store_id), 1.0)]
+
+
+def _missing(seen: Seen) -> list[Sample]:
+    return [((part.value,), float(part in seen.missing)) for part in Part]
+
+
+def _recovery(found: Readiness) -> float | None:
+    if found.phase is not Phase.RECOVERING:
+        return 1.0
+    return None if found.percent is None else found.percent / 100
+
+
+def _latency(value_ms: Callable[[Latency], float]) -> Samples:
+    """In seconds; nothing when nobody waited."""
+    return of_overview(
+        lambda found: value_ms(found.confirmation) / 1000 if found.confirmation.count else None
+    )
+
+
+def _rooms(found: Overview) -> Mapping[str, Room]:
+    return {
+        "held": found.held,
+        "in-flight": found.in_flight,
+        "stored-cursors": found.stored_memory,
+        "unstored-cursors": found.unstored_memory,
+        "temporary-files": found.temporary,
+    }
+
+
+def _sink_states(seen: Seen) -> list[Sample]:
+    return [
+        ((sink.name, state.value), float(state is sink.health.state))
+        for sink in (() if seen.sinks is None else seen.sinks.rows)
+        for state in SinkState
+    ]
+
+
+def _last_commit(found: SinkStatus) -> float | None:
+    return None if found.health.last_commit is None else found.health.last_commit.at / 1e6
+
+
+_WHAT: Final = ("what",)
+_OF: Final = ("destination", "kind")
+_SINK: Final = ("sink",)
+
+METRICS: Final = (
+    # How it is.
+    Metric("tidegate_info", "Always 1; the gateway's name, its version, the identity of its store.", _info, ("name", "version", "store_id")),
+    Metric("tidegate_ready", "1: clients are let in and what they send is confirmed, as `/health/ready` says.", of_readiness(lambda r: r.is_ready)),
+    Metric("tidegate_phase", "1 for the phase that the gateway is in.", of_enum(Phase, lambda seen: seen.readiness.phase), ("phase",)),
+    Metric("tidegate_recovery_ratio", "How far the present step of recovery is, 0 to 1; 1 when it is over.", of_readiness(_recovery)),
+    Metric("tidegate_problems", "Reasons for which it is not ready although it runs.", of_readiness(lambda r: len(r.problems))),
+    Metric("tidegate_warnings", "Warnings of `/health/ready`.", of_readiness(lambda r: len(r.warnings))),
+    Metric("tidegate_state", "1 for the state that the gateway is in, as `tidegate status` says.", of_enum(GatewayState, lambda seen: seen.overview and seen.overview.state), ("state",)),
+    Metric("tidegate_scrape_missing", "1: the gateway did not say this in 5 s, or its store has failed; its series are missing.", _missing, ("part",)),
+    Metric("tidegate_start_time_seconds", "When the gateway started, seconds since the epoch.", of_overview(lambda o: o.started_at / 1e6)),
+    # What goes through.
+    Metric("tidegate_messages_published", "Messages that came from clients.", of_overview(lambda o: o.published.total), is_counter=True),
+    Metric("tidegate_messages_delivered", "Messages handed to consumers.", of_overview(lambda o: o.delivered.total), is_counter=True),
+    Metric("tidegate_messages_acknowledged", "Messages that consumers acknowledged, or that were handed to those who do not.", of_overview(lambda o: o.acknowledged.total), is_counter=True),
+    Metric("tidegate_messages_dropped", "Messages that no consumer got.", of_overview(lambda o: o.dropped.total), is_counter=True),
+    Metric("tidegate_messages_duplicate", "Messages that came again under their duplicate id, and were discarded.", of_count("publish.messages.duplicates"), is_counter=True),
+    Metric("tidegate_confirmations", "What clients were told is durable: messages, acknowledgements, subscriptions.", of_overview(lambda o: o.confirmed.total), is_counter=True),
+    Metric("tidegate_confirmation_median_seconds", "How long clients waited for confirmations in the last half to one minute: half of them at most so long. Missing when nobody waited.", _latency(lambda found: found.p50_ms)),
+    Metric("tidegate_confirmation_p99_seconds", "The same of 99 in 100.", _latency(lambda found: found.p99_ms)),
+    # Limits.
+    Metric("tidegate_limit_dropped_messages", "Messages lost because a list was at a limit.", of_count("overflow.dropped"), is_counter=True),
+    Metric("tidegate_limit_dead_lettered_messages", "Messages moved to a dead letter queue because a list was at a limit.", of_count("overflow.dead_lettered"), is_counter=True),
+    Metric("tidegate_limit_refused_messages", "Publishes refused because a list was at a limit.", of_count("overflow.refused"), is_counter=True),
+    Metric("tidegate_limit_lists", "Queues and subscriptions that are at a limit now.", of_count("overflow.lists")),
+    Metric("tidegate_held_refusals", "How often somebody was refused because the gateway, a principal or a connection held too much.", of_count("held.refused"), is_counter=True),
+    Metric("tidegate_slow_consumers", "Consumers that are slow now.", of_count("consumers.slow")),
+    Metric("tidegate_overloaded", "1: the machine is overloaded, and new connections are closed.", of_count("overload.active")),
+    Metric("tidegate_overload_refused_connections", "Connections closed because of that.", of_count("overload.refused"), is_counter=True),
+    # Clients.
+    Metric("tidegate_connections", "Clients that are connected.", of_overview(lambda o: o.connections.used)),
+    Metric("tidegate_connections_limit", "How many there may be.", of_overview(lambda o: o.connections.limit)),
+    Metric("tidegate_sessions", "Sessions that are kept for clients, connected or not.", of_overview(lambda o: o.sessions)),
+    Metric("tidegate_subscriptions", "Subscriptions to topics with a list of their own.", of_overview(lambda o: o.subscriptions)),
+    Metric("tidegate_logins_refused", "Logins that were refused: wrong passwords, expired tokens, unknown certificates.", of_count("logins.refused"), is_counter=True),
+    Metric("tidegate_logins_dropped", "Logins that were refused because too many waited for their check.", of_count("logins.dropped"), is_counter=True),
+    Metric("tidegate_logins_waiting", "Logins that wait for their check.", of_count("logins.waiting")),
+    # Disk and memory.
+    Metric("tidegate_backlog_messages", "Messages that the store keeps for at least one list.", of_overview(lambda o: o.backlog)),
+    Metric("tidegate_store_bytes", "What the store takes.", of_overview(lambda o: o.store.used)),
+    Metric("tidegate_store_limit_bytes", "What it may take (`store_limit`); 0: there is no limit.", of_overview(lambda o: o.store.limit)),
+    Metric("tidegate_disk_free_bytes", "Free where the store writes; missing when that is on no disk of this machine.", of_overview(lambda o: o.disk_free)),
+    Metric("tidegate_memory_bytes", "What is held for clients and lists, by what it is; `temporary-files` are on disk.", of_rooms(_rooms, lambda room: room.used), _WHAT),
+    Metric("tidegate_memory_limit_bytes", "How much that may be; 0: there is no limit.", of_rooms(_rooms, lambda room: room.limit), _WHAT),
+    Metric("tidegate_held_bytes", "What `held` consists of ([limits.md](limits.md)).", of_kinds("held", "bytes"), _WHAT),
+    # Destinations.
+    Metric("tidegate_queues", "Queues.", of_overview(lambda o: o.queues)),
+    Metric("tidegate_destinations", "Queues, and filters of topics that somebody subscribes to: those that `metrics_destinations` covers.", of_totals(lambda t: t.destinations)),
+    Metric("tidegate_destinations_full", "Those whose producers wait for room.", of_totals(lambda t: t.full)),
+    Metric("tidegate_destinations_paused", "Those whose producers or consumers are paused.", of_totals(lambda t: t.paused)),
+    Metric("tidegate_destinations_unattended", "Those in which messages wait and which have no consumer.", of_totals(lambda t: t.unattended)),
+    Metric("tidegate_destination_pending_messages", "Messages that wait.", of_destinations(lambda row: row.pending, lambda t: t.pending), _OF),
+    Metric("tidegate_destination_in_flight_messages", "Messages delivered and not acknowledged.", of_destinations(lambda row: row.in_flight, lambda t: t.in_flight), _OF),
+    Metric("tidegate_destination_consumers", "Consumers that are served.", of_destinations(lambda row: row.consumers, lambda t: t.consumers), _OF),
+    Metric("tidegate_destination_memory_bytes", "What its cursors hold in memory.", of_destinations(lambda row: row.memory_bytes, lambda t: t.memory_bytes), _OF),
+    Metric("tidegate_destination_dropped_messages", "Messages that its lists have lost since the gateway or the list began.", of_destinations(lambda row: row.dropped, lambda t: t.dropped), _OF),
+    Metric("tidegate_destination_full", "1: its producers wait for room.", of_destinations(lambda row: row.is_full), _OF),
+    Metric("tidegate_destination_paused", "1: its producers or its consumers are paused.", of_destinations(lambda row: row.producers_paused or row.consumers_paused), _OF),
+    # Sinks.
+    Metric("tidegate_acknowledged_log_bytes", "What the acknowledged log keeps for the sinks.", of_count("acknowledged_log.bytes")),
+    Metric("tidegate_acknowledged_log_limit_bytes", "How much that may be (`acknowledged_limit`).", of_count("acknowledged_log.limit")),
+    Metric("tidegate_acknowledged_log_refusing", "1: it is too large or too old, and publishes are refused.", of_count("acknowledged_log.refusing")),
+    Metric("tidegate_sink_state", "1 for the state that the sink is in.", _sink_states, ("sink", "state")),
+    Metric("tidegate_sink_problem", "1: something is wrong with it now; `tidegate sink status` says what, and what to do.", of_sinks(lambda s: bool(s.health.problem)), _SINK),
+    Metric("tidegate_sink_late", "1: it misses its `lag_goal`.", of_sinks(lambda s: s.health.is_late), _SINK),
+    Metric("tidegate_sink_mark", "Highest acknowledgement sequence that its target holds for good: each row of the log has one.", of_sinks(lambda s: s.health.mark), _SINK),
+    Metric("tidegate_sink_lag_messages", "Acknowledged, and not in its target yet.", of_sinks(lambda s: s.lag_rows), _SINK),
+    Metric("tidegate_sink_lag_bytes", "The same in bytes.", of_sinks(lambda s: s.lag_bytes), _SINK),
+    Metric("tidegate_sink_lag_seconds", "Since the oldest of them was acknowledged; missing when that is not known.", of_sinks(lambda s: s.lag_seconds), _SINK),
+    Metric("tidegate_sink_log_ratio", "Share of the acknowledged log's limit that is kept for it, 0 to 1 and above.", of_sinks(lambda s: s.log_share), _SINK),
+    Metric("tidegate_sink_last_commit_seconds", "When rows went into its target last, seconds since the epoch; missing before the first time since the start.", of_sinks(_last_commit), _SINK),
+    Metric("tidegate_sink_dead_messages", "Rows that went to where unusable ones go; missing when that is not known.", of_sinks(lambda s: s.health.dead_rows), _SINK),
+)  # fmt: skip
