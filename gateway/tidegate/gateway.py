@@ -38,6 +38,7 @@ from tidegate.spi import (
     Sink,
     SinkContext,
     StoreContext,
+    StoreLockedError,
 )
 from tidegate.spi.clients.operators import OperatorFrontEnd, Phase
 from tidegate.spi.private_files import make_private_directory, warn_of_others
@@ -101,6 +102,8 @@ class Gateway:
         self._operator_socket: OperatorSocket | None = None
         self._stopped = asyncio.Event()
         self._stopping = False
+        self._woken = asyncio.Event()  # who waits for the end
+        self._loss = ""
         self._borrowed: Path | None = None
         self._desk: Desk | None = None
 
@@ -142,6 +145,11 @@ class Gateway:
             desk.progressed(what, done, total)
             progress(what, done, total)
 
+        def stands_by(owner: str) -> None:
+            desk.stands_by(owner)
+            if owner:
+                progress(f"waiting for {owner}", 0, 0)
+
         broker = BrokerCore(
             config.broker,
             config.store.factory.create(
@@ -154,6 +162,8 @@ class Gateway:
                     disk_free_limit=config.broker.disk_free_limit,
                     store_limit=config.broker.store_limit,
                     progress=progressed,
+                    stands_by=stands_by,
+                    lost=self._lost,
                 ),
                 config.store.options,
             ),
@@ -263,8 +273,21 @@ class Gateway:
                 await sink.start(reader)
 
     async def wait(self) -> None:
-        """Wait until :meth:`stop` has finished."""
-        await self._stopped.wait()
+        """Wait until :meth:`stop` has finished.
+
+        Raises: StoreLockedError when another gateway owns the store; this one has stopped then.
+        """
+        await self._woken.wait()
+        await self.stop()
+        if self._loss:
+            raise StoreLockedError(f"{self._loss}; this gateway has stopped")
+
+    def _lost(self, problem: str) -> None:
+        """See StoreContext.lost."""
+        if not self._loss:
+            _log.critical("store=lost: the gateway ends, nothing more is confirmed: %s", problem)
+            self._loss = problem
+            self._woken.set()
 
     async def reload(self) -> None:
         """Let every listener and extension read its files anew; one that cannot keeps what it has.
@@ -290,6 +313,7 @@ class Gateway:
             await self._take_apart()
         finally:
             self._stopped.set()
+            self._woken.set()
 
     async def _take_apart(self) -> None:
         """Stop whatever runs; an error in one part must not keep the others from stopping."""

@@ -44,9 +44,14 @@ class Desk:
         """The store recovers."""
         self._what, self._percent = what, min(100.0, 100.0 * done / total) if total else None
 
+    def stands_by(self, owner: str) -> None:
+        """The store waits for *owner*; "": no longer."""
+        self.phase = Phase.STANDBY if owner else Phase.RECOVERING
+        self._what, self._percent = "another gateway has the store" if owner else "", None
+
     def readiness(self) -> Readiness:
         """See OperatorDesk."""
-        if self.phase is Phase.RECOVERING:
+        if self.phase in (Phase.STANDBY, Phase.RECOVERING):
             return Readiness(self.phase, self._what, self._percent)
         if self.phase is not Phase.RUNNING:
             return Readiness(self.phase)

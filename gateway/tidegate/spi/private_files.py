@@ -8,6 +8,7 @@ another program of the operator's may be meant to read it, so that is a warning 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import stat
@@ -42,6 +43,18 @@ def make_private_directory(path: Path) -> None:
 def private_opener(path: str, flags: int) -> int:
     """For ``open(…, opener=…)``: a file that is made is this user's alone."""
     return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+
+
+def open_regular(path: Path, flags: int) -> int:
+    """Open a regular file; anything else could block for ever (a FIFO) or do anything (a device).
+
+    Raises: OSError.
+    """
+    fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, FILE_MODE)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
 def warn_of_others(path: Path, what: str, *, among: int = _OTHERS) -> bool:

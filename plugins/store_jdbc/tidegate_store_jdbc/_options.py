@@ -11,11 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from tidegate.spi import ConfigError, Kind, option
-
-#: What to do at start when another gateway holds the lock.
-AUTO: Final = "auto"
-WAIT: Final = "wait"
-FAIL: Final = "fail"
+from tidegate.spi.machine.lease import AUTO, FAIL, WAIT, check_lease
 
 #: Longest table name with prefix and suffix: PostgreSQL cuts longer names silently.
 TABLE_NAME_MAX: Final = 48
@@ -281,12 +277,7 @@ def check(options: JdbcOptions) -> None:
 
 
 def _check_lease(options: JdbcOptions) -> None:
-    if options.lock_renew_period * 2 > options.lock_expiration:
-        raise ConfigError(
-            f"{options.lock_renew_period:g} s is more than half of lock_expiration "
-            f"({options.lock_expiration:g} s): one slow renewal would lose the lock",
-            key="lock_renew_period",
-        )
+    check_lease(options.lock_renew_period, options.lock_expiration)
     if options.network_timeout > options.lock_expiration:
         raise ConfigError(
             f"{options.network_timeout:g} s is longer than lock_expiration "

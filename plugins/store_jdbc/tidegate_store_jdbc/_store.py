@@ -31,7 +31,9 @@ from tidegate.spi import (
     StoreStatistics,
     WriteBatch,
 )
-from tidegate_store_jdbc._options import AUTO, WAIT, JdbcOptions
+from tidegate.spi.machine.lease import AUTO, WAIT
+from tidegate.spi.machine.owners import make_owner
+from tidegate_store_jdbc._options import JdbcOptions
 from tidegate_store_jdbc._room import Room
 from tidegate_store_jdbc._tables import Tables
 from tidegate_store_jdbc._writer import Work, Writer
@@ -45,7 +47,7 @@ from tidegate_store_jdbc.rows import codec
 from tidegate_store_jdbc.rows.batch import Plan
 from tidegate_store_jdbc.rows.codec import Columns
 from tidegate_store_jdbc.transactions import recovery
-from tidegate_store_jdbc.transactions.lock import Lease, make_owner, read_lock
+from tidegate_store_jdbc.transactions.lock import Lease, read_lock
 from tidegate_store_jdbc.transactions.reachability import Reachability
 from tidegate_store_jdbc.transactions.recovery import Counters, Mark
 from tidegate_store_jdbc.transactions.transactions import Transactions
@@ -81,20 +83,23 @@ class JdbcStore:
 
     def _make_lease(self) -> Lease:
         options, adapter, context = self._options, self._adapter, self._context
-        waits = context.may_stand_by and (
-            options.lock_policy == WAIT
-            or (options.lock_policy == AUTO and not adapter.dialect.is_embedded)
-        )
         is_leased = options.use_database_lock and context.persistent
         return Lease(
             adapter,
             make_owner(context.gateway_name),
-            waits=waits,
+            waits=self.is_standby,
             duration=options.lock_expiration if is_leased else 0.0,
             renew_period=options.lock_renew_period,
             on_lost=self._lost,
             on_unreachable=self._reachability.lost,
         )
+
+    @property
+    def is_standby(self) -> bool:
+        """It waits while another gateway has the lock."""
+        policy, is_embedded = self._options.lock_policy, self._adapter.dialect.is_embedded
+        waits = policy == WAIT or (policy == AUTO and not is_embedded)
+        return waits and self._context.may_stand_by
 
     @property
     def _counters(self) -> Counters:
@@ -251,9 +256,7 @@ class JdbcStore:
     async def _acquire(self) -> None:
         adapter = self._adapter
         await self._tables.open()
-        lock = await self._lease.acquire(
-            lambda owner: self._context.progress(f"waiting for the lock of {owner}", 0, 0)
-        )
+        lock = await self._lease.acquire(self._context.stands_by)
         self._store_id = await self._tables.identity()
         # Everything that was written before the lock was taken is in this row now.
         self._transactions.counters = await recovery.numbers(adapter, await read_lock(adapter))
@@ -291,6 +294,7 @@ class JdbcStore:
 
     def _lost(self, problem: str) -> None:
         self._transactions.fail(problem)
+        self._context.lost(problem)
 
     # ---------------------------------------------------------------------- a journal in front
 

@@ -20,13 +20,18 @@ def make_storage(context: StoreContext, options: JournalOptions) -> Storage:
     """Where the data files are: the directory that the options name, or memory."""
     if not context.persistent:
         return MemoryStorage(options.memory_limit)
-    return open_directory(options, directory_of(context, options.directory))
+    lease = options.lock_expiration if options.stands_by and context.may_stand_by else 0.0
+    return open_directory(options, directory_of(context, options.directory), lease)
 
 
-def open_directory(options: JournalOptions, directory: Path) -> DirectoryStorage:
+def open_directory(
+    options: JournalOptions, directory: Path, lease_seconds: float = 0.0
+) -> DirectoryStorage:
     """The storage for *directory*, with the names of the preset. Nothing is made or opened yet."""
     maps = options.journal_type == MAPPED and can_map(directory)
-    return NamedStorage(directory, NAMINGS.get(options.preset), wrap=with_mapping if maps else None)
+    wrap = with_mapping if maps else None
+    naming = NAMINGS.get(options.preset)
+    return NamedStorage(directory, naming, wrap=wrap, lease_seconds=lease_seconds)
 
 
 def large_storage_of(context: StoreContext, options: JournalOptions) -> Storage | None:

@@ -12,6 +12,7 @@ from dataclasses import fields
 from typing import Final
 
 from tidegate.spi import ConfigError, format_size, names, option_info
+from tidegate.spi.machine.lease import check_lease
 from tidegate_store_journal.options import ALWAYS, ASYNCIO, NEVER, PERIODIC, JournalOptions
 from tidegate_store_journal.presets import is_default
 
@@ -64,6 +65,7 @@ def check(options: JournalOptions, *, persistent: bool = True) -> None:
                 "does nothing unless journal_buffer_timeout is set or journal_type is 'ASYNCIO'",
                 key="journal_buffer_size",
             )
+    check_lease(options.lock_renew_period, options.lock_expiration)
     if options.file_length < _FILE_BYTES_MIN:
         raise ConfigError("is too small", key="journal_max_file_length")
     _check_directories(options)
@@ -141,6 +143,8 @@ def _idle(options: JournalOptions) -> Iterator[tuple[str, str]]:
     if compacts and not options.journal_compact_min_files:
         why = "with journal_compact_min_files = 0, which turns compaction off"
         yield "journal_compact_percentage", why
+    if not options.stands_by:
+        yield "lock_renew_period lock_expiration", "unless lock_policy is 'wait'"
     if not options.persistent_index:
         yield "archive_corrupted_index", "with persistent_index = false: there is no metadata store"
     if not options.filepool_limit:

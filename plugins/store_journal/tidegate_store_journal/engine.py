@@ -13,7 +13,7 @@ import itertools
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from operator import itemgetter
 from pathlib import Path
 from typing import Final
@@ -28,9 +28,11 @@ from tidegate.spi import (
     StoreError,
     StoreFullError,
     StoreIOError,
+    StoreLockedError,
     SyncedFor,
     format_size,
 )
+from tidegate.spi.machine.lock_file import LockFile
 from tidegate_store_journal.assembly import (
     claim,
     keeps_orphans,
@@ -70,6 +72,8 @@ logger = logging.getLogger("tidegate.store.journal")
 
 #: Threads that read pages: reads are short; two keep one slow read from blocking all lists.
 _READER_THREADS: Final = 2
+#: A standby looks at the lock so often.
+_LOOK_SECONDS: Final = 0.25
 #: Between two parts of what a dropped list held.
 _DROP_PAUSE_SECONDS: Final = 0.001
 #: Threads that prepare files and write checkpoints: one must not wait for the other.
@@ -127,6 +131,7 @@ class Engine:
         self._is_open = False
         self._is_opened_once = False
         self._is_clean = False
+        self._giving_way: asyncio.Task[None] | None = None
 
     async def open(self) -> RecoveredState:
         """See MessageStore."""
@@ -152,6 +157,8 @@ class Engine:
     async def close(self) -> None:
         """See MessageStore."""
         if not self._is_open:
+            if self._giving_way is not None:
+                await asyncio.shield(self._giving_way)
             return
         self._is_open = False
         if self._buffer is not None:
@@ -170,8 +177,11 @@ class Engine:
 
     async def _open(self) -> RecoveredState:
         loop, context, options = self._loop, self._context, self._options
-        await loop.run_in_executor(self._workers, claim, context, options, self._storage)
+        await self._claim()
         self._resources.callback(self._storage.unlock)
+        lock = self._lock_file
+        if lock is not None:
+            lock.keep(options.lock_renew_period, self._lost)
         self._resources.callback(self._seal)  # when LMDB is closed, while the lock is held
         self._resources.callback(self._metadata.close)
         found = await loop.run_in_executor(
@@ -203,7 +213,49 @@ class Engine:
         await self._index.log.page_out()
         self._maintenance.start()
         self._files.reclaimer = self._reclaim
+        if lock is not None:
+            lock.check()
         return recovered_state(found)
+
+    @property
+    def _lock_file(self) -> LockFile | None:
+        """Of a directory that others wait for, or may be waiting for."""
+        storage = self._storage
+        is_shared = self._options.stands_by and self._context.may_stand_by
+        return storage.lock_file if is_shared and isinstance(storage, DirectoryStorage) else None
+
+    async def _claim(self) -> None:
+        """Own the directory; as a standby, as soon as its owner is gone. Raises: as ``claim``."""
+        context, told = self._context, ""
+        while True:
+            try:
+                await self._loop.run_in_executor(
+                    self._workers, claim, context, self._options, self._storage
+                )
+                break
+            except StoreLockedError as error:
+                if self._lock_file is None:
+                    raise
+                if error.owner != told:
+                    told = error.owner
+                    logger.info("standby: waiting for the lock of %s", told)
+                    context.stands_by(told)
+            await asyncio.sleep(_LOOK_SECONDS)
+        if told:
+            logger.info("standby: taking over from %s", told)
+            context.stands_by("")
+
+    def _lost(self, problem: str) -> None:
+        """Another gateway may own the directory. From any thread."""
+
+        def give_way() -> None:
+            if self._is_open:
+                self._appender.fail(StoreLockedError(problem))
+                self._giving_way = self._loop.create_task(self.close())
+            self._context.lost(problem)
+
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(give_way)
 
     def _open_files(self, found: Replay, room: RoomWatch) -> None:
         own = (self._storage, self._workers, self._options)
@@ -226,6 +278,7 @@ class Engine:
         )
         writer.start(index.batch)
         self._resources.push_async_callback(writer.close)
+        writer.fence = None if self._lock_file is None else self._lock_file.check
         self._appender = Appender(index, files, writer, room, tail, bindings, self._workers)
         self._series = self._make_series(found, room)
         self._resources.push_async_callback(self._series.close)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate.spi import ConfigError, Kind, SyncedFor, option
+from tidegate.spi.machine.lease import FAIL, WAIT
 from tidegate_store_journal.presets import (
     CHOICES,
     NO_PRESET,
@@ -58,6 +59,28 @@ class JournalOptions:
         True,
         help="Make the directory when it is missing. False: refuse to start, so that a volume that "
         "is not mounted does not look like an empty store.",
+    )
+    lock_policy: str = option(
+        DefaultText(FAIL),
+        help="When another gateway owns the directory at start: 'fail' at once, or 'wait' as its "
+        "standby. Write 'wait' for all gateways of the directory: it is also what keeps one that was "
+        "paused from confirming anything (docs/high-availability.md).",
+        choices=(WAIT, FAIL),
+    )
+    lock_renew_period: float = option(
+        DefaultFloat(0.5),
+        help="Time between signs of life in the lock file.",
+        kind=Kind.DURATION,
+        minimum=0.01,
+        maximum=3600,
+    )
+    lock_expiration: float = option(
+        DefaultFloat(2.0),
+        help="How long a standby waits for an owner of which it cannot know whether it is dead: one on "
+        "another machine. An owner that was away for longer gives up.",
+        kind=Kind.DURATION,
+        minimum=0.05,
+        maximum=86400,
     )
     journal_max_file_length: int = option(
         DefaultInt(32 << 20),
@@ -315,6 +338,11 @@ class JournalOptions:
         if not is_default(getattr(self, key)):
             raise ConfigError(f"is another name of {key}; give one of the two", key=other)
         return {key: value}
+
+    @property
+    def stands_by(self) -> bool:
+        """It waits for the owner of the directory, and lets others wait."""
+        return self.lock_policy == WAIT
 
     @property
     def file_length(self) -> int:

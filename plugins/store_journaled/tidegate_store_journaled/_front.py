@@ -6,10 +6,8 @@ journal is made; another durable store would do as well.
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,15 +20,11 @@ from tidegate.spi import (
     Message,
     MessageStore,
     Operation,
-    RecoveredState,
-    StoreLockedError,
     WriteBatch,
 )
 from tidegate_store_jdbc import Mark
 from tidegate_store_journaled import _record
 from tidegate_store_journaled._record import Record
-
-logger = logging.getLogger("tidegate.store.journaled")
 
 _RECORDS: Final = 1
 _BODIES: Final = 2
@@ -38,21 +32,18 @@ _NAMES: Final = {_RECORDS: "queue://journaled.records", _BODIES: "queue://journa
 #: What one read of the journal brings at most, in messages and bytes.
 _PAGE: Final = 256
 _PAGE_BYTES: Final = 4 << 20
-#: Time between looks at whether another process has let go of the journal, seconds.
-_LOOK_SECONDS: Final = 0.5
 
 
 class Front:
     """See the module. Writes must not overlap, as the contract says.
 
     Args:
-        make: builds the journal; called again when it was locked by another process.
+        store: the journal.
         directory: where the journal is, for people.
     """
 
-    def __init__(self, make: Callable[[], MessageStore], directory: Path) -> None:
-        self._make = make
-        self._store = make()
+    def __init__(self, store: MessageStore, directory: Path) -> None:
+        self._store = store
         self._number = 0
         self._before = 0
         self._is_open = False
@@ -71,30 +62,10 @@ class Front:
         """Bytes of the journal's files."""
         return self._store.statistics().disk_bytes if self._is_open else 0
 
-    async def open(self, *, waits: bool, progress: Callable[[str, int, int], None]) -> None:
-        """Open the journal; *waits*: until another process lets go of it.
-
-        Raises: StoreLockedError when it does not wait; as MessageStore.open.
-        """
-        is_told = False
-        while True:
-            try:
-                state = await self._store.open()
-            except StoreLockedError as error:
-                if not waits:
-                    raise
-                if not is_told:
-                    is_told = True
-                    logger.warning("standby: waiting for the journal: %s", error)
-                    progress(f"waiting for the journal of {error.owner}", 0, 0)
-                await asyncio.sleep(_LOOK_SECONDS)
-                self._store = self._make()
-            else:
-                self._is_open = True
-                await self._start(state)
-                return
-
-    async def _start(self, state: RecoveredState) -> None:
+    async def open(self) -> None:
+        """Open the journal. Raises: as MessageStore.open."""
+        state = await self._store.open()
+        self._is_open = True
         self.identity = state.store_id
         self._number = state.last_sequence
         known = {found.pending_list for found in state.destinations}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from tidegate.spi import ConfigError, Kind, format_size, option
+from tidegate.spi.machine import lease
 from tidegate_store_jdbc import JdbcOptions
 from tidegate_store_journal import JournalOptions
 
@@ -113,7 +114,7 @@ def check_store_limit(options: JournaledOptions, limit: int) -> None:
         )
 
 
-def journal_options(options: JournaledOptions) -> JournalOptions:
+def journal_options(options: JournaledOptions, *, is_standby: bool = False) -> JournalOptions:
     """The options of the journal that stands in front."""
     return JournalOptions(
         # Without files (`persistent = false`) it has room for twice what may wait.
@@ -124,6 +125,9 @@ def journal_options(options: JournaledOptions) -> JournalOptions:
         # A checkpoint of ours ends the life of whole files, and their room may be needed at once.
         cleanup_interval=JournalOptions().checkpoint_interval,
         directory=options.journal_directory,
+        lock_policy=lease.WAIT if is_standby else lease.FAIL,
+        lock_renew_period=options.lock_renew_period,
+        lock_expiration=options.lock_expiration,
         journal_max_file_length=options.journal_log_file_size,
         journal_min_files=options.journal_log_files,
         journal_pool_files=options.journal_log_files,

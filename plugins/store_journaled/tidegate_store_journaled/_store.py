@@ -71,7 +71,8 @@ class JournaledStore:
         # What the broker keeps free is for acknowledgements, and those are messages of the journal.
         own = dataclasses.replace(context, keep_acknowledged=False, disk_free_limit=0)
         directory = context.data_directory / options.journal_directory
-        self._front = Front(lambda: JournalStore(own, journal_options(options)), directory)
+        journal = journal_options(options, is_standby=self._database.is_standby)
+        self._front = Front(JournalStore(own, journal), directory)
         self._current = Overlay(0, keeps_log=context.keep_acknowledged)
         self._frozen: Overlay | None = None
         self._counts = Counts()
@@ -109,10 +110,9 @@ class JournaledStore:
 
         Raises: StoreIOError also when confirmed messages are in another journal.
         """
-        waits = self._context.may_stand_by and self._options.lock_policy != "fail"
         mark = await self._database.acquire()
         try:
-            await self._front.open(waits=waits, progress=self._context.progress)
+            await self._front.open()
             position = await check_mark(mark, self._front, gives_up=self._gives_up)
             return await self._recover(position, was_open=mark is not None and mark.is_open)
         except BaseException:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from child_process import Child
 from jdbc_kit import (
     ANY_SIZE,
     QUEUE,
@@ -23,10 +21,10 @@ from jdbc_kit import (
     write,
 )
 from postgres_server import PostgresServer
+from store_process import Child
 
 from tidegate.spi import StoreIOError, StoreLockedError
 from tidegate_store_jdbc import JdbcOptions
-from tidegate_store_jdbc.transactions.lock import describe, is_gone, make_owner, process_identity
 
 #: Of a lease that a standby need not wait for long, and that a busy machine does not break off.
 QUICK: dict[str, Any] = {"lock_renew_period": 0.1, "lock_expiration": 4.0, "network_timeout": 4.0}
@@ -186,18 +184,3 @@ async def test_a_taken_lock_is_noticed_without_writing(tmp_path: Path) -> None:
     with pytest.raises(StoreIOError):
         await store.page_in(1, 0, 1, 1)
     await store.close()
-
-
-def test_an_owner_is_gone_only_when_this_machine_says_so() -> None:
-    me = make_owner("gateway|with a bar")
-    assert not is_gone(me)
-    assert describe(me).startswith("gateway_with a bar on ")
-    boot, space, pid, started = process_identity().split("/")
-    assert int(pid) == os.getpid()
-    assert is_gone(f"g|h|r|{boot}/{space}/{pid}/{int(started) - 1}")
-    assert is_gone(f"g|h|r|{boot}/{space}/4194304000/{started}")
-    assert not is_gone(f"g|h|r|other-boot/{space}/{pid}/0")
-    assert not is_gone(f"g|h|r|{boot}/pid:[1]/{pid}/0")
-    assert not is_gone("")
-    assert not is_gone("g|h|r|")
-    assert describe("") == "nobody"

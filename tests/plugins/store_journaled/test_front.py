@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
-import pytest
 from jdbc_kit import add
 
-from tidegate.spi import Durability, StoreContext, StoreLockedError
+from tidegate.spi import Durability, StoreContext
 from tidegate_store_journal import JournalOptions, JournalStore
 from tidegate_store_journaled._front import Front
 
@@ -16,12 +14,12 @@ from tidegate_store_journaled._front import Front
 def front(where: Path) -> Front:
     context = StoreContext(where, "test")
     options = JournalOptions(journal_max_file_length=64 << 10)
-    return Front(lambda: JournalStore(context, options), where)
+    return Front(JournalStore(context, options), where)
 
 
 async def opened(where: Path) -> Front:
     found = front(where)
-    await found.open(waits=False, progress=lambda *_: None)
+    await found.open()
     return found
 
 
@@ -67,15 +65,3 @@ async def test_numbers_never_fall_behind_what_the_database_knows(tmp_path: Path)
     assert number == 501
     assert found.mark(7, is_open=True).journal == found.identity
     await found.close()
-
-
-async def test_a_standby_waits_for_the_journal_and_others_do_not(tmp_path: Path) -> None:
-    first = await opened(tmp_path)
-    with pytest.raises(StoreLockedError):
-        await opened(tmp_path)
-    second, told = front(tmp_path), asyncio.Event()
-    opening = asyncio.create_task(second.open(waits=True, progress=lambda *_: told.set()))
-    await told.wait()
-    await first.close()
-    await opening
-    await second.close()

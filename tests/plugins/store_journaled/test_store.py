@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from broken_network import Proxy
-from child_process import Child
 from jdbc_kit import ANY_SIZE, QUEUE, ack, add, pending, sqlite_rows
 from journaled_kit import (
     checkpoint,
@@ -24,6 +23,7 @@ from journaled_kit import (
     write,
 )
 from postgres_server import PostgresServer
+from store_process import Child
 
 from tidegate.spi import (
     AddDestination,

@@ -21,6 +21,7 @@ from tidegate.spi.operate import Answer, Request
 class Phase(enum.Enum):
     """Where a gateway is between its start and its end."""
 
+    STANDBY = "standby"
     RECOVERING = "recovering"
     STARTING = "starting"
     RUNNING = "running"
@@ -31,7 +32,7 @@ class Readiness(msgspec.Struct, frozen=True):
     """Whether clients can connect, and what they send is confirmed.
 
     Attributes:
-        what: in which step of the recovery it is, in words; "" otherwise. percent: of this step, 0 to 100;
+        what: in which step of the recovery it is, in words, or whom a standby waits for; "" otherwise. percent: of this step, 0 to 100;
             None: nobody knows.
         problems: why it is not ready although it runs; none: it is.
         warnings: what operators should look at, although it is ready: no room for messages, say, which

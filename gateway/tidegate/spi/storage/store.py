@@ -88,6 +88,10 @@ class StoreContext:
             raises ConfigError.
         progress: called during :meth:`MessageStore.open` with (what, done, total) so that a long
             recovery is not silent; units are the store's choice, total 0 means unknown.
+        stands_by: called during :meth:`MessageStore.open`, on the event loop, with who owns the contents
+            while it waits for them, and with "" when it has them.
+        lost: called on the event loop, with what happened: another gateway owns the contents, or may.
+            The store confirms nothing any more, and the gateway ends.
     """
 
     data_directory: Path
@@ -98,6 +102,8 @@ class StoreContext:
     disk_free_limit: int = 0
     store_limit: int = 0
     progress: Callable[[str, int, int], None] = field(default=lambda _what, _done, _total: None)
+    stands_by: Callable[[str], None] = field(default=lambda _owner: None)
+    lost: Callable[[str], None] = field(default=lambda _problem: None)
 
 
 class PendingCount(msgspec.Struct, frozen=True, gc=False):

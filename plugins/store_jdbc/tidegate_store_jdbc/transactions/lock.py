@@ -13,17 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import secrets
-import socket
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from tidegate.spi import StoreIOError, StoreLockedError
+from tidegate.spi.machine.lease import now
+from tidegate.spi.machine.owners import describe, is_gone
 from tidegate_store_jdbc.database.adapter import Adapter, DatabaseError, DatabaseUnavailableError
 
 logger = logging.getLogger("tidegate.store.jdbc")
@@ -32,8 +29,6 @@ logger = logging.getLogger("tidegate.store.jdbc")
 _LOOK_MAX: Final = 1.0
 #: Pause between attempts to reach a database that is not there yet at start, in seconds.
 FAIL_SECONDS: Final = 0.25
-#: Goes on while the machine sleeps, where there is such a clock.
-_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class LockRow(msgspec.Struct, frozen=True):
@@ -57,41 +52,6 @@ async def read_lock(adapter: Adapter) -> LockRow:
         raise StoreIOError("the lock table has no row; was it emptied by hand?")
     owner, *numbers = rows[0]
     return LockRow(str(owner), *(int(number) for number in numbers))
-
-
-def process_identity() -> str:
-    """This process among all of this machine since it was started, or "" when that is unknown."""
-    return _identity(os.getpid())
-
-
-def _identity(pid: int) -> str:
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        # Containers of one machine share its boot id but not their process ids.
-        space = Path("/proc/self/ns/pid").readlink().name
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return ""
-    started = text.rpartition(")")[2].split()[19]
-    return f"{boot}/{space}/{pid}/{started}"
-
-
-def make_owner(gateway_name: str) -> str:
-    """What to write into the lease: who holds it, for people and for :func:`is_gone`."""
-    name = gateway_name.replace("|", "_").replace("\0", "_")[:100]
-    return f"{name}|{socket.gethostname()}|{secrets.token_hex(4)}|{process_identity()}"
-
-
-def is_gone(owner: str) -> bool:
-    """Tell whether *owner* was a process of this machine that no longer exists."""
-    identity = owner.rpartition("|")[2]
-    parts = identity.split("/")
-    if len(parts) != 4 or not parts[2].isdigit():
-        return False
-    mine = process_identity().split("/")
-    if mine[:2] != parts[:2]:
-        return False
-    return _identity(int(parts[2])) != identity
 
 
 class Lease:
@@ -133,10 +93,10 @@ class Lease:
 
         That clock goes on while the process or the machine is stopped.
         """
-        return not self._duration_ms or _now() < self._sure_until
+        return not self._duration_ms or now() < self._sure_until
 
     async def acquire(self, on_wait: Callable[[str], None]) -> LockRow:
-        """Take the lock, now or when its owner is gone. *on_wait*: called with the owner.
+        """Take the lock, now or when its owner is gone. *on_wait*: see ``StoreContext.stands_by``.
 
         Returns: the row as it was found. Raises: StoreLockedError; DatabaseError.
         """
@@ -146,6 +106,8 @@ class Lease:
                 row = await read_lock(self._adapter)
                 if self._may_take(row):
                     if await self._take(row):
+                        if told:
+                            on_wait("")
                         self._start_renewing()
                         return row
                     continue  # another was faster, or the owner renewed: look again
@@ -175,7 +137,7 @@ class Lease:
     async def _take(self, row: LockRow) -> bool:
         """Compare and swap: fails when the row is not as it was read."""
         parameters = (self._owner, self._duration_ms, row.fencing_token, row.expires_at)
-        since = _now()
+        since = now()
         touched = await self._adapter.control("lock_create_statement", parameters, fetch=False)
         if touched:
             self.token = row.fencing_token + 1
@@ -202,7 +164,7 @@ class Lease:
     async def renew(self) -> bool:
         """Renew it now; False when another gateway has it. Raises: DatabaseError."""
         row = (self._duration_ms, self.token)
-        since = _now()
+        since = now()
         touched = await self._adapter.control("lock_update_statement", row, fetch=False)
         if not touched:
             self._on_lost("another gateway has taken the store's lock")
@@ -222,13 +184,3 @@ class Lease:
             except DatabaseError as error:
                 logger.warning("the lease was not released, it ends by itself: %s", error)
         self.token = 0
-
-
-def _now() -> float:
-    return time.clock_gettime(_CLOCK)
-
-
-def describe(owner: str) -> str:
-    """An owner for people: gateway and machine."""
-    parts = owner.split("|")
-    return f"{parts[0]} on {parts[1]}" if len(parts) >= 2 else owner or "nobody"

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tidegate.spi import CorruptRecordError, LargeBody, format_size
+from tidegate.spi.private_files import open_regular
 from tidegate_store_journal.bodies.kept import FREE_BYTES_MAX, RECENT_BYTES_MAX, RecentBodies
 from tidegate_store_journal.bodies.transfer import (
     BODY_SUFFIX,
@@ -28,7 +29,7 @@ from tidegate_store_journal.bodies.transfer import (
 )
 from tidegate_store_journal.index.largereferences import LargeReferences
 from tidegate_store_journal.log.format import crc32c
-from tidegate_store_journal.log.storage import Storage, length_of, open_regular
+from tidegate_store_journal.log.storage import Storage, length_of
 from tidegate_store_journal.options import JournalOptions
 
 #: Threads that write and sync large bodies: apart from the others, because one sync of a large body

@@ -108,8 +108,9 @@ class NamedStorage(DirectoryStorage):
         naming: Naming | None = None,
         *,
         wrap: Callable[[str, DirectoryFile], File] | None = None,
+        lease_seconds: float = 0.0,
     ) -> None:
-        super().__init__(directory, wrap=wrap)
+        super().__init__(directory, wrap=wrap, lease_seconds=lease_seconds)
         self._naming = naming or NAMINGS[""]
         self._paths: dict[str, str] = {}  # where the files are that were found or made
 

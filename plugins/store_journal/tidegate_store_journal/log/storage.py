@@ -10,22 +10,19 @@ from any thread and may block; none is called for the same file from two threads
 from __future__ import annotations
 
 import errno
-import fcntl
 import itertools
 import mmap
 import os
 import resource
 import shutil
-import socket
-import stat
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from tidegate.spi import StoreLockedError
-from tidegate.spi.private_files import DIRECTORY_MODE, FILE_MODE, private_opener
+from tidegate.spi.machine.lock_file import LockFile
+from tidegate.spi.private_files import DIRECTORY_MODE, open_regular, private_opener
 
 LOCK_NAME: Final = "lock"
 #: errno values that mean "no room".
@@ -256,18 +253,6 @@ class DirectoryFile:
             self._fd = self._synced_fd = -1
 
 
-def open_regular(path: Path, flags: int) -> int:
-    """Open a regular file; anything else could block for ever (a FIFO) or do anything (a device).
-
-    Raises: OSError.
-    """
-    fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, FILE_MODE)
-    if stat.S_ISREG(os.fstat(fd).st_mode):
-        return fd
-    os.close(fd)
-    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-
-
 class _Descriptors:
     """Descriptors that are kept for the store: clients can take all others before they log in."""
 
@@ -309,16 +294,22 @@ class _Descriptors:
 
 
 class DirectoryStorage:
-    """A :class:`Storage` in a directory of the real file system."""
+    """A :class:`Storage` in a directory of the real file system. Attributes: lock_file."""
 
     def __init__(
-        self, directory: Path, *, wrap: Callable[[str, DirectoryFile], File] | None = None
+        self,
+        directory: Path,
+        *,
+        wrap: Callable[[str, DirectoryFile], File] | None = None,
+        lease_seconds: float = 0.0,
     ) -> None:
-        """*wrap*: makes of each file, by its name, what :meth:`open` returns."""
+        """*wrap*: makes of each file, by its name, what :meth:`open` returns. *lease_seconds*: of the lock."""
         self._directory = directory
         self._wrap = wrap
-        self._lock_fd = -1
         self._reserve = _Descriptors()
+        self.lock_file = LockFile(
+            directory / LOCK_NAME, lease_seconds=lease_seconds, opened=self._reserve.use
+        )
 
     @property
     def metadata_directory(self) -> Path | None:
@@ -331,34 +322,12 @@ class DirectoryStorage:
     def lock(self, owner: str) -> None:
         """See :class:`Storage`. The lock dies with the process, so it is never left behind."""
         make_directory(self._directory)
-        path = self._directory / LOCK_NAME
-        fd = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            holder = os.pread(fd, 1024, 0).decode("utf-8", "replace").strip() or "unknown"
-            os.close(fd)
-            raise StoreLockedError(
-                f"{self._directory} is owned by another gateway ({holder}); "
-                "stop it, or choose another data directory",
-                owner=holder,
-            ) from error
-        except OSError:
-            os.close(fd)
-            raise
-        # The text only helps a person; on a full disk the lock itself is what counts.
-        with suppress(OSError):
-            os.ftruncate(fd, 0)
-            text = f"{owner} pid={os.getpid()} host={socket.gethostname()}\n"
-            os.pwrite(fd, text.encode(), 0)
-        self._lock_fd = fd
+        self.lock_file.take(owner)
         self._reserve.fill()
 
     def unlock(self) -> None:
         self._reserve.close()
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+        self.lock_file.release()
 
     def open(self, name: str, *, create: bool = False) -> File:
         file = DirectoryFile(self.open_fd(name, create=create))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidegate.spi import CommandHost, ConfigError, ConfiguredStore, StoreContext
+from tidegate.spi.private_files import open_regular
 from tidegate_store_journal import presets as _presets
 from tidegate_store_journal.log.format import (
     DATA_NAME,
@@ -15,7 +16,6 @@ from tidegate_store_journal.log.format import (
     FORMAT_VERSION,
 )
 from tidegate_store_journal.log.names import NamedStorage, holds_journal, preset_of
-from tidegate_store_journal.log.storage import open_regular
 from tidegate_store_journal.options import JournalOptions
 
 PLUGIN: Final = "journal"

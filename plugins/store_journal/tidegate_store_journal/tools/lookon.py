@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from tidegate.spi import CorruptRecordError, StoreIOError
+from tidegate.spi.private_files import open_regular
 from tidegate_store_journal.bodies.folders import Folders, find_files
 from tidegate_store_journal.checkpoint.metadata import (
     LmdbMetadata,
@@ -25,7 +26,7 @@ from tidegate_store_journal.checkpoint.metadata import (
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.format import FREE_NAME
 from tidegate_store_journal.log.names import NamedStorage
-from tidegate_store_journal.log.storage import DirectoryFile, length_of, open_regular
+from tidegate_store_journal.log.storage import DirectoryFile, length_of
 from tidegate_store_journal.options import JournalOptions
 from tidegate_store_journal.start.bindings import read_bindings
 from tidegate_store_journal.start.losses import LossReport

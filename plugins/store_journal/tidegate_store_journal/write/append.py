@@ -24,7 +24,14 @@ from typing import Final
 
 import msgspec
 
-from tidegate.spi import StoreClosedError, StoreError, StoreFullError, StoreIOError, store_error
+from tidegate.spi import (
+    StoreClosedError,
+    StoreError,
+    StoreFullError,
+    StoreIOError,
+    StoreLockedError,
+    store_error,
+)
 from tidegate_store_journal.checkpoint.bindings import Bindings
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.datafile import DataFile, Tail
@@ -322,13 +329,15 @@ class Appender:
         """The journal is read-only from here on."""
         if self.failure is None:
             self.failure = error
-            trace = None if isinstance(error, OSError) else error
+            trace = None if isinstance(error, OSError | StoreError) else error
             logger.error("the journal is read-only now error=%r", error, exc_info=trace)
 
     def failure_error(self) -> StoreError:
         """What callers are told after :attr:`failure`."""
         if self.failure is None:
             return StoreClosedError("the journal store is not open")
+        if isinstance(self.failure, StoreLockedError):
+            return StoreIOError(str(self.failure))
         return StoreIOError(
             f"the journal is read-only after an error: {str(self.failure) or repr(self.failure)}. "
             "Restart the gateway once the disk works again"

@@ -92,6 +92,8 @@ class BatchWriter:
         synced_batch: every batch up to this one is on stable storage. Read without a lock: it only
             grows, and an old value is always true.
         syncs: how many syncs were made.
+        fence: called after each sync and before it is believed, in any thread; raises when another
+            gateway may own the journal, or that cannot be told. None: nobody else can.
         clock: in seconds; how long a sync takes is measured by it.
     """
 
@@ -121,6 +123,7 @@ class BatchWriter:
         self.synced_batch = 0
         self.syncs = 0
         self.clock = time.monotonic
+        self.fence: Callable[[], None] | None = None
 
     def start(self, synced_batch: int) -> None:
         """Begin; everything up to *synced_batch* is on stable storage."""
@@ -163,8 +166,7 @@ class BatchWriter:
         if is_synced:
             self._count_sync(self.clock() - begin)
             self._dirty.clear()
-            self._dirty_bytes = 0
-            self.synced_batch = request.batch
+            self._believe(request)
             return
         if file not in self._dirty:
             if not self._dirty:
@@ -190,6 +192,16 @@ class BatchWriter:
             yield self._dirty[0], (), 0, True
             self._count_sync(self.clock() - begin)
             del self._dirty[0]
+        self._believe(request)
+
+    def _believe(self, request: Request) -> None:
+        """What was written is on stable storage, and nobody else has gone on without it."""
+        if self.fence is not None:
+            try:
+                self.fence()
+            except BaseException:
+                self._break(request)
+                raise
         self._dirty_bytes = 0
         self.synced_batch = self._written_batch
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -27,10 +28,13 @@ class Child:
     Attributes: confirmed: sequences it was told are durable; opened_at: its last sequence then.
     """
 
-    def __init__(self, directory: Path, tag: str, mode: str, options: JdbcOptions) -> None:
+    def __init__(
+        self, directory: Path, tag: str, mode: str, options: JdbcOptions | Mapping[str, object]
+    ) -> None:
+        """*options*: of an SQL store, or what is written of those of a journal."""
         self._file = directory / "tidegate.db"
         script = Path(__file__).with_name("store_child.py")
-        text = json.dumps(dataclasses.asdict(options))
+        text = json.dumps(options if isinstance(options, Mapping) else dataclasses.asdict(options))
         self.process = subprocess.Popen(
             [sys.executable, str(script), str(directory), tag, mode, text],
             stdin=subprocess.PIPE,
@@ -68,24 +72,35 @@ class Child:
                 line = self._lines.get(timeout=max(0.0, end - time.monotonic()))
             except queue.Empty:
                 raise AssertionError(f"no line {word!r} in {LINE_SECONDS} s") from None
-            kind, _, rest = line.partition(" ")
-            if kind == "ok":
-                self.confirmed.append(int(rest))
-            elif kind == "open":
-                self.opened_at = int(rest)
+            kind = self._take(line)
             if kind == word:
                 return line
             assert kind not in ("end", "failed"), f"{line!r} instead of {word!r}"
+
+    def has_said(self, word: str) -> bool:
+        """Read what there is, and tell whether *word* was in it; lines before it are taken."""
+        while not self._lines.empty():
+            if self._take(self._lines.get()) == word:
+                return True
+        return False
+
+    def _take(self, line: str) -> str:
+        kind, _, rest = line.partition(" ")
+        if kind == "ok":
+            self.confirmed.append(int(rest))
+        elif kind == "open":
+            self.opened_at = int(rest)
+        return kind
 
     def until_confirmed(self, count: int) -> None:
         """Read until *count* more messages were confirmed."""
         for _ in range(count):
             self.until("ok")
 
-    def step(self) -> None:
-        """Let it write one message."""
+    def step(self, what: str = "") -> None:
+        """Let it write one message, or do *what* the script says."""
         assert self.process.stdin is not None
-        self.process.stdin.write("\n")
+        self.process.stdin.write(f"{what}\n")
         self.process.stdin.flush()
 
     def kill(self) -> None:

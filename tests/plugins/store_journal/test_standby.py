@@ -1,0 +1,215 @@
+"""Gateways that wait for a journal's directory, and masters that wake up too late; with real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from store_process import Child
+
+from tidegate.spi import (
+    AddDestination,
+    ConfigError,
+    StoreClosedError,
+    StoreContext,
+    StoreIOError,
+    StoreLockedError,
+    WriteBatch,
+)
+from tidegate_store_journal import JournalOptions, JournalStore
+from tidegate_store_journal.checks import check, refuse_idle
+from tidegate_store_journal.log.storage import DirectoryFile
+
+#: With a lease that a busy machine does not break off.
+STANDBY: dict[str, Any] = {"lock_policy": "wait", "lock_expiration": 60.0}
+SMALL: dict[str, Any] = {"journal_max_file_length": 256 << 10}
+ANY_SIZE = 1 << 40
+TYPES = ["NIO", "ASYNCIO", "MAPPED"]
+
+
+def options(**more: object) -> dict[str, Any]:
+    """What a child is given; it does not know which options are the defaults."""
+    return {**STANDBY, **SMALL, **more}
+
+
+async def bodies(where: Path, **more: Any) -> dict[int, str]:
+    """What a gateway finds that starts without waiting."""
+    store = JournalStore(StoreContext(where, "reader"), JournalOptions(**SMALL, **more))
+    await store.open()
+    page = await store.page_in(1, 0, 1_000_000, ANY_SIZE)
+    await store.close()
+    return {stored.sequence: stored.message.body.decode() for stored in page}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("journal_type", TYPES)
+async def test_a_standby_takes_over_from_a_master_that_was_killed_under_load(
+    tmp_path: Path, journal_type: str
+) -> None:
+    made = options(journal_type=journal_type)
+    with Child(tmp_path, "master", "load", made) as master, ExitStack() as stack:
+        master.until_confirmed(50)
+        standby = stack.enter_context(Child(tmp_path, "standby", "load", made))
+        standby.until("standby")
+        master.until_confirmed(50)
+        killed_at = time.monotonic()
+        master.kill()
+        standby.until("open")
+        print(f"journal_type={journal_type} take_over_s={time.monotonic() - killed_at:.2f}")
+        standby.until_confirmed(50)
+        standby.kill()
+    found = await bodies(tmp_path)
+    for child, tag in ((master, "master"), (standby, "standby")):
+        assert {n: found.get(n) for n in child.confirmed} == {
+            n: f"{tag} {n}" for n in child.confirmed
+        }
+    assert list(found) == list(range(1, max(found) + 1))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("journal_type", TYPES)
+async def test_a_master_that_was_away_too_long_confirms_nothing_and_lets_go(
+    tmp_path: Path, journal_type: str
+) -> None:
+    made = options(journal_type=journal_type)
+    with Child(tmp_path, "master", "step", made | {"lock_expiration": 4.0}) as master:
+        master.until("open")
+        master.step()
+        master.until("ok")
+        with Child(tmp_path, "standby", "step", made) as standby:
+            standby.until("standby")
+            master.stop()
+            master.step()  # what it will do first when it wakes up
+            time.sleep(4.5)  # longer than its lease: no test of how fast anything is
+            master.signal(signal.SIGCONT)
+            assert "and lock_expiration is 4 s" in master.until("lost")
+            master.until("failed")
+            assert master.process.wait(60) == 3
+            standby.until("open")
+            standby.step()
+            standby.until("ok")
+            standby.step("close")
+            standby.until("closed")
+    assert master.confirmed == [1]
+    found = await bodies(tmp_path)
+    assert found[1] == "master 1"
+    assert found[standby.confirmed[0]] == f"standby {standby.confirmed[0]}"
+
+
+@pytest.mark.long
+async def test_exactly_one_of_two_standbys_follows_and_then_the_other(tmp_path: Path) -> None:
+    made = options()
+    with ExitStack() as stack:
+        master = stack.enter_context(Child(tmp_path, "master", "step", made))
+        master.until("open")
+        master.step()
+        master.until("ok")
+        waiting = [stack.enter_context(Child(tmp_path, name, "step", made)) for name in "ab"]
+        for child in waiting:
+            child.until("standby")
+        master.kill()
+        second, third = await asyncio.to_thread(first_to_open, waiting)
+        third.until("standby")  # now for the second
+        second.step()
+        second.until("ok")
+        second.step("close")
+        second.until("closed")
+        third.until("open")
+        assert third.opened_at == 2
+        third.step("close")
+        third.until("closed")
+    assert sorted(await bodies(tmp_path)) == [1, 2]
+
+
+def first_to_open(waiting: list[Child]) -> tuple[Child, Child]:
+    """Which one opened, and the other."""
+    while True:
+        for child, other in (waiting, waiting[::-1]):
+            if child.has_said("open"):
+                assert not other.has_said("open")
+                return child, other
+        time.sleep(0.02)
+
+
+async def test_a_standby_follows_a_master_that_closes(tmp_path: Path) -> None:
+    made = JournalOptions(**STANDBY, **SMALL)
+    waiting, told = asyncio.Event(), list[str]()
+
+    def stands_by(owner: str) -> None:
+        told.append(owner)
+        waiting.set()
+
+    master = JournalStore(StoreContext(tmp_path, "one"), made)
+    await master.open()
+    standby = JournalStore(StoreContext(tmp_path, "two", stands_by=stands_by), made)
+    opening = asyncio.create_task(standby.open())
+    await waiting.wait()
+    assert not opening.done()
+    await master.close()
+    state = await opening
+    assert state.report.clean
+    assert [owner.partition(" ")[0] for owner in told] == ["gateway=one", ""]
+    await standby.close()
+
+
+async def test_a_standby_may_be_cancelled_and_commands_do_not_wait(tmp_path: Path) -> None:
+    made, waiting = JournalOptions(**STANDBY, **SMALL), asyncio.Event()
+    master = JournalStore(StoreContext(tmp_path, "one"), made)
+    await master.open()
+    context = StoreContext(tmp_path, "two", stands_by=lambda _: waiting.set())
+    opening = asyncio.create_task(JournalStore(context, made).open())
+    await waiting.wait()
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    with pytest.raises(StoreLockedError, match="gateway=one"):
+        await JournalStore(StoreContext(tmp_path, "tool", may_stand_by=False), made).open()
+    await master.close()
+
+
+async def test_a_master_whose_lock_was_taken_writes_no_more_and_says_so(tmp_path: Path) -> None:
+    made, lost = JournalOptions(**STANDBY, **SMALL), asyncio.Event()
+    store = JournalStore(StoreContext(tmp_path, "one", lost=lambda _: lost.set()), made)
+    await store.open()
+    assert store.statistics().writable
+    (tmp_path / "journal" / "lock").write_text("another gateway\n")
+    await lost.wait()  # without a write
+    with pytest.raises(StoreClosedError):
+        await store.write(WriteBatch([AddDestination("queue://q", 1)]))
+    await store.close()
+    assert await bodies(tmp_path) == {}, "its locks are free"
+
+
+async def test_a_batch_that_was_synced_too_late_is_not_confirmed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = JournalOptions(**STANDBY, **SMALL)
+    store = JournalStore(StoreContext(tmp_path, "one"), made)
+    await store.open()
+    real = DirectoryFile.datasync
+
+    def taken_during(self: DirectoryFile) -> None:
+        real(self)
+        (tmp_path / "journal" / "lock").write_text("another gateway\n")
+
+    monkeypatch.setattr(DirectoryFile, "datasync", taken_during)
+    with pytest.raises(StoreIOError, match="another gateway has taken it"):
+        await store.write(WriteBatch([AddDestination("queue://q", 1)]))
+    monkeypatch.undo()
+    await store.close()
+
+
+@pytest.mark.parametrize("key", ["lock_renew_period", "lock_expiration"])
+def test_options_of_a_lease_that_nobody_has_are_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match="does nothing unless lock_policy is 'wait'"):
+        refuse_idle(JournalOptions(**{key: 1.5}))
+
+
+def test_a_lease_must_be_longer_than_two_renewals() -> None:
+    with pytest.raises(ConfigError, match="more than half of lock_expiration"):
+        check(JournalOptions(lock_policy="wait", lock_renew_period=1.5))
