@@ -78,9 +78,7 @@ async def test_a_standby_creates_nothing_beside_a_master_that_holds_its_tables(
     table = f"{prefix(tmp_path)}TIDEGATE_MSGS"
     await writer.execute(f"BEGIN; LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
     waiting: list[str] = []
-    context = StoreContext(
-        tmp_path, "standby", progress=lambda what, _done, _total: waiting.append(what)
-    )
+    context = StoreContext(tmp_path, "standby", stands_by=waiting.append)
     standby = JdbcStore(context, options)
     opening = asyncio.create_task(standby.open())
     async with asyncio.timeout(60):

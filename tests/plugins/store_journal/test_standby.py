@@ -204,10 +204,12 @@ async def test_a_batch_that_was_synced_too_late_is_not_confirmed(
     await store.close()
 
 
-@pytest.mark.parametrize("key", ["lock_renew_period", "lock_expiration"])
-def test_options_of_a_lease_that_nobody_has_are_refused(key: str) -> None:
+@pytest.mark.parametrize(
+    "made", [JournalOptions(lock_renew_period=1.0), JournalOptions(lock_expiration=1.0)]
+)
+def test_options_of_a_lease_that_nobody_has_are_refused(made: JournalOptions) -> None:
     with pytest.raises(ConfigError, match="does nothing unless lock_policy is 'wait'"):
-        refuse_idle(JournalOptions(**{key: 1.5}))
+        refuse_idle(made)
 
 
 def test_a_lease_must_be_longer_than_two_renewals() -> None:
