@@ -62,6 +62,21 @@ class Console:
         """Returns when all are confirmed."""
         asyncio.run(self._publish(destination, bodies, headers))
 
+    def reject(self, destination: str, count: int) -> None:
+        """Have a consumer reject so many messages that wait there."""
+        asyncio.run(self._reject(destination, count))
+
+    async def _reject(self, destination: str, count: int) -> None:
+        client = await StompClient.connect(self.gateway.stomp_port)
+        client.send("SUBSCRIBE", destination=destination, id="s", ack="client-individual")
+        for _ in range(count):
+            found = await client.receive()
+            client.send("NACK", id=found.headers["ack"])
+        client.send("DISCONNECT", receipt="end")
+        while (await client.receive()).command != "RECEIPT":
+            pass
+        await client.aclose()
+
     async def _publish(
         self, destination: str, bodies: tuple[bytes, ...], headers: dict[str, str]
     ) -> None:

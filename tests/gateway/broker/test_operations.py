@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from broker_harness import Broker, run
 
+from tidegate.broker.operate.messages.over_messages import PAGE_COUNT
 from tidegate.broker.operate.operations import Operations
-from tidegate.broker.operate.over_messages import PAGE_COUNT
 from tidegate.broker.turn import walks
 from tidegate.config import DestinationPolicy
 from tidegate.spi import (

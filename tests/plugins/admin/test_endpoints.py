@@ -39,13 +39,17 @@ def query(tag: str, *pairs: tuple[str, str]) -> dict[str, object]:
 
 
 def test_a_query_has_the_types_of_the_fields() -> None:
-    assert query("list-destinations", ("sort", "pending"), ("limit", "7")) == {
+    assert query(
+        "list-destinations", ("sort", "pending"), ("limit", "7"), ("dead_letters", "true")
+    ) == {
         "type": "list-destinations",
         "match": "",
         "sort": "pending",
         "after": "",
         "limit": 7,
         "with_totals": False,
+        "contains": "",
+        "dead_letters": True,
     }
 
 

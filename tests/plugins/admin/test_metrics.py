@@ -190,6 +190,8 @@ async def test_every_metric_has_its_series() -> None:
         "after": "",
         "limit": 2,
         "with_totals": True,
+        "contains": "",
+        "dead_letters": False,
     }
 
 

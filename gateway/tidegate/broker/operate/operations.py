@@ -16,9 +16,11 @@ from tidegate.broker.operate.connections_operated import ConnectionsOperated
 from tidegate.broker.operate.gateway_seen import GatewaySeen
 from tidegate.broker.operate.held_seen import HeldSeen
 from tidegate.broker.operate.log_rows import log_rows
-from tidegate.broker.operate.over_messages import OverMessages, durable
+from tidegate.broker.operate.messages.browsing import browse
+from tidegate.broker.operate.messages.over_messages import OverMessages, durable
+from tidegate.broker.operate.messages.publishing import Publishing
+from tidegate.broker.operate.messages.replaying import Replaying
 from tidegate.broker.operate.pausing import NOT_STORED, Pausing
-from tidegate.broker.operate.replaying import Replaying
 from tidegate.broker.operate.sessions_operated import SessionsOperated
 from tidegate.broker.operate.views import Views, no_such
 from tidegate.broker.publish.system_topics import is_system
@@ -31,6 +33,7 @@ from tidegate.spi import (
     names,
 )
 from tidegate.spi.operate import (
+    BrowseMessages,
     CompactSink,
     CopyMessages,
     CreateDestination,
@@ -41,11 +44,14 @@ from tidegate.spi.operate import (
     ListDestinations,
     ListSinks,
     LogRows,
+    MessagePage,
     MoveMessages,
     PauseDestination,
+    PublishMessage,
     PurgeDestination,
     ReadLog,
     ResumeDestination,
+    RetryMessages,
     ShowDestination,
     ShowSink,
     Side,
@@ -60,6 +66,7 @@ from tidegate.spi.replay import (
     ForgetReplay,
     PublishReplayed,
     Replay,
+    ReplayedMessage,
     Verdicts,
 )
 
@@ -80,6 +87,7 @@ class Operations(GatewaySeen, ConnectionsOperated, SessionsOperated, HeldSeen):
         self._views = Views(core.store, core.destinations, core.publisher)
         self._over = OverMessages(core.flow, core.publisher)
         self._pausing = Pausing(core)
+        self._publishing = Publishing(core)
         self._replaying = Replaying(core)
 
     # --- seeing ----------------------------------------------------------------------------------
@@ -244,6 +252,32 @@ class Operations(GatewaySeen, ConnectionsOperated, SessionsOperated, HeldSeen):
 
     # --- messages --------------------------------------------------------------------------------
 
+    async def browse_messages(self, who: Identity, request: BrowseMessages) -> MessagePage:
+        """See Operator."""
+        self._authorize(who, (Action.BROWSE, request.destination))
+        core, pending_list = self._core, self._queue(request.destination)
+        return await browse(core.store, pending_list, request, core.writer.now())
+
+    async def publish_message(self, who: Identity, request: PublishMessage) -> Done:
+        """See Operator."""
+        self._authorize(who)
+        item = ReplayedMessage(
+            "",
+            request.destination,
+            request.body,
+            request.headers,
+            request.expires_at,
+            request.priority,
+            request.persistent,
+            content_type=request.content_type,
+            correlation_data=request.correlation_data,
+            reply_to=request.reply_to,
+            protocol=who.protocol,
+        )
+        await self._publishing.publish(Asking(who, who.address), item)
+        self._tell(who, Action.PUBLISH, request.destination, "published a message")
+        return Done(count=1)
+
     async def purge_destination(self, who: Identity, request: PurgeDestination) -> Done:
         """See Operator."""
         destination = request.destination
@@ -258,6 +292,22 @@ class Operations(GatewaySeen, ConnectionsOperated, SessionsOperated, HeldSeen):
         done = await self._over.move(source, target, request)
         text = f"moved {done.count} messages to {target.destination}"
         self._tell(who, Action.CONSUME, source.destination, text)
+        return done
+
+    async def retry_messages(self, who: Identity, request: RetryMessages) -> Done:
+        """See Operator. The right PUBLISH is asked for each queue that they go back to."""
+        destination = request.destination
+        self._authorize(who, (Action.CONSUME, destination))
+
+        def home_of(origin: str) -> PendingList:
+            self._authorize(who, (Action.PUBLISH, origin))
+            if origin == destination:
+                raise RequestError(f"a message in {destination} says that it comes from there")
+            return self._queue(origin)
+
+        done = await self._over.retry(self._queue(destination), request, home_of)
+        text = f"moved {done.count} dead letters back to where they come from"
+        self._tell(who, Action.CONSUME, destination, text)
         return done
 
     async def copy_messages(self, who: Identity, request: CopyMessages) -> Done:

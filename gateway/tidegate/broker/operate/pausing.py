@@ -12,7 +12,7 @@ from typing import Final
 
 from tidegate.broker.core import BrokerCore
 from tidegate.broker.lists.pending_list import PendingList
-from tidegate.broker.operate.over_messages import durable
+from tidegate.broker.operate.messages.over_messages import durable
 from tidegate.spi import AddDestination, RemoveDestination
 from tidegate.spi.operate import WORK_S, Side
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tidegate.broker.lists.pending_list import Consumer, PendingList
+from tidegate.broker.operate.messages.dead_letters import DeadLetters
 from tidegate.broker.turn.walks import STEP_LISTS
 from tidegate.spi import names
 from tidegate.spi.operate import FEEDS_MAX, DestinationSort, DestinationTotals, ListDestinations
@@ -81,29 +82,36 @@ class Survey:
     """A look at all destinations, or at what *request* wants of them: queues, of which there may be very many,
     are looked at no closer than it asks for.
 
-    Args: overflow: what happens at the limit of a list; "": it has none.
+    Args: overflow: what happens at the limit of a list; "": it has none; dead_letters: where they go.
 
     Attributes:
         numbers: by destination, what it is sorted by; 0 for all in a list by name.
         topics: what the lists of each filter of topics have together.
     """
 
-    def __init__(self, request: ListDestinations, overflow: Callable[[PendingList], str]) -> None:
+    def __init__(
+        self,
+        request: ListDestinations,
+        overflow: Callable[[PendingList], str],
+        dead_letters: DeadLetters,
+    ) -> None:
         self.numbers: dict[str, int] = {}
         self.topics: dict[str, Totals] = {}
         self.in_flight = InFlight()
         self._request = request
         self._overflow = overflow
+        self._dead_letters = dead_letters
+        self._part = request.contains.casefold()
         self._pending = self._in_flight = self._consumers = self._memory_bytes = self._dropped = 0
         self._full = self._paused = self._unattended = 0
 
     def look(self, lists: Iterable[PendingList], paused: Collection[str]) -> Iterator[None]:
         """In steps. Args: paused: destinations whose producers are."""
-        request, match = self._request, self._request.match
+        request = self._request
         is_cursory = request.sort is DestinationSort.NAME and not request.with_totals
         for count, pending_list in enumerate(lists, 1):
             destination = pending_list.destination
-            if not pending_list.is_removed and (not match or covers(match, destination)):
+            if not pending_list.is_removed and self._is_wanted(destination):
                 if not pending_list.is_queue:
                     totals = self.topics.setdefault(destination, Totals())
                     totals.add(pending_list, self._overflow(pending_list), self.in_flight)
@@ -114,7 +122,7 @@ class Survey:
             if not count % STEP_LISTS:
                 yield
         for destination in list(paused):
-            if names.is_topic(destination) and covers(match, destination):
+            if names.is_topic(destination) and self._is_wanted(destination):
                 self.topics.setdefault(destination, Totals())
         for count, (destination, totals) in enumerate(self.topics.items(), 1):
             self._topic(destination, totals, destination in paused)
@@ -133,6 +141,14 @@ class Survey:
             full=self._full,
             paused=self._paused,
             unattended=self._unattended,
+        )
+
+    def _is_wanted(self, destination: str) -> bool:
+        request, part = self._request, self._part
+        return (
+            (not request.match or covers(request.match, destination))
+            and (not part or part in destination.casefold())
+            and (not request.dead_letters or self._dead_letters.go_to(destination))
         )
 
     def _queue(self, queue: PendingList, is_paused: bool) -> None:

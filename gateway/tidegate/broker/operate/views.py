@@ -7,6 +7,7 @@ import dataclasses
 from tidegate.broker.destinations import Destinations
 from tidegate.broker.limits.ledger import DROP_OLDEST, SLOW
 from tidegate.broker.lists.pending_list import PendingList
+from tidegate.broker.operate.messages.dead_letters import DeadLetters
 from tidegate.broker.operate.paging import Key, in_steps, page
 from tidegate.broker.operate.totals import InFlight, Survey, Totals
 from tidegate.broker.publish.publisher import Publisher
@@ -32,6 +33,7 @@ class Views:
         self._store = store
         self._destinations = destinations
         self._publisher = publisher
+        self._dead_letters = DeadLetters(destinations.policies)
 
     async def page(self, request: ListDestinations) -> DestinationPage:
         """Raises: RequestError for an ``after`` that is none."""
@@ -67,7 +69,7 @@ class Views:
         return DestinationDetails(row, feeds, oldest, policy, unstored=_unstored(queue))
 
     async def _surveyed(self, request: ListDestinations) -> Survey:
-        survey = Survey(request, self._overflow)
+        survey = Survey(request, self._overflow, self._dead_letters)
         lists = list(self._destinations.charged)
         await in_slices(survey.look(lists, self._publisher.paused))
         return survey

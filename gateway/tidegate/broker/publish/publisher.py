@@ -290,11 +290,22 @@ def _dead(message: Message, target: PendingList, reason: str) -> Message:
         destination=target.destination,
         expires_at=0,  # nothing is lost when nobody looks
         headers=(
-            *(header for header in message.headers if header[0] not in _DEAD_LETTER_HEADERS),
+            *without_dead_letter_headers(message),
             (DEAD_LETTER_FROM, message.destination),
             (DEAD_LETTER_REASON, reason),
         ),
     )
+
+
+def without_dead_letter_headers(message: Message) -> tuple[tuple[str, str], ...]:
+    """Its headers but for those that dead-lettering adds."""
+    return tuple(header for header in message.headers if header[0] not in _DEAD_LETTER_HEADERS)
+
+
+def dead_letter_from(message: Message) -> str:
+    """Where a dead letter was; "" for what is none. Its last header counts: another one is the producer's."""
+    found = [value for name, value in message.headers if name == DEAD_LETTER_FROM]
+    return found[-1] if found else ""
 
 
 def at_least_once(message: Message) -> Message:

@@ -67,11 +67,17 @@ from tidegate.spi.operate._limits import (
     ShowHeld,
 )
 from tidegate.spi.operate._messages import (
+    BROWSED_BODY_MAX,
+    BrowsedMessage,
+    BrowseMessages,
     CopyMessages,
     Done,
     Lengthy,
+    MessagePage,
     MoveMessages,
+    PublishMessage,
     PurgeDestination,
+    RetryMessages,
 )
 from tidegate.spi.operate._overview import (
     GatewayState,
@@ -119,6 +125,7 @@ from tidegate.spi.operate._sinks import (
 )
 
 __all__ = [
+    "BROWSED_BODY_MAX",
     "FEEDS_MAX",
     "HOLDERS_MAX",
     "KEPT_MAX",
@@ -128,6 +135,8 @@ __all__ = [
     "SERVED_MAX",
     "WORK_S",
     "Answer",
+    "BrowseMessages",
+    "BrowsedMessage",
     "CompactSink",
     "ConnectionDetails",
     "ConnectionPage",
@@ -170,14 +179,17 @@ __all__ = [
     "ListSinks",
     "ListSubscriptions",
     "LogRows",
+    "MessagePage",
     "MoveMessages",
     "Operator",
     "Overview",
     "PauseDestination",
+    "PublishMessage",
     "PurgeDestination",
     "ReadLog",
     "Request",
     "ResumeDestination",
+    "RetryMessages",
     "Room",
     "Served",
     "SessionDetails",

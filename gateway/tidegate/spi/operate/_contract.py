@@ -32,11 +32,15 @@ from tidegate.spi.operate._limits import (
     ShowHeld,
 )
 from tidegate.spi.operate._messages import (
+    BrowseMessages,
     CopyMessages,
     Done,
     Lengthy,
+    MessagePage,
     MoveMessages,
+    PublishMessage,
     PurgeDestination,
+    RetryMessages,
 )
 from tidegate.spi.operate._overview import Overview, ShowOverview
 from tidegate.spi.operate._sessions import (
@@ -80,6 +84,8 @@ Request: TypeAlias = (
     | DeleteDestination
     | PauseDestination
     | ResumeDestination
+    | BrowseMessages
+    | PublishMessage
     | Lengthy
     | ListSinks
     | ShowSink
@@ -104,6 +110,7 @@ Answer: TypeAlias = (
     Overview
     | DestinationPage
     | DestinationDetails
+    | MessagePage
     | Done
     | SinkList
     | SinkDetails
@@ -149,11 +156,17 @@ class Operator(Protocol):
 
     async def resume_destination(self, who: Identity, request: ResumeDestination) -> Done: ...
 
+    async def browse_messages(self, who: Identity, request: BrowseMessages) -> MessagePage: ...
+
+    async def publish_message(self, who: Identity, request: PublishMessage) -> Done: ...
+
     async def purge_destination(self, who: Identity, request: PurgeDestination) -> Done: ...
 
     async def move_messages(self, who: Identity, request: MoveMessages) -> Done: ...
 
     async def copy_messages(self, who: Identity, request: CopyMessages) -> Done: ...
+
+    async def retry_messages(self, who: Identity, request: RetryMessages) -> Done: ...
 
     async def list_sinks(self, who: Identity, request: ListSinks) -> SinkList: ...
 

@@ -47,6 +47,8 @@ class ListDestinations(msgspec.Struct, frozen=True, tag="list-destinations"):
     Attributes:
         match: a name or filter that covers them, of queues or topics alone with ``queue://`` or
             ``topic://`` before it; "" for all.
+        contains: what the name has in it, whatever its case; "" for all.
+        dead_letters: only queues that a policy has dead letters go to.
         after: ``next`` of the page before; "" for the first one.
         limit: rows, 1 to ``PAGE_MAX``.
         with_totals: and what all that match have together, on whichever page.
@@ -57,6 +59,8 @@ class ListDestinations(msgspec.Struct, frozen=True, tag="list-destinations"):
     after: str = ""
     limit: Limit = 100
     with_totals: bool = False
+    contains: str = ""
+    dead_letters: bool = False
 
 
 class ShowDestination(msgspec.Struct, frozen=True, tag="show-destination"):

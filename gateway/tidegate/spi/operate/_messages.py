@@ -1,12 +1,50 @@
-"""What is done to messages of queues, a step at a time; and the answer to what was done."""
+"""Messages of queues: seen, published, and what is done to many of them, a step at a time."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from tidegate.spi.operate._paging import Count
+from tidegate.spi.messages import PRIORITY_DEFAULT
+from tidegate.spi.operate._paging import Count, Limit
+
+#: Of one body, as much as a page of messages shows at most, in bytes.
+BROWSED_BODY_MAX: Final = 1 << 20
+
+
+class BrowseMessages(msgspec.Struct, frozen=True, tag="browse-messages"):
+    """Messages of a queue in their order, a page at a time; nothing is consumed. What is in flight is shown, too.
+
+    Attributes:
+        selector: only messages that it selects; "" for all.
+        after: ``next`` of the page before; 0 for the first one.
+        limit: rows, 1 to ``PAGE_MAX``; fewer come when they are large, or seldom selected.
+        body_bytes: of each body, as much as is wanted.
+    """
+
+    destination: str
+    selector: str = ""
+    after: Count = 0
+    limit: Limit = 50
+    body_bytes: Annotated[int, msgspec.Meta(ge=0, le=BROWSED_BODY_MAX)] = 1024
+
+
+class PublishMessage(msgspec.Struct, frozen=True, tag="publish-message"):
+    """Publish a message. Its producer is who asks; limits, interceptors and access control act as for any publish.
+
+    Attributes: see :class:`tidegate.spi.Message`.
+    """
+
+    destination: str
+    body: bytes = b""
+    headers: tuple[tuple[str, str], ...] = ()
+    content_type: str | None = None
+    priority: Annotated[int, msgspec.Meta(ge=0, le=9)] = PRIORITY_DEFAULT
+    persistent: bool = True
+    expires_at: Count = 0
+    correlation_data: bytes | None = None
+    reply_to: str = ""
 
 
 class PurgeDestination(msgspec.Struct, frozen=True, tag="purge-destination"):
@@ -17,7 +55,8 @@ class PurgeDestination(msgspec.Struct, frozen=True, tag="purge-destination"):
     Attributes:
         selector: only messages that it selects; "" for all.
         count_max: 0 for all.
-        after, through: of an answer to the same request, to go on; 0 to begin.
+        after, through: of an answer to the same request, to go on, or a range of sequences: those behind *after* up
+            to *through*; 0 to begin.
     """
 
     destination: str
@@ -56,8 +95,59 @@ class CopyMessages(msgspec.Struct, frozen=True, tag="copy-messages"):
     through: Count = 0
 
 
+class RetryMessages(msgspec.Struct, frozen=True, tag="retry-messages"):
+    """Move dead letters back to the ends of the queues that they come from, and which are there.
+
+    They lose what dead-lettering added to their headers. What does not come from a queue stays, and the answer's
+    note says so. Other fields, and what stays: see :class:`PurgeDestination`.
+    """
+
+    destination: str
+    selector: str = ""
+    count_max: Count = 0
+    after: Count = 0
+    through: Count = 0
+
+
 #: Requests that go over messages, and may have to be asked again to go on.
-Lengthy: TypeAlias = PurgeDestination | MoveMessages | CopyMessages
+Lengthy: TypeAlias = PurgeDestination | MoveMessages | CopyMessages | RetryMessages
+
+
+class BrowsedMessage(msgspec.Struct, frozen=True):
+    """One message.
+
+    Attributes:
+        sequence: its number in the gateway, by which it is ordered.
+        body: its beginning; size: bytes of all of it; problem: why it cannot be read, "" when it can.
+        delivery_count: how often it was handed out and not acknowledged.
+        is_in_flight: a consumer has it now.
+        others: see :class:`tidegate.spi.Message`.
+    """
+
+    sequence: int
+    body: bytes
+    size: int
+    problem: str
+    delivery_count: int
+    is_in_flight: bool
+    headers: tuple[tuple[str, str], ...]
+    received_at: int
+    expires_at: int
+    priority: int
+    persistent: bool
+    protocol: str
+    client_id: str
+    owner: str
+    content_type: str | None
+    correlation_data: bytes | None
+    reply_to: str
+
+
+class MessagePage(msgspec.Struct, frozen=True, tag="message-page"):
+    """Messages of a queue. Attributes: next: what to ask for as ``after``; 0 when there are no more."""
+
+    rows: tuple[BrowsedMessage, ...]
+    next: int = 0
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):

@@ -35,7 +35,7 @@ export function act(request, fields, signal) {
 }
 
 /**
- * A request that goes over messages, again and again until it is complete; returns to how many it was done.
+ * A request that goes over messages, again and again until it is complete; returns to how many it was done, and its note.
  * told: called with the number so far. signal: when it is aborted, what was begun is finished and no more is asked.
  */
 export async function goOver(request, fields, told, signal) {
@@ -45,7 +45,7 @@ export async function goOver(request, fields, told, signal) {
     const done = await act(request, rest);
     count += done.count;
     told(count);
-    if (done.is_complete || signal?.aborted) return { count, isComplete: done.is_complete };
+    if (done.is_complete || signal?.aborted) return { count, isComplete: done.is_complete, note: done.note };
     rest = { ...rest, after: done.after, through: done.through };
     if (fields.count_max) rest.count_max = fields.count_max - count;
   }

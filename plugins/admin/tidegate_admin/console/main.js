@@ -6,6 +6,7 @@ import { ago } from './format.js';
 import { notices } from './notices.js';
 import { credentials, forget } from './session.js';
 import { seen, watch, watching } from './watch.js';
+import * as deadLetters from './pages/dead_letters.js';
 import * as destination from './pages/destination.js';
 import * as destinations from './pages/destinations.js';
 import * as login from './pages/login.js';
@@ -16,6 +17,8 @@ const PAGES = new Map([
   ['overview', { label: 'Overview', page: overview }],
   ['destinations', { label: 'Destinations', page: destinations }],
   ['destination', { page: destination, within: 'destinations' }],
+  ['dead-letters', { label: 'Dead letters', page: deadLetters }],
+  ['dead-letter', { page: destination, within: 'dead-letters' }],
 ]);
 const STATES = { running: 'good', 'store-full': 'warn', 'store-failed': 'bad', stopping: 'warn' };
 

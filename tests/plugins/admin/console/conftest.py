@@ -15,7 +15,15 @@ from gateway_process import GatewayProcess
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     directory = tmp_path_factory.mktemp("console")
     port = free_port()
-    extra = f'[[listeners]]\nprotocol = "admin"\nbind = "127.0.0.1:{port}"\n'
+    extra = f"""
+[[listeners]]
+protocol = "admin"
+bind = "127.0.0.1:{port}"
+
+[[destinations]]
+match = "queue://>"
+max_deliveries = 1
+"""
     profile = tmp_path_factory.mktemp("profile")
     with GatewayProcess(directory, extra=extra) as gateway, chromium(profile) as browser:
         yield Console(gateway, port, browser)

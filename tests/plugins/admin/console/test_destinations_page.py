@@ -73,7 +73,7 @@ def test_destinations_are_searched_sorted_and_paged_by_the_gateway(console: Cons
     console.publish("/queue/many.n33", b"a", b"b")
     console.publish("/queue/other", b"a")
     browser = console.go("destinations")
-    browser.fill("Name or filter", "many.>").send_keys(ENTER)
+    browser.fill("Search", "many.>").send_keys(ENTER)
     browser.until(lambda: names(browser) == [f"queue://many.n{n:02}" for n in range(50)])
     browser.press("Next →")
     browser.until(lambda: names(browser) == [f"queue://many.n{n:02}" for n in range(50, 60)])
@@ -86,11 +86,13 @@ def test_destinations_are_searched_sorted_and_paged_by_the_gateway(console: Cons
     assert browser.one("th[aria-sort]").text.startswith("Pending")
     browser.driver.back()
     browser.until(lambda: names(browser)[:1] == ["queue://many.n00"])
+    browser.fill("Search", "NY.n3").send_keys(ENTER)  # any part, whatever its case
+    browser.until(lambda: names(browser) == [f"queue://many.n{n}" for n in range(30, 40)])
     # By keyboard alone.
     browser.one("h1").click()
     browser.keys("/")
     browser.until(lambda: browser.driver.switch_to.active_element.get_attribute("type") == "search")
-    browser.fill("Name or filter", "queue://nowhere.>").send_keys(ENTER)
+    browser.fill("Search", "queue://nowhere.>").send_keys(ENTER)
     browser.shows("No destination is found by that.")
 
 

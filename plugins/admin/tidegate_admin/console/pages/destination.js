@@ -8,6 +8,7 @@ import { complain, tell } from '../notices.js';
 import { every } from '../poll.js';
 import { Table } from '../table.js';
 import { tagsOf } from './destinations.js';
+import { messages, publish } from './messages.js';
 
 const EVERY_MS = 3000;
 
@@ -19,6 +20,7 @@ const COUNT = { name: 'count_max', label: 'At most', kind: 'number', value: '', 
 export function show(root, place, signal) {
   const destination = place.what;
   const isQueue = destination.startsWith('queue://');
+  const isDead = place.page === 'dead-letter';
   const heading = el('h1', {}, destination);
   const tags = el('span', { class: 'tags' });
   const problem = el('p', { class: 'problem', role: 'alert' });
@@ -28,9 +30,11 @@ export function show(root, place, signal) {
   const feeds = new Table({
     caption: 'Where consumers are fed from', key: (feed) => feed.subscription, columns: FEEDS, empty: 'No list of messages is there now.',
   });
-  root.append(el('nav', { 'aria-label': 'You are here' }, el('a', { href: '#/destinations' }, '← Destinations')),
+  const browsed = isQueue && messages(destination, { signal, isDead, changed: () => refresh() });
+  const up = isDead ? el('a', { href: '#/dead-letters' }, '← Dead letters') : el('a', { href: '#/destinations' }, '← Destinations');
+  root.append(el('nav', { 'aria-label': 'You are here' }, up),
     el('div', { class: 'head' }, heading, tags), problem, actions,
-    el('section', { class: 'card', 'aria-label': 'Now' }, numbers),
+    el('section', { class: 'card', 'aria-label': 'Now' }, numbers), ...(browsed ? [browsed.element] : []),
     el('section', { class: 'card' }, el('h2', {}, 'Where its consumers are fed from'), feeds.element),
     el('section', { class: 'card' }, el('details', {}, el('summary', {}, 'Policy'), policy)));
 
@@ -57,11 +61,14 @@ export function show(root, place, signal) {
     }
   }
   const refresh = every(EVERY_MS, load, signal);
+  if (browsed) browsed.load();
 
   function buttons(row) {
     const made = [];
     const isPaused = row.producers_paused || row.consumers_paused;
     if (row.kind === 'temporary-queue') return made;
+    if (isDead) made.push(button('Retry all …', retry, { class: 'primary' }));
+    made.push(button('Publish …', send));
     if (!isPaused || (row.kind === 'queue' && row.producers_paused !== row.consumers_paused)) made.push(button('Pause …', () => pause(row)));
     if (isPaused) made.push(button('Resume', () => done(act('resume-destination', { destination, ...sidesOf(row) }), 'is resumed')));
     if (!isQueue) return made;
@@ -92,6 +99,24 @@ export function show(root, place, signal) {
     if (!values) return;
     const sides = values.sides === 'both' ? ['producers', 'consumers'] : [values.sides];
     await done(act('pause-destination', { destination, sides }), 'is paused');
+  }
+
+  async function send() {
+    if (await publish(destination)) await again();
+  }
+
+  async function retry() {
+    const { row } = await look('show-destination', { destination });
+    const isSure = await confirmed({
+      title: `Retry the messages of ${destination}?`, action: 'Retry all',
+      text: `Each of its ${format.counted(row.pending, 'pending message')} goes back to the end of the queue that it comes from, and can be delivered again as often as a new one.`,
+    });
+    if (isSure) await over('retry-messages', { destination }, 'moved back');
+  }
+
+  /** Show what is there now. */
+  async function again() {
+    await Promise.all([refresh(), browsed && browsed.load()]);
   }
 
   async function purge() {
@@ -125,13 +150,13 @@ export function show(root, place, signal) {
 
   async function over(request, fields, past) {
     try {
-      const { count, isComplete } = await followed(`${destination}: messages are being ${past}`, (told, stop) =>
+      const { count, isComplete, note } = await followed(`${destination}: messages are being ${past}`, (told, stop) =>
         goOver(request, fields, (number) => told(`${format.counted(number, 'message')} so far`), stop));
-      tell(`${format.counted(count, 'message')} of ${destination} ${count === 1 ? 'was' : 'were'} ${past}.${isComplete ? '' : ' It was stopped before the end.'}`);
+      tell(`${format.counted(count, 'message')} of ${destination} ${count === 1 ? 'was' : 'were'} ${past}.${isComplete ? '' : ' It was stopped before the end.'} ${note}`.trim());
     } catch (error) {
       complain(error);
     }
-    await refresh();
+    await again();
   }
 
   async function remove() {

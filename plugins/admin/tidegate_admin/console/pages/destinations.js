@@ -13,9 +13,9 @@ const ROWS = 50;
 const SORTS = [['name', 'Name'], ['pending', 'Pending, largest first'], ['consumers', 'Consumers, most first']];
 const KINDS = [['', 'Queues and topics'], ['queue://', 'Queues'], ['topic://', 'Topics']];
 
-/** The address of one destination's page. */
-export function addressOf(destination) {
-  return `#/destination/${encodeURIComponent(destination)}`;
+/** The address of one destination's page. isDead: as a queue of dead letters. */
+export function addressOf(destination, isDead = false) {
+  return `#/${isDead ? 'dead-letter' : 'destination'}/${encodeURIComponent(destination)}`;
 }
 
 /** What is special about a row, as tags. */
@@ -55,7 +55,7 @@ export function show(root, place, signal) {
     location.hash = `#/destinations${wanted.size ? `?${wanted}` : ''}`;
   }
 
-  const search = el('input', { type: 'search', id: 'match', placeholder: 'orders.>', spellcheck: 'false', 'aria-describedby': 'match-hint', onchange: () => go({}) });
+  const search = el('input', { type: 'search', id: 'match', placeholder: 'orders', spellcheck: 'false', 'aria-describedby': 'match-hint', onchange: () => go({}) });
   search.value = text;
   const kinds = el('select', { 'aria-label': 'Kind', onchange: () => go({}) }, KINDS.map(([value, label]) => el('option', { value }, label)));
   kinds.value = kind;
@@ -74,8 +74,8 @@ export function show(root, place, signal) {
       event.preventDefault();
       go({});
     } },
-    el('label', { for: 'match' }, 'Name or filter'), search, kinds, sorts, el('button', { type: 'submit' }, 'Search'),
-    el('small', { id: 'match-hint' }, 'A full name, or a filter: * stands for one level, > for all that follow. Press / to search.')),
+    el('label', { for: 'match' }, 'Search'), search, kinds, sorts, el('button', { type: 'submit' }, 'Find'),
+    el('small', { id: 'match-hint' }, 'Part of a name, or a filter: orders.*.eu, orders.> (* stands for one level, > for all that follow). Press / to search.')),
     problem, table.element, pager.element);
 
   let asking = 0;
@@ -84,7 +84,7 @@ export function show(root, place, signal) {
     const number = asking;
     const after = pager.after;
     try {
-      const page = await look('list-destinations', { match: matchOf(kind, text), sort: by, after, limit: ROWS }, signal);
+      const page = await look('list-destinations', { ...wantedOf(kind, text), sort: by, after, limit: ROWS }, signal);
       if (number !== asking) return;
       problem.textContent = '';
       table.update(page.rows);
@@ -112,9 +112,9 @@ export function show(root, place, signal) {
   const refresh = every(EVERY_MS, load, signal);
 }
 
-/** What to ask for: a kind alone is all of it. */
-function matchOf(kind, text) {
-  if (text.includes('://')) return text;
-  if (!kind) return text;
-  return kind + (text || '>');
+/** What to ask for: a filter when it looks like one, else what the name has in it. */
+function wantedOf(kind, text) {
+  if (text.includes('://')) return { match: text };
+  if (/(^|\.)[*>](\.|$)/.test(text)) return { match: kind + text };
+  return { match: kind && `${kind}>`, contains: text };
 }

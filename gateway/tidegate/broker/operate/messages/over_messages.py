@@ -1,4 +1,4 @@
-"""Going over the messages of a queue, to purge, move or copy them.
+"""Going over the messages of a queue, to purge, move or copy them, or to take dead letters back.
 
 A page is read from the store, and what is wanted of it is *claimed* from the cursor, as for a consumer with
 a selector: whoever claims has the message alone, and what a consumer or a transaction holds is not
@@ -23,7 +23,11 @@ import msgspec
 from tidegate.broker.lists.leaving import leaving
 from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.lists.selector import Matcher, compile_selector
-from tidegate.broker.publish.publisher import Publisher
+from tidegate.broker.publish.publisher import (
+    Publisher,
+    dead_letter_from,
+    without_dead_letter_headers,
+)
 from tidegate.broker.turn.flow import Flow
 from tidegate.spi import (
     FlowControlError,
@@ -33,6 +37,7 @@ from tidegate.spi import (
     RequestError,
     StoredMessage,
     body_bytes,
+    names,
 )
 from tidegate.spi.operate import WORK_S, Done, Lengthy
 
@@ -51,8 +56,10 @@ _SLICE_S: Final = 0.002
 
 #: To how many messages it happens, and when it has.
 _Happens: TypeAlias = tuple[int, asyncio.Future[None]] | None
-#: Puts what is to happen to messages into the filling turn.
-_Act: TypeAlias = Callable[[PendingList, list[StoredMessage]], _Happens]
+#: Puts what is to happen to messages into the filling turn, and where they go.
+_Act: TypeAlias = Callable[[PendingList, list[StoredMessage], PendingList | None], _Happens]
+#: Messages, up to which one they were looked at (None: all), and where they go (None: there are none).
+_Sorted: TypeAlias = tuple[list[StoredMessage], int | None, PendingList | None]
 
 
 def durable(
@@ -104,15 +111,47 @@ class OverMessages:
 
     async def move(self, pending_list: PendingList, target: PendingList, request: Lengthy) -> Done:
         """Move them to the end of *target*. Raises: RequestError, FlowControlError, StoreError."""
-        return await self._go_over(
-            pending_list, request, lambda source, taken: self._move(source, taken, target), target
-        )
+        return await self._go_over(pending_list, request, self._move, target)
 
     async def copy(self, pending_list: PendingList, target: PendingList, request: Lengthy) -> Done:
         """Append copies of them to *target*. Raises: RequestError, FlowControlError, StoreError."""
-        return await self._go_over(
-            pending_list, request, lambda _source, taken: self._copy(taken, target), target
-        )
+        return await self._go_over(pending_list, request, self._copy, target)
+
+    async def retry(
+        self,
+        pending_list: PendingList,
+        request: Lengthy,
+        home_of: Callable[[str], PendingList],
+    ) -> Done:
+        """Move dead letters back to the queues that they come from.
+
+        Args: home_of: the list of a queue by its name; what it raises ends the request there.
+        Raises: AccessError, RequestError, FlowControlError, StoreError.
+        """
+        stays = 0
+
+        def sort(wanted: list[StoredMessage]) -> _Sorted:
+            """The first of them that go to one queue, and whether those behind them are for the next step."""
+            nonlocal stays
+            found: list[StoredMessage] = []
+            target: PendingList | None = None
+            for number, item in enumerate(wanted):
+                origin = dead_letter_from(item.message)
+                if not names.is_queue(origin):
+                    stays += 1
+                elif target is None:
+                    found, target = [item], home_of(origin)
+                elif origin == target.destination:
+                    found.append(item)
+                else:
+                    return found, wanted[number - 1].sequence, target
+            return found, None, target
+
+        done = await self._go_over(pending_list, request, self._retry, sort=sort)
+        if not stays:
+            return done
+        note = f"{stays} messages are not from a queue, and stay; move them where they belong."
+        return msgspec.structs.replace(done, note=note)
 
     async def _go_over(
         self,
@@ -120,7 +159,10 @@ class OverMessages:
         request: Lengthy,
         act: _Act,
         target: PendingList | None = None,
+        *,
+        sort: Callable[[list[StoredMessage]], _Sorted] | None = None,
     ) -> Done:
+        """Args: target: where they go, None: nowhere; sort: says so instead, step by step."""
         flow = self._flow
         loop = asyncio.get_running_loop()
         matches = compile_selector(request.selector)
@@ -135,15 +177,18 @@ class OverMessages:
                 try:
                     left.clear()
                     page = await flow.store.page_in(pending_list.id, after, PAGE_COUNT, PAGE_BYTES)
+                    most = request.count_max - count if request.count_max else PAGE_COUNT
+                    wanted, looked_at = _chosen(page, after, through, matches, left, most)
+                    if sort is not None:
+                        wanted, sorted_to, target = sort(wanted)
+                        looked_at = looked_at if sorted_to is None else sorted_to
                     room, room_bytes = self._room(pending_list, target)
-                    room = min(room, request.count_max - count) if request.count_max else room
-                    wanted, looked_at = _chosen(page, after, through, matches, left, room)
-                    fitting = _fitting(wanted, room_bytes)
+                    fitting = _fitting(wanted, room, room_bytes)
                     if target is not None and len(fitting) < len(wanted):
                         if not fitting:
                             raise is_full(target)
                         wanted, looked_at = fitting, fitting[-1].sequence
-                    happens = act(pending_list, wanted)
+                    happens = act(pending_list, wanted, target)
                     if happens is not None:
                         await happens[1]
                         count += happens[0]
@@ -175,7 +220,9 @@ class OverMessages:
 
     # --- what happens to them ------------------------------------------------------------------
 
-    def _discard(self, pending_list: PendingList, wanted: list[StoredMessage]) -> _Happens:
+    def _discard(
+        self, pending_list: PendingList, wanted: list[StoredMessage], _: PendingList | None
+    ) -> _Happens:
         taken = _claim(pending_list, wanted)
         first = len(self._flow.writer.turn.operations)
         if taken:
@@ -184,17 +231,36 @@ class OverMessages:
         return self._leave(pending_list, taken, first)
 
     def _move(
-        self, pending_list: PendingList, wanted: list[StoredMessage], target: PendingList
+        self, pending_list: PendingList, wanted: list[StoredMessage], target: PendingList | None
     ) -> _Happens:
+        return self._carry(pending_list, wanted, target, _accepted)
+
+    def _retry(
+        self, pending_list: PendingList, wanted: list[StoredMessage], target: PendingList | None
+    ) -> _Happens:
+        return self._carry(pending_list, wanted, target, _revived)
+
+    def _carry(
+        self,
+        pending_list: PendingList,
+        wanted: list[StoredMessage],
+        target: PendingList | None,
+        made: Callable[[StoredMessage, PendingList], Message],
+    ) -> _Happens:
+        """Args: made: what a message is in *target*."""
+        if target is None:
+            return None
         taken = _claim(pending_list, wanted)
         writer, route = self._flow.writer, self._publisher.resolve(target.destination)
         first = len(writer.turn.operations)
         for item in taken:
-            writer.add_move(pending_list, item.sequence, route, _accepted(item, target))
+            writer.add_move(pending_list, item.sequence, route, made(item, target))
         return self._leave(pending_list, taken, first)
 
-    def _copy(self, wanted: list[StoredMessage], target: PendingList) -> _Happens:
-        if not wanted:
+    def _copy(
+        self, _: PendingList, wanted: list[StoredMessage], target: PendingList | None
+    ) -> _Happens:
+        if not wanted or target is None:
             return None
         writer, route = self._flow.writer, self._publisher.resolve(target.destination)
         first = len(writer.turn.operations)
@@ -255,8 +321,15 @@ def _accepted(item: StoredMessage, target: PendingList) -> Message:
     return message
 
 
-def _fitting(wanted: list[StoredMessage], room_bytes: int) -> list[StoredMessage]:
+def _revived(item: StoredMessage, target: PendingList) -> Message:
+    """What a dead letter is where it comes from."""
+    message = _accepted(item, target)
+    return msgspec.structs.replace(message, headers=without_dead_letter_headers(message))
+
+
+def _fitting(wanted: list[StoredMessage], room: int, room_bytes: int) -> list[StoredMessage]:
     """The first of *wanted*, as many as fit together."""
+    wanted = wanted[:room]
     for index, item in enumerate(wanted):
         room_bytes -= body_bytes(item.message)
         if room_bytes < 0:

@@ -14,18 +14,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
-from time import perf_counter
 from typing import Final
 
 import msgspec
 
 from tidegate.broker.core import BrokerCore
-from tidegate.broker.operate.over_messages import durable, is_full
-from tidegate.broker.owner import Origin
+from tidegate.broker.operate.messages.over_messages import durable
+from tidegate.broker.operate.messages.publishing import Publishing, Step
 from tidegate.broker.publish.access import OwnWrite, Requester, check_own
 from tidegate.broker.publish.system_topics import is_system
-from tidegate.broker.route.router import Route
 from tidegate.spi import (
     AccessError,
     ClearRetained,
@@ -33,7 +30,6 @@ from tidegate.spi import (
     GatewayError,
     Message,
     RequestError,
-    body_bytes,
     names,
 )
 from tidegate.spi.operate import WORK_S
@@ -47,11 +43,8 @@ from tidegate.spi.replay import (
 #: Where the records are.
 _PREFIX: Final = names.topic("$SYS.broker.replays.")
 
-#: How long one step fills the turn before others have theirs, and its messages at most.
-_SLICE_S: Final = 0.002
+#: Messages of one step at most.
 _STEP_COUNT: Final = 512
-#: Messages between two looks at the clock.
-_LOOK_COUNT: Final = 16
 
 
 class _Record(msgspec.Struct, frozen=True):
@@ -67,19 +60,12 @@ _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(_Record).decode
 
 
-@dataclass(slots=True)
-class _Step:
-    """What one step put into the filling turn. Attributes: problem: why it ends there, if it does."""
-
-    count: int = 0
-    problem: GatewayError | None = None
-
-
 class Replaying:
     """See the module. On the event loop."""
 
     def __init__(self, core: BrokerCore) -> None:
         self._core = core
+        self._publishing = Publishing(core)
         # A command that was killed may have left a request that still goes on.
         self._locks: dict[str, asyncio.Lock] = {}
         # Those whose last step nobody has seen to its end: the request was given up meanwhile.
@@ -155,7 +141,7 @@ class Replaying:
         while problem is None and (done < len(messages) or not done) and loop.time() < ends_at:
             part = messages[done : done + _STEP_COUNT]
             try:
-                await self._make_ready(part, requester)
+                await self._publishing.make_ready(part, requester)
                 step, record, waits = self._step(requester, request, record, part, done)
                 self._unsure.add(request.replay)
                 await waits
@@ -177,32 +163,6 @@ class Replaying:
             return answer
         return msgspec.structs.replace(answer, problem=str(problem), kind=type(problem).__name__)
 
-    async def _make_ready(self, part: tuple[ReplayedMessage, ...], requester: Requester) -> None:
-        """Make the queues that are not there, which is no part of the unit, and find a turn with room.
-
-        Raises: GatewayError of the first message; that of a later one ends the step before it.
-        """
-        core, flow = self._core, self._core.flow
-        until = perf_counter() + _SLICE_S
-        routes = core.publisher.routes
-        new = {item.destination for item in part if item.destination not in routes}
-        for destination in dict.fromkeys(item.destination for item in part):
-            if destination not in new:
-                continue
-            try:
-                core.writer.check_writable()
-                core.access.check_destination(requester, destination)
-                core.publisher.resolve(destination, requester.principal)
-            except GatewayError:
-                if destination == part[0].destination:
-                    raise
-                break
-            if perf_counter() >= until:
-                await asyncio.sleep(0)
-                until = perf_counter() + _SLICE_S
-        while not flow.takes(flow.turn, len(part)):
-            await durable(flow)
-
     def _step(
         self,
         requester: Requester,
@@ -210,7 +170,7 @@ class Replaying:
         record: _Record,
         part: tuple[ReplayedMessage, ...],
         done: int,
-    ) -> tuple[_Step, _Record, asyncio.Future[None]]:
+    ) -> tuple[Step, _Record, asyncio.Future[None]]:
         """Add as many of *part* to the turn as there is room and time for, as one unit.
 
         Raises: GatewayError, when it is none at all; nothing was done then.
@@ -220,7 +180,7 @@ class Replaying:
         writer.check_writable()
         first, first_sequence = len(writer.turn.operations), writer.next_sequence
         undo: list[Callable[[], None]] = []
-        step = self._fill(requester, part, undo)
+        step = self._publishing.fill(requester, part, undo)
         if part and not step.count:
             assert step.problem is not None
             raise step.problem
@@ -235,61 +195,7 @@ class Replaying:
             is_complete=is_end and request.is_last,
         )
         self._keep(request.replay, changed, undo)
-        turn, end_sequence = writer.turn, writer.next_sequence
-        writer.own_sequences += step.count
-        undo.append(lambda: turn.drop_added(first_sequence, end_sequence))
-        return step, changed, durable(core.flow, first, undo=undo)
-
-    def _fill(
-        self,
-        requester: Requester,
-        part: tuple[ReplayedMessage, ...],
-        undo: list[Callable[[], None]],
-    ) -> _Step:
-        core = self._core
-        flow, publisher, turn = core.flow, core.publisher, core.writer.turn
-        now = core.writer.now()
-        owner = requester.principal
-        until = perf_counter() + _SLICE_S
-        step = _Step()
-        for item in part:
-            try:
-                message = core.access.check_publish(requester, _message(item, now))
-                route = publisher.routes.get(message.destination)
-                if route is None:  # gone meanwhile, or an interceptor chose it
-                    route = publisher.resolve(message.destination, owner)
-                self._check_room(route, message)
-                route = publisher.publish(message, Origin(owner, ""), undo)
-            except GatewayError as error:
-                step.problem = error
-                return step
-            step.count += 1
-            if route.width and flow.add_own_work(route.width):
-                break
-            if turn.body_bytes > flow.turn_bytes_max:
-                break
-            if not step.count % _LOOK_COUNT and perf_counter() >= until:
-                break
-        return step
-
-    def _check_room(self, route: Route, message: Message) -> None:
-        """Where a producer would wait, and where a queue would lose messages for these: not now.
-
-        What a subscription with a limit of its own loses is its policy's affair, as ever.
-        Raises: FlowControlError.
-        """
-        full = self._core.flow.full_lists
-        for pending_list in route.stored:
-            limit = pending_list.limit
-            lacks_room = pending_list in full
-            if limit is not None and pending_list.is_queue:
-                room, room_bytes = limit.spare()
-                if room <= 0 or room_bytes < body_bytes(message):  # else: larger than any room
-                    is_empty = not pending_list.cursor.size
-                    is_adding = self._core.writer.is_adding(pending_list)
-                    lacks_room = lacks_room or not is_empty or is_adding
-            if lacks_room:
-                raise is_full(pending_list)
+        return step, changed, self._publishing.durable(first, first_sequence, step.count, undo)
 
     # --- the record ------------------------------------------------------------------------------
 
@@ -336,22 +242,3 @@ class Replaying:
 
 def _answer(replay: str, record: _Record) -> Replay:
     return Replay(replay, record.plan, record.position, record.count, record.is_complete)
-
-
-def _message(item: ReplayedMessage, now: int) -> Message:
-    return Message(
-        item.destination,
-        item.body,
-        item.headers,
-        now,
-        item.expires_at,
-        item.priority,
-        item.persistent,
-        item.qos,
-        protocol=item.protocol,
-        original_name=item.original_name,
-        content_type=item.content_type,
-        correlation_data=item.correlation_data,
-        reply_to=item.reply_to,
-        payload_format=item.payload_format,
-    )

@@ -1,0 +1,1 @@
+"""What operators do to messages: look, publish, purge, move, copy, retry, replay."""
