@@ -25,6 +25,7 @@ from tidegate.broker.operate.authorized import Around
 from tidegate.broker.operate.operations import Operations
 from tidegate.config import require_acknowledged_log, require_measured_store
 from tidegate.operator_desk import Desk
+from tidegate.operator_parts import plugin_rows
 from tidegate.operator_socket import OperatorSocket
 from tidegate.plugin_exit import FAILURES, exit_is_error, failure_of
 from tidegate.spi import (
@@ -241,7 +242,10 @@ class Gateway:
 
     def _around(self) -> Around:
         """What operators see that the broker does not know."""
-        return Around(listeners=lambda: self.addresses)
+        return Around(
+            listeners=lambda: self.addresses,
+            plugins=lambda: plugin_rows(self.config, self._plugins),
+        )
 
     async def start_sinks(self, only: str = "") -> None:
         """Start all sinks, or *only* one; the log keeps what the others have not got.

@@ -21,12 +21,14 @@ from tidegate.plugin_exit import exit_is_error
 from tidegate.spi import (
     Authorizer,
     Directory,
+    Explainer,
     FrontEnd,
     PluginContractError,
     Reloadable,
     Service,
     ServingSink,
     Sink,
+    UserList,
     hookspecs,
 )
 from tidegate.spi.clients.operators import OperatorFrontEnd
@@ -179,7 +181,7 @@ def protocols_in(annotation: object) -> tuple[type, ...]:
 
 #: What a plugin may make besides, by what it makes.
 _BESIDES: Final[Mapping[type, tuple[type, ...]]] = {
-    Authorizer: (Service, Directory, Reloadable),  # any extension
+    Authorizer: (Service, Directory, UserList, Explainer, Reloadable),  # any extension
     Sink: (ServingSink,),
     FrontEnd: (OperatorFrontEnd, Reloadable),
 }

@@ -218,15 +218,21 @@ class PluginHost:
         """Call every loaded plugin's ``list_overflowed``; same rules."""
         self._announce("list_overflowed", overflow=overflow)
 
-    def list_plugins(self, active: Collection[tuple[PluginKind, str]]) -> list[PluginRow]:
+    def list_plugins(
+        self, active: Collection[tuple[PluginKind, str]], *, imports: bool = True
+    ) -> list[PluginRow]:
         """One row for each installed plugin, by kind and name; imports each to read its version.
 
         A plugin that cannot be loaded has its problem in its row and does not disturb the others.
+
+        Args: imports: False: none, so that of a plugin that is not loaded only its name and package are known.
         """
         names = {f"{kind.value}-{name}" for kind, name in active}
         order = [kind.value for kind in PluginKind]
         rows = [
             self._row(entry_name, installed, entry_name in names)
+            if imports or entry_name in self._modules
+            else _unread(entry_name, installed, entry_name in names)
             for entry_name, several in self._installed.items()
             for installed in several
         ]
@@ -361,6 +367,13 @@ class PluginHost:
             summary=info.summary,
             problem=problem,
         )
+
+
+def _unread(entry_name: str, installed: _Installed, active: bool) -> PluginRow:
+    """A row of what nobody has imported."""
+    kind, name = _split(entry_name)
+    package = installed.distribution
+    return PluginRow(kind, name, installed.version, "", package, active, "", "")
 
 
 _KINDS_KNOWN: Final = "an entry point's name begins with " + ", ".join(

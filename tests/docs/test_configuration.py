@@ -72,6 +72,7 @@ COMMANDS |= OURS
 
 def test_the_commands_are_those_that_the_document_names() -> None:
     assert set(COMMANDS) == {
+        "access",
         "run",
         "check-config",
         "connection",

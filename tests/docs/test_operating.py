@@ -65,7 +65,9 @@ def test_each_command_is_described_and_its_rights_are() -> None:
         assert len(rows) == 2, name
 
 
-@pytest.mark.parametrize("name", ["connection", "session", "subscription", "limit", "cursor"])
+@pytest.mark.parametrize(
+    "name", ["connection", "session", "subscription", "limit", "cursor", "access"]
+)
 def test_each_command_of_a_group_is_described(name: str) -> None:
     group: Any = typer.main.get_command(tidegate)
     for command in group.get_command(typer.Context(group), name).commands:

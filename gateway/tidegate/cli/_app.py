@@ -25,7 +25,7 @@ from tidegate.cli.groups import (
     store,
     transactions,
 )
-from tidegate.cli.looks import held
+from tidegate.cli.looks import access, held
 from tidegate.config import check_parts, load_config, named_plugins, resolve
 from tidegate.plugins import PluginHost
 from tidegate.spi import SPI_VERSION
@@ -49,6 +49,7 @@ app.add_typer(sessions.app, name="session")
 app.add_typer(sessions.subscriptions, name="subscription")
 app.add_typer(held.limits, name="limit")
 app.add_typer(held.cursors, name="cursor")
+app.add_typer(access.app, name="access")
 app.command()(status.status)
 
 
@@ -137,11 +138,20 @@ def check_config(
 
 
 @app.command(name="plugins")
-def list_plugins(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+def list_plugins(
+    running: Annotated[
+        bool, typer.Option("--running", help="Ask the gateway that runs, also for what is set.")
+    ] = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """List the installed plugins.
 
     Active are those that the configuration names.
     """
+    if running:
+        access.show_running(config, as_json)
+        return
     active = {(kind, name) for kind, name, _ in named_plugins(load_config(config))}
     rows = PluginHost().list_plugins(active)
     if as_json:

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tidegate._collector import Collector
 from tidegate._logging import LogFormat, Logging, LogLevel, configure_logging
-from tidegate.cli._options import HIDDEN, option_values
 from tidegate.cli._progress import RecoveryProgress
 from tidegate.config import (
     DESCRIPTORS_RESERVED,
+    HIDDEN,
     BrokerConfig,
     ResolvedConfig,
     check_parts,
     load_config,
+    option_values,
     resolve,
 )
 from tidegate.plugin_exit import EXITS, failure_of, package_that_ran

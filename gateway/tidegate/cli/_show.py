@@ -15,8 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from tidegate.cli._options import option_values, toml_text
-from tidegate.config import Bind, applies, ranked, why_before
+from tidegate.config import Bind, applies, option_values, ranked, toml_text, why_before
 from tidegate.plugins import PROVIDERS, PluginHost, PluginKind, PluginRow
 from tidegate.spi import ConfigError, names
 from tidegate.spi.printable import printable_json

@@ -43,6 +43,7 @@ from tidegate.config._resolve import (
     named_plugins,
     resolve,
 )
+from tidegate.config._written import HIDDEN, option_values, options_set, plain_value, toml_text
 from tidegate.spi.clients.bind import Bind, parse_bind
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "DEFAULT_POLICY",
     "DEFAULT_QUOTA",
     "DESCRIPTORS_RESERVED",
+    "HIDDEN",
     "SPOOLED",
     "STORE_PLUGIN_DEFAULT",
     "Bind",
@@ -75,12 +77,16 @@ __all__ = [
     "check_parts",
     "load_config",
     "named_plugins",
+    "option_values",
+    "options_set",
     "parse_bind",
     "parse_config",
+    "plain_value",
     "quota_for",
     "ranked",
     "require_acknowledged_log",
     "require_measured_store",
     "resolve",
+    "toml_text",
     "why_before",
 ]

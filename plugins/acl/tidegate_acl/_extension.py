@@ -16,6 +16,7 @@ from tidegate.spi import (
     AuditEvent,
     AuditKind,
     ConfigError,
+    Explanation,
     Identity,
     Kind,
     Verdict,
@@ -25,6 +26,7 @@ from tidegate.spi.private_files import WRITABLE, warn_of_others
 from tidegate.spi.watched_file import WatchedFile
 from tidegate_acl._audit import AuditLog
 from tidegate_acl._reading import read_rules
+from tidegate_acl._reasons import reasons
 from tidegate_acl._rules import Rules
 
 _log = logging.getLogger("tidegate.acl")
@@ -78,7 +80,7 @@ class AclOptions:
 
 @final
 class Acl:
-    """Implements Authorizer, Auditor, Service and Reloadable of :mod:`tidegate.spi`.
+    """Implements Authorizer, Explainer, Auditor, Service and Reloadable of :mod:`tidegate.spi`.
 
     Raises: ConfigError when the file of rules is missing or wrong.
     """
@@ -117,6 +119,11 @@ class Acl:
     def authorize(self, identity: Identity, action: Action, destination: str) -> Verdict:
         """See Authorizer."""
         return self._rules.decide(identity, action, destination).verdict
+
+    def explain(self, identity: Identity, action: Action, destination: str) -> Explanation:
+        """See Explainer: what `tidegate acl test` says, by the rules as they are now."""
+        decision = self._rules.decide(identity, action, destination)
+        return Explanation(decision.verdict, reasons(self._rules, decision))
 
     def audit(self, event: AuditEvent) -> None:
         """See Auditor."""

@@ -13,7 +13,7 @@ import typer
 from tidegate.spi import Action, CommandHost, ConfigError, Identity, Verdict, names
 
 if TYPE_CHECKING:
-    from tidegate_acl._rules import Decision, Rule, Rules
+    from tidegate_acl._rules import Decision, Rules
 
 #: `test`: it is refused.
 EXIT_DENIED: Final = 1
@@ -108,33 +108,11 @@ def _explained(
         Verdict.DENY: "refused",
         Verdict.FILTER: "allowed in part: each message is asked about when it is delivered",
     }
+    from tidegate_acl._reasons import reasons
+
     what = f"{identity.principal}: {action.value}" + (f" {name}" if name else "")
     lines = [f"{what}: {words[decision.verdict]}"]
-    for rule in decision.rules:
-        if rule is None:
-            lines.append(f"  no rule of {len(rules.rules)} fits, so it is refused")
-        else:
-            lines.append(f"  {rule.text()}: {_why(rule)}")
-    return lines
-
-
-def _why(rule: Rule) -> str:
-    conditions = [
-        f"{key} {', '.join(sorted(str(item) for item in found))}"
-        for key, found in (
-            ("principals", rule.principals),
-            ("groups", rule.groups),
-            ("client_ids", rule.client_ids),
-            ("addresses", rule.addresses),
-        )
-        if found is not None
-    ]
-    if rule.destinations is not None:
-        texts = [f"{scheme}{'.'.join(levels)}" for scheme, levels in rule.destinations]
-        conditions.append(f"destinations {', '.join(texts)}")
-    return ("allows" if rule.allows else "denies") + (
-        f", by {'; '.join(conditions)}" if conditions else ", to everybody and everywhere"
-    )
+    return lines + [f"  {reason}" for reason in reasons(rules, decision)]
 
 
 def _json(decision: Decision) -> dict[str, Any]:

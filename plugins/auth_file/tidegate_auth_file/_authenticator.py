@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from tidegate.spi import (
     ConfigError,
     Credentials,
     Kind,
+    KnownUser,
     Principal,
     option,
 )
@@ -71,7 +72,7 @@ class AuthFileOptions:
 
 @final
 class FileAuthenticator:
-    """Implements Authenticator, EnhancedAuthenticator, Directory, Service and Reloadable of
+    """Implements Authenticator, EnhancedAuthenticator, Directory, UserList, Service and Reloadable of
     `tidegate.spi`.
 
     Raises: ConfigError when the file of users is missing or wrong.
@@ -113,6 +114,16 @@ class FileAuthenticator:
     def principal_now(self, principal: Principal) -> Principal | None:
         """See Directory. Who has another password now has to show it."""
         return self._users.principal_now(principal)
+
+    # ------------------------------------------------------------------------------------ UserList
+
+    def user_names(self) -> Collection[str]:
+        """See UserList."""
+        return self._users.names
+
+    def known_user(self, name: str) -> KnownUser | None:
+        """See UserList."""
+        return self._users.known(name)
 
     # ------------------------------------------------------------------------------ authenticators
 

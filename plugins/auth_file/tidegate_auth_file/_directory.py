@@ -6,11 +6,11 @@ import hashlib
 import logging
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final, final
 
-from tidegate.spi import ConfigError, Principal
+from tidegate.spi import ConfigError, KnownUser, Principal
 from tidegate.spi.watched_file import WatchedFile
 from tidegate_auth_file._hashes import PasswordHash
 from tidegate_auth_file._users import SECRET_BYTES, Users, read_users
@@ -48,6 +48,17 @@ class UserDirectory:
     def path(self) -> Path:
         """The file."""
         return self._path
+
+    @property
+    def names(self) -> Collection[str]:
+        """All users."""
+        return self._users.names
+
+    def known(self, name: str) -> KnownUser | None:
+        """See :class:`tidegate.spi.UserList`."""
+        found = self._users.hashes_of(name)
+        kinds = tuple(dict.fromkeys(item.kind for item in found))
+        return KnownUser(name, self._users.groups_of(name), kinds) if found else None
 
     async def watch(self, changed: Callable[[], None]) -> None:
         """Look at the file until cancelled. *changed*: called when somebody is another one now."""

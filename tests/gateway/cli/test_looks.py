@@ -1,4 +1,4 @@
-"""`tidegate limit` and `tidegate cursor` against a real gateway."""
+"""`tidegate limit`, `cursor`, `access` and `plugins --running` against a real gateway."""
 
 from __future__ import annotations
 
@@ -51,3 +51,49 @@ async def test_cursors_are_listed(tmp_path: Path, command: Command) -> None:
         assert await command("cursor", "list", "--paging") == (0, "no cursors\n")
         await client.aclose()
         await asyncio.sleep(0)
+
+
+async def test_who_may_do_what_is_said_by_the_rules_of_the_gateway_that_runs(
+    tmp_path: Path, command: Command
+) -> None:
+    rules = tmp_path / "acl.toml"
+    rules.write_text('[[rules]]\nallow = ["admin", "connect", "publish"]\n')
+    text = f'[[extensions]]\nplugin = "acl"\nrules = "{rules}"\n'
+    async with EmbeddedGateway(text, data_directory=tmp_path) as gateway:
+        client = await StompClient.connect(gateway.stomp_port)
+        code, shown = await command("access", "explain", "ann", "queue://a")
+        assert code == 0
+        assert "publish: allowed\n  acl: rule 1 (line 1): allows, to everybody" in shown
+        assert "consume: refused\n  acl: no rule of 1 fits" in shown
+        found = await command.rows("access", "explain", "ann", "--group", "g", "--address", "::1")
+        assert [one["verdict"] for one in found["decided"]] == ["allow", "allow"]
+        assert found["groups"] == ["g"]
+        (row,) = await command.rows("access", "list", "queue://a")
+        assert (row["user"], row["connections"], row["verdicts"]["consume"]) == (
+            "anonymous",
+            1,
+            "deny",
+        )
+        code, shown = await command("access", "list", "queue://a")
+        assert (code, "consume, browse, create, delete" in shown) == (0, True)
+        code, shown = await command("access", "explain", "ann", "a")
+        assert (code, "neither queue" in shown) == (ExitCode.CONFIG, True)
+        assert await command("access", "users") == (0, "no users are listed\n")
+        await client.aclose()
+
+
+async def test_plugins_of_the_gateway_that_runs_are_listed_with_what_is_set(
+    tmp_path: Path, command: Command
+) -> None:
+    text = '[store]\nplugin = "journal"\njournal_max_file_length = "4mb"\n'
+    async with EmbeddedGateway(text, data_directory=tmp_path):
+        rows = {
+            (row["kind"], row["name"]): row for row in await command.rows("plugins", "--running")
+        }
+        store = rows["store", "journal"]
+        assert store["is_active"]
+        (part,) = store["parts"]
+        assert part["options"]["journal_max_file_length"] == '"4mb"'
+        assert not rows["store", "jdbc"]["is_active"]
+        code, shown = await command("plugins", "--running")
+        assert (code, 'store: journal_max_file_length = "4mb"' in shown) == (0, True)

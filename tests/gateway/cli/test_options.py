@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.cli._options import HIDDEN, option_table, option_values, toml_text
-from tidegate.config import BrokerConfig, DestinationPolicy
+from tidegate.cli._options import option_table
+from tidegate.config import HIDDEN, BrokerConfig, DestinationPolicy, option_values, toml_text
 from tidegate.spi import Kind, option, parse_options
 
 

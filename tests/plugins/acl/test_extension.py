@@ -18,6 +18,7 @@ from tidegate.spi import (
     Auditor,
     Authorizer,
     ConfigError,
+    Explainer,
     ExtensionFactory,
     Service,
     Verdict,
@@ -42,6 +43,26 @@ def test_it_is_what_the_host_asks(rules_file) -> None:
         Acl(AclOptions(rules_file(OPEN).with_name("missing")))
     with pytest.raises(TypeError):
         AclFactory().create(object())
+
+
+def test_it_explains_what_it_decides_by_the_rule_that_does(rules_file, somebody) -> None:
+    text = '[[rules]]\nallow = ["publish"]\ngroups = "senders"\ndestinations = "queue://a.>"\n'
+    acl = Acl(AclOptions(rules_file(text)))
+    assert isinstance(acl, Explainer)
+    sender, other = somebody(groups=("senders",)), somebody()
+    for who, action, name in (
+        (sender, Action.PUBLISH, "queue://a.b"),
+        (sender, Action.PUBLISH, "queue://b"),
+        (other, Action.PUBLISH, "queue://a.b"),
+        (sender, Action.CONNECT, ""),
+    ):
+        assert acl.explain(who, action, name).verdict is acl.authorize(who, action, name)
+    assert acl.explain(sender, Action.PUBLISH, "queue://a.b").why == (
+        "rule 1 (line 1): allows, by groups senders; destinations queue://a.>",
+    )
+    assert acl.explain(other, Action.PUBLISH, "queue://a.b").why == (
+        "no rule of 1 fits, so it is refused",
+    )
 
 
 async def test_a_changed_file_counts_and_a_broken_one_does_not(

@@ -13,8 +13,10 @@ from tidegate.spi import (
     Directory,
     EnhancedAuthenticator,
     Interceptor,
+    KnownUser,
     Principal,
     Service,
+    UserList,
     parse_options,
 )
 from tidegate_auth_file import _authenticator, _edit, _hashes
@@ -32,6 +34,24 @@ def test_it_is_both_kinds_of_authenticator_and_nothing_else(authenticator):
     assert isinstance(authenticator, EnhancedAuthenticator)
     assert not isinstance(authenticator, Authorizer | Interceptor)
     assert repr(authenticator) == "auth-file"
+
+
+def test_it_lists_its_users_and_none_of_their_secrets(users_file, line):
+    path = users_file(
+        line("alice", "secret"),
+        line("bob", "secret", "SCRAM-SHA-512"),
+        line("bob", "secret"),
+        "!groups:senders,readers:bob",
+    )
+    found = FileAuthenticator(AuthFileOptions(path))
+    assert isinstance(found, UserList)
+    assert sorted(found.user_names()) == ["alice", "bob"]
+    assert found.known_user("alice") == KnownUser("alice", frozenset(), ("SCRAM-SHA-256",))
+    bob = found.known_user("bob")
+    assert bob is not None
+    assert bob.groups == {"senders", "readers"}
+    assert sorted(bob.checks) == ["SCRAM-SHA-256", "SCRAM-SHA-512"]
+    assert found.known_user("nobody") is None
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,18 @@ from typing import Final
 from tidegate.broker.core import BrokerCore
 from tidegate.broker.publish.access import Rights
 from tidegate.spi import Action, AuditKind, Identity
+from tidegate.spi.operate import PluginRow
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What the gateway around the broker knows. Attributes: listeners: where clients connect."""
+    """What the gateway around the broker knows.
+
+    Attributes: listeners: where clients connect; plugins: that are installed, with what is set of each.
+    """
 
     listeners: Callable[[], Sequence[str]] = tuple
+    plugins: Callable[[], Sequence[PluginRow]] = tuple
 
 
 @dataclass(slots=True)

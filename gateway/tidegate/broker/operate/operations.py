@@ -11,6 +11,7 @@ import msgspec
 
 from tidegate.broker.core import BrokerCore
 from tidegate.broker.lists.pending_list import PendingList
+from tidegate.broker.operate.access_seen import AccessSeen
 from tidegate.broker.operate.authorized import ALONE, Around, Asking
 from tidegate.broker.operate.connections_operated import ConnectionsOperated
 from tidegate.broker.operate.gateway_seen import GatewaySeen
@@ -76,7 +77,7 @@ _ASKED_AT_ONCE: Final = 50
 _AGAIN: Final = "No queue is there any more; the next client that uses it makes it anew."
 
 
-class Operations(GatewaySeen, ConnectionsOperated, SessionsOperated, HeldSeen):
+class Operations(GatewaySeen, ConnectionsOperated, SessionsOperated, HeldSeen, AccessSeen):
     """A :class:`tidegate.spi.operate.Operator` on a broker that runs; on its event loop.
 
     Args: around: what the broker does not know of the gateway that it is in.

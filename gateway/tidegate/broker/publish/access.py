@@ -23,6 +23,7 @@ from tidegate.spi import (
     AuditKind,
     Auditor,
     Authorizer,
+    Explainer,
     FlowControlError,
     Held,
     Identity,
@@ -210,7 +211,7 @@ class Access:
         # TemporaryDestinations sees to.
         if not names.is_temporary(destination):
             for authorizer in self.authorizers:
-                asked = self._ask(authorizer, requester.identity, action, destination)
+                asked = self.ask(authorizer, requester.identity, action, destination)
                 if asked is Verdict.DENY:
                     verdict = asked
                     break
@@ -223,9 +224,10 @@ class Access:
         return verdict
 
     @staticmethod
-    def _ask(
+    def ask(
         authorizer: Authorizer, identity: Identity, action: Action, destination: str
     ) -> Verdict:
+        """What one of them answers, as it is taken."""
         try:
             verdict = authorizer.authorize(identity, action, destination)
         except FAILURES:
@@ -245,6 +247,19 @@ class Access:
                 verdict,
             )
         return Verdict.DENY
+
+    @staticmethod
+    def reasons(
+        authorizer: Authorizer, identity: Identity, action: Action, destination: str
+    ) -> tuple[str, ...]:
+        """Why one of them answers so, in its words; () when it gives no reasons."""
+        if not isinstance(authorizer, Explainer):
+            return ()
+        try:
+            return authorizer.explain(identity, action, destination).why
+        except FAILURES:
+            _log.exception("authorizer=%s failed to explain", authorizer)
+            return ()
 
     def permits(self, requester: Requester, action: Action, destination: str) -> bool:
         """It is allowed without condition."""

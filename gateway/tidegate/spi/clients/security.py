@@ -6,7 +6,7 @@ Deny wins: something goes through when *every* configured authorizer allows it.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -173,6 +173,31 @@ class Directory(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class KnownUser:
+    """A user, without secrets. Attributes: checks: what it is let in by, in words: ``argon2id``."""
+
+    name: str
+    groups: frozenset[str] = frozenset()
+    checks: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class UserList(Protocol):
+    """What an authenticator may be besides: it can tell operators which users there are.
+
+    Both must be quick: called on the event loop.
+    """
+
+    def user_names(self) -> Collection[str]:
+        """All of them."""
+        ...
+
+    def known_user(self, name: str) -> KnownUser | None:
+        """One of them; None when it is not there any more."""
+        ...
+
+
 @runtime_checkable
 class Authorizer(Protocol):
     """Allows or refuses an action. Must be quick: called on the event loop, its answer cached.
@@ -187,6 +212,23 @@ class Authorizer(Protocol):
             and BROWSE it may be a filter with wildcards; "" for CONNECT and ADMIN.
         Any exception denies and is logged.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """An answer of an authorizer's, and why. Attributes: why: each reason in words, the first that counts first."""
+
+    verdict: Verdict
+    why: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class Explainer(Protocol):
+    """What an authorizer may be besides: it can tell operators why it decides as it does."""
+
+    def explain(self, identity: Identity, action: Action, destination: str) -> Explanation:
+        """What :meth:`Authorizer.authorize` would answer, and why."""
         ...
 
 

@@ -6,6 +6,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol, TypeAlias, get_args
 
 from tidegate.spi.clients.security import Identity
+from tidegate.spi.operate._access import (
+    AccessDetails,
+    AccessPage,
+    ExplainAccess,
+    ListAccess,
+    ListUsers,
+    UserPage,
+)
 from tidegate.spi.operate._connections import (
     ConnectionDetails,
     ConnectionPage,
@@ -43,6 +51,10 @@ from tidegate.spi.operate._messages import (
     RetryMessages,
 )
 from tidegate.spi.operate._overview import Overview, ShowOverview
+from tidegate.spi.operate._plugins import (
+    ListPlugins,
+    PluginPage,
+)
 from tidegate.spi.operate._sessions import (
     DeleteSession,
     DeleteSubscription,
@@ -103,6 +115,10 @@ Request: TypeAlias = (
     | ListLimits
     | ShowHeld
     | ListCursors
+    | ListPlugins
+    | ListUsers
+    | ExplainAccess
+    | ListAccess
     | ReplayRequest
 )
 
@@ -125,6 +141,10 @@ Answer: TypeAlias = (
     | LimitPage
     | HeldDetails
     | CursorPage
+    | PluginPage
+    | UserPage
+    | AccessDetails
+    | AccessPage
     | ReplayAnswer
 )
 
@@ -205,6 +225,14 @@ class Operator(Protocol):
     async def show_held(self, who: Identity, request: ShowHeld) -> HeldDetails: ...
 
     async def list_cursors(self, who: Identity, request: ListCursors) -> CursorPage: ...
+
+    async def list_plugins(self, who: Identity, request: ListPlugins) -> PluginPage: ...
+
+    async def list_users(self, who: Identity, request: ListUsers) -> UserPage: ...
+
+    async def explain_access(self, who: Identity, request: ExplainAccess) -> AccessDetails: ...
+
+    async def list_access(self, who: Identity, request: ListAccess) -> AccessPage: ...
 
     async def begin_replay(self, who: Identity, request: BeginReplay) -> Replay: ...
 

@@ -1,0 +1,163 @@
+"""``tidegate access`` and ``tidegate plugins --running``: who may do what, and what a gateway is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from tidegate.cli import _show
+from tidegate.cli._commands import ConfigOption, JsonOption
+from tidegate.cli.groups._asking import ask, connected
+from tidegate.cli.groups._lists import (
+    Columns,
+    LimitOption,
+    MatchArgument,
+    rows_of,
+    show_rows,
+)
+from tidegate.spi import Verdict
+from tidegate.spi.operate import (
+    AccessDetails,
+    AccessPage,
+    AccessRow,
+    ExplainAccess,
+    ListAccess,
+    ListPlugins,
+    ListUsers,
+    PluginPage,
+    PluginPart,
+    PluginRow,
+    UserPage,
+    UserRow,
+)
+from tidegate.spi.printable import printable
+
+app: Final = typer.Typer(
+    help="Ask a gateway that runs who may do what, and who its users are.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+_DestinationArgument = Annotated[
+    str, typer.Argument(metavar="DESTINATION", help="queue://NAME or topic://NAME.")
+]
+
+#: Verdicts in words.
+_WORDS: Final = {
+    Verdict.ALLOW: "allowed",
+    Verdict.DENY: "refused",
+    Verdict.FILTER: "allowed in part: each message is asked about when it is delivered",
+}
+
+_ACCESS: Final[Columns[AccessRow]] = (
+    ("user", lambda row: row.user),
+    ("groups", lambda row: ", ".join(row.groups)),
+    ("connections", lambda row: row.connections),
+    ("may", lambda row: _actions(row, Verdict.ALLOW)),
+    ("may not", lambda row: _actions(row, Verdict.DENY)),
+)
+
+_USERS: Final[Columns[UserRow]] = (
+    ("user", lambda row: row.user),
+    ("groups", lambda row: ", ".join(row.groups)),
+    ("of", lambda row: row.authenticator),
+    ("checked by", lambda row: ", ".join(row.checks)),
+    ("connections", lambda row: row.connections),
+)
+
+_PLUGINS: Final[Columns[PluginRow]] = (
+    ("kind", lambda row: row.kind or "?"),
+    ("name", lambda row: row.name),
+    ("version", lambda row: row.version),
+    ("distribution", lambda row: row.distribution),
+    ("active", lambda row: "yes" if row.is_active else "no"),
+    ("what is set", lambda row: "; ".join(map(_set, row.parts))),
+)
+
+
+@app.command()
+def explain(
+    user: Annotated[str, typer.Argument(help="Name of the user; `anonymous` for none.")],
+    destination: Annotated[
+        str,
+        typer.Argument(
+            metavar="[DESTINATION]",
+            help="queue://NAME or topic://NAME, perhaps with wildcards; left out: connect and admin.",
+        ),
+    ] = "",
+    client_id: Annotated[str, typer.Option("--client-id", help="Its client id.")] = "",
+    group: Annotated[
+        list[str] | None,
+        typer.Option("--group", help="A group it is in; else those that it has."),
+    ] = None,
+    address: Annotated[str, typer.Option("--address", help="Its IP address.")] = "",
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say what somebody may do with a destination, and by which rule."""
+    request = ExplainAccess(user, destination, tuple(group or ()), client_id, address)
+    with connected(config) as client:
+        found = ask(client, request, AccessDetails)
+    if as_json:
+        _show.print_json(msgspec.to_builtins(found))
+        return
+    for one in found.decided:
+        typer.echo(f"{one.action.value}: {_WORDS[one.verdict]}")
+        for reason in one.reasons:
+            for why in reason.why or (_WORDS[reason.verdict],):
+                typer.echo(f"  {printable(reason.authorizer)}: {printable(why)}")
+
+
+@app.command(name="list")
+def list_access(
+    destination: _DestinationArgument,
+    match: MatchArgument = "",
+    limit: LimitOption = 0,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List what each user that is known or connected may do with one destination."""
+    rows = rows_of(
+        config,
+        ListAccess(destination, match),
+        lambda client, request: ask(client, request, AccessPage),
+        limit,
+    )
+    show_rows(_ACCESS, rows, "no users", as_json)
+
+
+@app.command()
+def users(
+    match: MatchArgument = "",
+    limit: LimitOption = 0,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the users that authenticators know, without secrets."""
+    rows = rows_of(
+        config,
+        ListUsers(match),
+        lambda client, request: ask(client, request, UserPage),
+        limit,
+    )
+    show_rows(_USERS, rows, "no users are listed", as_json)
+
+
+def show_running(config: Path | None, as_json: bool) -> None:
+    """Print the plugins that the gateway has found, and what is set of each."""
+    rows = rows_of(
+        config, ListPlugins(), lambda client, request: ask(client, request, PluginPage), 0
+    )
+    show_rows(_PLUGINS, rows, "no plugins installed", as_json)
+
+
+def _actions(row: AccessRow, verdict: Verdict) -> str:
+    return ", ".join(action for action, found in row.verdicts.items() if found is verdict)
+
+
+def _set(part: PluginPart) -> str:
+    options = ", ".join(f"{key} = {value}" for key, value in part.options.items())
+    return f"{part.table}: {options or 'defaults'}"

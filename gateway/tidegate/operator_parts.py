@@ -1,0 +1,62 @@
+"""What operators see of a gateway that its broker does not know: the plugins that it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tidegate.config import Bind, options_set, toml_text
+from tidegate.plugins import PluginHost, PluginKind
+from tidegate.spi.operate import PluginPart, PluginRow
+
+if TYPE_CHECKING:
+    from tidegate.config import ResolvedConfig, ResolvedListener
+
+
+def plugin_rows(config: ResolvedConfig, plugins: PluginHost) -> list[PluginRow]:
+    """All installed plugins, and what *config* sets of those that run. Imports nothing."""
+    parts: dict[tuple[PluginKind, str], list[PluginPart]] = {}
+    for kind, name, part in _parts(config):
+        parts.setdefault((kind, name), []).append(part)
+    return [
+        PluginRow(
+            row.kind,
+            row.name,
+            row.distribution,
+            row.version,
+            row.active,
+            row.summary,
+            tuple(parts.get((PluginKind(row.kind), row.name), ())) if row.kind else (),
+        )
+        for row in plugins.list_plugins(parts, imports=False)
+    ]
+
+
+def _parts(config: ResolvedConfig) -> Iterator[tuple[PluginKind, str, PluginPart]]:
+    """Each table that names a plugin."""
+    store = config.store
+    yield PluginKind.STORE, store.name, PluginPart("store", options_set(store.options))
+    for listener in config.listeners:
+        part = PluginPart(listener.key, _of_listener(listener))
+        yield PluginKind.PROTOCOL, listener.config.protocol, part
+    for name in config.cursors:
+        tables = [
+            table.key
+            for table in config.policies
+            if name
+            in (table.policy.cursor, table.policy.durable_cursor, table.policy.subscriber_cursor)
+        ]
+        for key in tables or [""]:
+            yield PluginKind.CURSOR, name, PluginPart(key or "destinations", {})
+    for number, sink in enumerate(config.sinks):
+        options = {"name": toml_text(sink.name), **options_set(sink.options)}
+        yield PluginKind.SINK, sink.plugin, PluginPart(f"sinks[{number}]", options)
+    for number, extension in enumerate(config.extensions):
+        part = PluginPart(f"extensions[{number}]", options_set(extension.options))
+        yield PluginKind.EXTENSION, extension.name, part
+
+
+def _of_listener(listener: ResolvedListener) -> dict[str, str]:
+    config = listener.config
+    bind = toml_text(str(Bind(config.host, config.port)))
+    return {"bind": bind, "transport": toml_text(config.transport), **options_set(config.options)}

@@ -1,0 +1,34 @@
+"""Why the rules decide as they do, in words: for ``tidegate acl test`` and for operators."""
+
+from __future__ import annotations
+
+from tidegate_acl._rules import Decision, Rule, Rules
+
+
+def reasons(rules: Rules, decision: Decision) -> tuple[str, ...]:
+    """A line for each rule that decided, in order."""
+    return tuple(
+        f"no rule of {len(rules.rules)} fits, so it is refused"
+        if rule is None
+        else f"{rule.text()}: {_why(rule)}"
+        for rule in decision.rules
+    )
+
+
+def _why(rule: Rule) -> str:
+    conditions = [
+        f"{key} {', '.join(sorted(str(item) for item in found))}"
+        for key, found in (
+            ("principals", rule.principals),
+            ("groups", rule.groups),
+            ("client_ids", rule.client_ids),
+            ("addresses", rule.addresses),
+        )
+        if found is not None
+    ]
+    if rule.destinations is not None:
+        texts = [f"{scheme}{'.'.join(levels)}" for scheme, levels in rule.destinations]
+        conditions.append(f"destinations {', '.join(texts)}")
+    return ("allows" if rule.allows else "denies") + (
+        f", by {'; '.join(conditions)}" if conditions else ", to everybody and everywhere"
+    )
