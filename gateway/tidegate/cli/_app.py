@@ -16,6 +16,7 @@ from tidegate.cli._commands import Commands, ConfigOption, JsonOption
 from tidegate.cli._exit import ExitCode
 from tidegate.cli._host import Host
 from tidegate.cli._run import run_gateway, warn_of_configuration
+from tidegate.cli.doctor.command import doctor
 from tidegate.cli.groups import (
     connections,
     destinations,
@@ -51,6 +52,7 @@ app.add_typer(held.limits, name="limit")
 app.add_typer(held.cursors, name="cursor")
 app.add_typer(access.app, name="access")
 app.command()(status.status)
+app.command()(doctor)
 
 
 def call(arguments: Sequence[str]) -> int:
