@@ -11,18 +11,18 @@ import msgspec
 
 from tidegate.broker.core import BrokerCore
 from tidegate.broker.lists.pending_list import PendingList
-from tidegate.broker.operate.access_seen import AccessSeen
 from tidegate.broker.operate.authorized import ALONE, Around, Asking
-from tidegate.broker.operate.connections_operated import ConnectionsOperated
 from tidegate.broker.operate.gateway_seen import GatewaySeen
-from tidegate.broker.operate.held_seen import HeldSeen
 from tidegate.broker.operate.log_rows import log_rows
 from tidegate.broker.operate.messages.browsing import browse
 from tidegate.broker.operate.messages.over_messages import OverMessages, durable
 from tidegate.broker.operate.messages.publishing import Publishing
 from tidegate.broker.operate.messages.replaying import Replaying
 from tidegate.broker.operate.pausing import NOT_STORED, Pausing
-from tidegate.broker.operate.sessions_operated import SessionsOperated
+from tidegate.broker.operate.seen.access_seen import AccessSeen
+from tidegate.broker.operate.seen.connections_operated import ConnectionsOperated
+from tidegate.broker.operate.seen.held_seen import HeldSeen
+from tidegate.broker.operate.seen.sessions_operated import SessionsOperated
 from tidegate.broker.operate.views import Views, no_such
 from tidegate.broker.publish.system_topics import is_system
 from tidegate.spi import (

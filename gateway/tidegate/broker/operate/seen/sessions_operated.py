@@ -8,9 +8,9 @@ from typing import Final
 from tidegate.broker.connection.connection import Connection
 from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.operate.authorized import Authorized
-from tidegate.broker.operate.connections_operated import end, is_in
 from tidegate.broker.operate.messages.over_messages import durable
 from tidegate.broker.operate.paging import Key, first, in_steps, page
+from tidegate.broker.operate.seen.connections_operated import end, is_in
 from tidegate.broker.sessions.state import SessionState
 from tidegate.spi import SESSION_NEVER_EXPIRES, Action, Identity, RequestError
 from tidegate.spi.operate import (

@@ -13,8 +13,8 @@ from tidegate.broker.limits.accounts import Account, Counted
 from tidegate.broker.limits.list_limit import ListLimit
 from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.operate.authorized import Authorized
-from tidegate.broker.operate.connections_operated import is_in
 from tidegate.broker.operate.paging import Key, in_steps, page, page_of_rows
+from tidegate.broker.operate.seen.connections_operated import is_in
 from tidegate.broker.operate.views import feed_of
 from tidegate.config import BrokerConfig, DestinationPolicy, Quota
 from tidegate.spi import Held, Identity, RequestError, option_info

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from tidegate.broker.operate.authorized import Authorized
-from tidegate.broker.operate.connections_operated import is_in
 from tidegate.broker.operate.paging import Key, in_steps, page
+from tidegate.broker.operate.seen.connections_operated import is_in
 from tidegate.broker.sessions.authentication import ANONYMOUS
 from tidegate.spi import (
     Action,
