@@ -74,6 +74,11 @@ def test_each_command_of_a_group_is_described(name: str) -> None:
         assert len(re.findall(rf"^\| `{name} {command}[ `]", TEXT, re.MULTILINE)) == 1, command
 
 
+@pytest.mark.parametrize("command", ["show", "files", "why"])
+def test_each_command_about_the_store_that_runs_is_described(command: str) -> None:
+    assert len(re.findall(rf"^\| `store {command}[ `]", TEXT, re.MULTILINE)) == 1
+
+
 def test_each_reason_to_wait_and_each_order_is_described() -> None:
     for reason in WaitReason:
         assert len(re.findall(rf"^\| `{reason.value}` \|", TEXT, re.MULTILINE)) == 1, reason

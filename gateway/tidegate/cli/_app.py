@@ -27,6 +27,7 @@ from tidegate.cli.groups import (
     transactions,
 )
 from tidegate.cli.looks import access, held
+from tidegate.cli.looks import store as store_seen
 from tidegate.config import check_parts, load_config, named_plugins, resolve
 from tidegate.plugins import PluginHost
 from tidegate.spi import SPI_VERSION
@@ -41,6 +42,7 @@ app = typer.Typer(
     "owned by another gateway, 5 directory or disk, 6 plugin, 7 store damaged, 8 the broker that a "
     "client command speaks to.",
 )
+store_seen.add_to(store.app)
 app.add_typer(store.app, name="store")
 app.add_typer(transactions.app, name="transactions")
 app.add_typer(destinations.app, name="destination")

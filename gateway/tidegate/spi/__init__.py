@@ -140,6 +140,7 @@ from tidegate.spi.storage.cursor import (
     TemporarySpace,
 )
 from tidegate.spi.storage.feed import CursorFeed, FeedReason, FeedTotals
+from tidegate.spi.storage.files import SEQUENCES_MAX, FileHolder, StoreFile, StoreFiles
 from tidegate.spi.storage.large import LargeBodies, LargeBody, LargeReader, LargeWriter
 from tidegate.spi.storage.log import (
     AcknowledgedLog,
@@ -213,6 +214,7 @@ __all__ = [
     "ENTRY_POINT_GROUP",
     "MESSAGE_OVERHEAD_BYTES",
     "PRIORITY_DEFAULT",
+    "SEQUENCES_MAX",
     "SESSION_NEVER_EXPIRES",
     "SPI_VERSION",
     "AccessError",
@@ -273,6 +275,7 @@ __all__ = [
     "ExtensionFactory",
     "FeedReason",
     "FeedTotals",
+    "FileHolder",
     "FlowControlError",
     "ForgetDuplicateIds",
     "FrameTooLargeError",
@@ -354,6 +357,8 @@ __all__ = [
     "StoreClosedError",
     "StoreContext",
     "StoreError",
+    "StoreFile",
+    "StoreFiles",
     "StoreFullError",
     "StoreIOError",
     "StoreLockedError",

@@ -23,7 +23,7 @@ from __future__ import annotations
 from tidegate.testing._store_kit.box import StoreBox
 from tidegate.testing._store_kit.full import StoreFullConformance
 from tidegate.testing._store_kit.lists import StoreLists
-from tidegate.testing._store_kit.optional import StoreBranches, StoreLog
+from tidegate.testing._store_kit.optional import StoreBranches, StoreFilesKept, StoreLog
 from tidegate.testing._store_kit.order import StoreOrder
 from tidegate.testing._store_kit.recovery import StoreRecovery
 from tidegate.testing._store_kit.restarts import StoreRestarts
@@ -32,7 +32,13 @@ __all__ = ["StoreBox", "StoreConformance", "StoreFullConformance"]
 
 
 class StoreConformance(
-    StoreLists, StoreRestarts, StoreRecovery, StoreOrder, StoreLog, StoreBranches
+    StoreLists,
+    StoreRestarts,
+    StoreRecovery,
+    StoreOrder,
+    StoreLog,
+    StoreBranches,
+    StoreFilesKept,
 ):
     """What every message store must do. Subclass it and override ``store_factory``."""
 

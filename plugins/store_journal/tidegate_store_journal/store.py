@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter
+from typing import Final, TypeVar
 
 from tidegate.spi import (
     AcknowledgedMessage,
@@ -17,6 +20,7 @@ from tidegate.spi import (
     Durability,
     EncodedPage,
     EncodedRows,
+    FileHolder,
     LogStatistics,
     Message,
     Progress,
@@ -25,6 +29,7 @@ from tidegate.spi import (
     StoreClosedError,
     StoredMessage,
     StoreError,
+    StoreFile,
     StoreIOError,
     StoreStatistics,
     WriteBatch,
@@ -32,9 +37,15 @@ from tidegate.spi import (
 from tidegate_store_journal.checkpoint.metadata import MetadataCounters
 from tidegate_store_journal.engine import Engine
 from tidegate_store_journal.index.acklog import PAGE_ROWS, ROW_BYTES, AckBlock
+from tidegate_store_journal.index.holders import holders_in
+from tidegate_store_journal.log.datafile import DataFile
+from tidegate_store_journal.log.storage import Folder
 from tidegate_store_journal.space.tidy import DestinationCompaction
 
 T = TypeVar("T")
+
+#: How long it is looked for what keeps a file before others have their turn.
+_SLICE_S: Final = 0.001
 
 
 class JournalStore(Engine):
@@ -54,6 +65,7 @@ class JournalStore(Engine):
             duplicate_ids=self,
             directories=self._directories,
             measures_room=self._storage.durable,
+            files=self,
         )
 
     @property
@@ -208,6 +220,56 @@ class JournalStore(Engine):
         held = self._index.acknowledged_bytes + (log.last - log.released) * ROW_BYTES
         return LogStatistics(log.released + 1, log.last, held, log.oldest_at)
 
+    def store_files(self) -> Sequence[StoreFile]:
+        """See StoreFiles: the data files, the journal's own first, in its order."""
+        self._require_open()
+        files, tail = self._files, self._appender.tail.file
+        own = [self._seen(file, "current" if file is tail else "used") for file in files.used()]
+        spares = [
+            self._seen(file, "spare")
+            for file in files.own.files.values()
+            if not file.first_batch and file is not tail
+        ]
+        elsewhere = [
+            self._seen(file, "used" if file.first_batch else "spare")
+            for home in files.homes.values()
+            if home is not files.own
+            for file in home.files.values()
+        ]
+        free = [
+            StoreFile(_shown(home.name, home.folder, name), "free", length, 0, 0)
+            for home in files.homes.values()
+            for name, length in (*home.pool, *home.parting)
+        ]
+        return [*own, *spares, *elsewhere, *free]
+
+    async def why_kept(self, name: str) -> Sequence[FileHolder] | None:
+        """See StoreFiles."""
+        self._require_open()
+        found = [
+            file
+            for home in self._files.homes.values()
+            for file in home.files.values()
+            if _shown(file.folder, file.home, file.name) == name
+        ]
+        if not found:
+            return () if any(file.name == name for file in self.store_files()) else None
+        holders: list[FileHolder] = []
+        ends_at = perf_counter() + _SLICE_S
+        for holder in holders_in(self._index, found[0].file_id):
+            if holder is not None:
+                holders.append(FileHolder(**asdict(holder)))
+            if perf_counter() >= ends_at:
+                await asyncio.sleep(0)
+                ends_at = perf_counter() + _SLICE_S
+        return holders
+
+    def _seen(self, file: DataFile, state: str) -> StoreFile:
+        index, file_id = self._index, file.file_id
+        live, references = index.live_bytes(file_id), index.references_to(file_id)
+        name = _shown(file.folder, file.home, file.name)
+        return StoreFile(name, state, file.length, live, references)
+
     def statistics(self) -> StoreStatistics:
         """See MessageStore."""
         self._require_open()
@@ -225,6 +287,12 @@ class JournalStore(Engine):
             for message in messages:
                 if message.large is not None:
                     self._large.hold(message.large)
+
+
+def _shown(folder: str, home: Folder, name: str) -> str:
+    """What a file is called below the journal's directory, whatever the engine calls it."""
+    own = Path(home.describe(name)).name
+    return f"{folder}/{own}" if folder else own
 
 
 def _acknowledged(

@@ -97,3 +97,36 @@ async def test_plugins_of_the_gateway_that_runs_are_listed_with_what_is_set(
         assert not rows["store", "jdbc"]["is_active"]
         code, shown = await command("plugins", "--running")
         assert (code, 'store: journal_max_file_length = "4mb"' in shown) == (0, True)
+
+
+async def test_the_store_says_how_large_it_is_and_why_it_keeps_a_file(
+    tmp_path: Path, command: Command
+) -> None:
+    async with EmbeddedGateway(data_directory=tmp_path) as gateway:
+        client = await StompClient.connect(gateway.stomp_port)
+        client.send("SEND", b"x", destination="/queue/a", receipt="1")
+        await client.receipt("1")
+        found = await command.rows("store", "show")
+        assert (found["messages"], found["is_writable"], found["problem"]) == (1, True, "")
+        assert "files" in found["offers"]
+        code, text = await command("store", "show")
+        assert (code, "no sinks" in text) == (0, True)
+        rows = await command.rows("store", "files")
+        assert rows[0]["state"] == "current"
+        (kept,) = [row for row in rows if row["references"]]
+        assert [row["name"] for row in await command.rows("store", "files", kept["name"])] == [
+            kept["name"]
+        ]
+        (holder,) = (await command.rows("store", "why", kept["name"]))["holders"]
+        assert (holder["kind"], holder["destination"], holder["messages"]) == (
+            "queue",
+            "queue://a",
+            1,
+        )
+        code, text = await command("store", "why", kept["name"])
+        assert (code, "queue://a" in text) == (0, True)
+        code, text = await command("store", "files", "--sort", "sparse", "--limit", "1")
+        assert (code, "alive" in text) == (0, True)
+        code, text = await command("store", "why", "nothing")
+        assert (code, "no file 'nothing'" in text) == (ExitCode.CONFIG, True)
+        await client.aclose()

@@ -13,6 +13,7 @@ import pytest
 from journal_kit import KB, ack, add, opened, write
 
 from tidegate.spi import (
+    SEQUENCES_MAX,
     AddDestination,
     CorruptRecordError,
     PutSubscription,
@@ -22,7 +23,6 @@ from tidegate.spi import (
 )
 from tidegate_store_journal import FileReport, JournalStore, describe, inspect, why
 from tidegate_store_journal.tools import lookon
-from tidegate_store_journal.tools.report import SEQUENCES_MAX
 
 OPTIONS = {"journal_compact_min_files": 0, "journal_max_file_length": 64 * KB}
 

@@ -23,6 +23,7 @@ from tidegate.broker.operate.seen.access_seen import AccessSeen
 from tidegate.broker.operate.seen.connections_operated import ConnectionsOperated
 from tidegate.broker.operate.seen.held_seen import HeldSeen
 from tidegate.broker.operate.seen.sessions_operated import SessionsOperated
+from tidegate.broker.operate.seen.store_seen import StoreSeen
 from tidegate.broker.operate.views import Views, no_such
 from tidegate.broker.publish.system_topics import is_system
 from tidegate.spi import (
@@ -77,7 +78,9 @@ _ASKED_AT_ONCE: Final = 50
 _AGAIN: Final = "No queue is there any more; the next client that uses it makes it anew."
 
 
-class Operations(GatewaySeen, ConnectionsOperated, SessionsOperated, HeldSeen, AccessSeen):
+class Operations(
+    GatewaySeen, ConnectionsOperated, SessionsOperated, HeldSeen, AccessSeen, StoreSeen
+):
     """A :class:`tidegate.spi.operate.Operator` on a broker that runs; on its event loop.
 
     Args: around: what the broker does not know of the gateway that it is in.

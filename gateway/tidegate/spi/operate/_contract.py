@@ -77,6 +77,14 @@ from tidegate.spi.operate._sinks import (
     SinkList,
     SinkTurn,
 )
+from tidegate.spi.operate._store import (
+    ExplainFile,
+    FileDetails,
+    FilePage,
+    ListFiles,
+    ShowStore,
+    StoreDetails,
+)
 from tidegate.spi.replay import (
     AskDestinations,
     BeginReplay,
@@ -119,6 +127,9 @@ Request: TypeAlias = (
     | ListUsers
     | ExplainAccess
     | ListAccess
+    | ShowStore
+    | ListFiles
+    | ExplainFile
     | ReplayRequest
 )
 
@@ -145,6 +156,9 @@ Answer: TypeAlias = (
     | UserPage
     | AccessDetails
     | AccessPage
+    | StoreDetails
+    | FilePage
+    | FileDetails
     | ReplayAnswer
 )
 
@@ -233,6 +247,12 @@ class Operator(Protocol):
     async def explain_access(self, who: Identity, request: ExplainAccess) -> AccessDetails: ...
 
     async def list_access(self, who: Identity, request: ListAccess) -> AccessPage: ...
+
+    async def show_store(self, who: Identity, request: ShowStore) -> StoreDetails: ...
+
+    async def list_files(self, who: Identity, request: ListFiles) -> FilePage: ...
+
+    async def explain_file(self, who: Identity, request: ExplainFile) -> FileDetails: ...
 
     async def begin_replay(self, who: Identity, request: BeginReplay) -> Replay: ...
 

@@ -7,8 +7,8 @@ while reading may run beside it.
 
 A minimal store has ``capabilities``, the life cycle (``open``, ``close``), ``write``, ``page_in`` and
 ``statistics``. What only some stores can do are objects that the capabilities offer, None where the
-store cannot: :class:`AcknowledgedLog`, :class:`~tidegate.spi.EncodedLog`, :class:`~tidegate.spi.LargeBodies`, :class:`Branches` and
-:class:`DuplicateIds`. No two members of theirs have the same name, so that a store may offer itself.
+store cannot: :class:`AcknowledgedLog`, :class:`~tidegate.spi.EncodedLog`, :class:`~tidegate.spi.LargeBodies`, :class:`Branches`,
+:class:`DuplicateIds` and :class:`~tidegate.spi.StoreFiles`. No two members of theirs have the same name, so that a store may offer itself.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import msgspec
 
 from tidegate.spi.messages import Message, StoredMessage
 from tidegate.spi.storage.branches import Branch
+from tidegate.spi.storage.files import StoreFiles
 from tidegate.spi.storage.large import LargeBodies
 from tidegate.spi.storage.log import AcknowledgedLog, EncodedLog
 from tidegate.spi.storage.operations import (
@@ -56,6 +57,7 @@ class StoreCapabilities:
             before one of those is full.
         measures_room: its statistics say how much room it takes, so that ``broker.store_limit`` can
             bound it; with False the gateway refuses to start with that option.
+        files: says which files it has and what keeps each; without it operators see only how large it is.
     """
 
     durable: bool
@@ -66,6 +68,7 @@ class StoreCapabilities:
     duplicate_ids: DuplicateIds | None = None
     directories: tuple[Path, ...] = ()
     measures_room: bool = False
+    files: StoreFiles | None = None
 
 
 @dataclass(frozen=True, slots=True)

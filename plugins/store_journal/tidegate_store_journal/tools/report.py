@@ -6,60 +6,18 @@ write nothing. Everything here blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
-from tidegate.spi import AddDestination, Branch, Progress, StoreIOError, Subscription
+from tidegate.spi import Progress, StoreIOError
 from tidegate_store_journal.checkpoint.metadata import MetadataCounters
+from tidegate_store_journal.index.holders import Holder, Owner, holders_in, owner_of
 from tidegate_store_journal.index.index import Index
-from tidegate_store_journal.log.format import MASK_32, file_id_of
+from tidegate_store_journal.log.format import file_id_of
 from tidegate_store_journal.tools.census import Census
 from tidegate_store_journal.tools.lookon import Look, look
-
-#: Sequences that a report names for each list; there can be millions.
-SEQUENCES_MAX: Final = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Whose a pending list is.
-
-    Attributes:
-        kind: ``queue``, ``durable subscription``, ``subscription``, ``prepared branch``,
-            ``unknown list`` (its destination is gone), or ``acknowledged`` (rows that a sink has
-            not released).
-        destination: as in ``queue://orders``; a subscription's filter. "" for the messages that a
-            branch sends; one with a destination locks messages of that list, which are counted for
-            the list as well.
-        client_id, subscription: of a subscription; of a branch, who prepared it and its id.
-        principal: whose the queue, subscription or branch is; "": the gateway's own.
-        pending_list: its id; 0 for the acknowledged log.
-    """
-
-    kind: str
-    destination: str
-    client_id: str
-    subscription: str
-    principal: str
-    pending_list: int
-
-
-@dataclass(frozen=True, slots=True)
-class Holder(Owner):
-    """A pending list (or the acknowledged log) that keeps messages in a data file.
-
-    Attributes:
-        messages: how many; live_bytes: bytes of their records (a message in several lists counts
-            in each).
-        sequences: the first SEQUENCES_MAX of them, in order; ack sequences for the log.
-    """
-
-    messages: int
-    live_bytes: int
-    sequences: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +148,8 @@ def why(directory: Path, name: str) -> FileReport:
     if found is None:
         known = ", ".join(files) or "none"
         raise StoreIOError(f"{directory} has no data file {wanted}; it has: {known}")
-    return replace(found, holders=list(_holders(seen.index, found.file_id)))
+    holders = [item for item in holders_in(seen.index, found.file_id) if item is not None]
+    return replace(found, holders=holders)
 
 
 def _files(seen: Look) -> list[FileReport]:
@@ -210,27 +169,6 @@ def _files(seen: Look) -> list[FileReport]:
     return reports
 
 
-def _owner(owners: Mapping[int, object], list_id: int) -> Owner:
-    """Whose a list is; *owners* as in the index."""
-    match owners.get(list_id):
-        case Subscription() as found:
-            kind = "durable subscription" if found.durable else "subscription"
-            return Owner(kind, found.filter, found.client_id, found.name, found.owner, list_id)
-        case AddDestination() as found:
-            return Owner("queue", found.destination, "", "", found.owner, list_id)
-        case Branch() as found:
-            # Nobody but its transaction manager or an operator can free its messages.
-            return _branch("", found, list_id)
-        case _:
-            return Owner("unknown list", "", "", "", "", list_id)
-
-
-def _branch(destination: str, branch: Branch, list_id: int) -> Owner:
-    own_id = branch.branch_id
-    names = (branch.client_id, str(own_id), own_id.owner)
-    return Owner("prepared branch", destination, *names, list_id)
-
-
 def _lists(index: Index) -> Iterator[ListReport]:
     owners = index.owners()
     branches = {branch.pending_list for branch in index.branches.values()}
@@ -238,41 +176,12 @@ def _lists(index: Index) -> Iterator[ListReport]:
         pending = index.list_of(list_id)
         page = pending.page(0, 1, 1)
         yield ListReport(
-            **asdict(_owner(owners, list_id)),
+            **asdict(owner_of(owners, list_id)),
             messages=len(pending),
             body_bytes=pending.body_bytes(),
             first_sequence=page[0][0] if page else 0,
             delivered=len(pending.deliveries),
         )
-
-
-def _holders(index: Index, file_id: int) -> Iterator[Holder]:
-    owners = index.owners()
-    for list_id, pending in sorted(index.lists.items()):
-        found = dict(sorted(entry for piece in pending.pieces_in(file_id) for entry in piece))
-        if not found:
-            continue
-        owner = _owner(owners, list_id)
-        yield _holder(owner, found)
-        # Prepared branches lock messages of the list, which nobody can consume meanwhile.
-        for branch in index.branches.values():
-            locked = {
-                number for i in branch.locked if i.pending_list == list_id for number in i.sequences
-            }
-            here = {sequence: place for sequence, place in found.items() if sequence in locked}
-            if here:
-                yield _holder(_branch(owner.destination, branch, list_id), here)
-    parts = chain.from_iterable(index.log.parts_in(file_id))
-    rows = {row: place for part in parts for row, _, place in part.rows()}
-    if rows:
-        yield _holder(Owner("acknowledged", "", "", "", "", 0), rows)
-
-
-def _holder(owner: Owner, found: Mapping[int, int]) -> Holder:
-    """*found*: places by sequence, in order."""
-    live_bytes = sum(place >> 32 & MASK_32 for place in found.values())
-    first = list(islice(found, SEQUENCES_MAX))
-    return Holder(**asdict(owner), messages=len(found), live_bytes=live_bytes, sequences=first)
 
 
 def describe(report: FileReport) -> str:

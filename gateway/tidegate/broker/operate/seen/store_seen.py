@@ -1,0 +1,95 @@
+"""The store, as operators see it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+from tidegate.broker.operate.authorized import Authorized
+from tidegate.broker.operate.paging import Key, page
+from tidegate.broker.operate.seen.connections_operated import is_in
+from tidegate.spi import Identity, RequestError, StoreError, StoreFile, StoreFiles
+from tidegate.spi.operate import (
+    ExplainFile,
+    FileDetails,
+    FilePage,
+    FileSort,
+    ListFiles,
+    Room,
+    ShowStore,
+    StoreDetails,
+)
+
+#: Of capabilities, those that are no ability.
+_FACTS: Final = frozenset({"durable", "directories", "measures_room"})
+
+
+class StoreSeen(Authorized):
+    """The part of :class:`tidegate.spi.operate.Operator` about the store."""
+
+    async def show_store(self, who: Identity, request: ShowStore) -> StoreDetails:
+        """See Operator."""
+        self._authorize(who)
+        core = self._core
+        capabilities, found = core.store.capabilities, core.store.statistics()
+        problem, acknowledged = "", None
+        try:
+            core.writer.check_writable()
+        except StoreError as error:
+            problem = str(error)
+        if core.acknowledged_log.is_read:
+            held = core.acknowledged_log.rows.log_statistics().held_bytes
+            acknowledged = Room(held, core.config.acknowledged_limit)
+        offers = [
+            field.name
+            for field in dataclasses.fields(capabilities)
+            if field.name not in _FACTS and getattr(capabilities, field.name) is not None
+        ]
+        return StoreDetails(
+            core.store_id,
+            capabilities.durable,
+            found.writable,
+            problem,
+            found.pending_messages,
+            found.disk_bytes,
+            found.reusable_bytes,
+            found.claimed_bytes,
+            Room(found.used_bytes, core.config.store_limit),
+            acknowledged,
+            core.disk.free if core.disk.free >= 0 else None,
+            tuple(offers),
+            tuple(map(str, capabilities.directories)),
+        )
+
+    async def list_files(self, who: Identity, request: ListFiles) -> FilePage:
+        """See Operator."""
+        self._authorize(who)
+        match = request.match.casefold()
+        numbered = list(enumerate(self._files().store_files()))
+
+        def key(entry: tuple[int, StoreFile]) -> Key | None:
+            number, file = entry
+            if not is_in(match, (file.name, file.state)):
+                return None
+            share = file.live_bytes * 1_000_000 // max(1, file.length)
+            return (share if request.sort is FileSort.SPARSE else number), file.name
+
+        shown, following = await page(numbered, key, request.after, request.limit)
+        return FilePage(tuple(file for _, file in shown), following)
+
+    async def explain_file(self, who: Identity, request: ExplainFile) -> FileDetails:
+        """See Operator."""
+        self._authorize(who)
+        files = self._files()
+        found = {file.name: file for file in files.store_files()}.get(request.file)
+        holders = await files.why_kept(request.file) if found is not None else None
+        if found is None or holders is None:
+            raise RequestError(f"the store has no file {request.file!r}")
+        most = sorted(holders, key=lambda holder: -holder.live_bytes)
+        return FileDetails(found, tuple(most))
+
+    def _files(self) -> StoreFiles:
+        found = self._core.store.capabilities.files
+        if found is None:
+            raise RequestError("this store does not say which files it has")
+        return found

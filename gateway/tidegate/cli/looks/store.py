@@ -1,0 +1,115 @@
+"""``tidegate store show``, ``files`` and ``why``: the store of a gateway that runs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from tidegate.cli import _show
+from tidegate.cli._commands import ConfigOption, JsonOption
+from tidegate.cli.groups._asking import ask, connected
+from tidegate.cli.groups._lists import (
+    Columns,
+    LimitOption,
+    MatchArgument,
+    rows_of,
+    show_facts,
+    show_rows,
+)
+from tidegate.cli.groups._words import size, sized
+from tidegate.spi import FileHolder, StoreFile
+from tidegate.spi.operate import (
+    ExplainFile,
+    FileDetails,
+    FilePage,
+    FileSort,
+    ListFiles,
+    ShowStore,
+    StoreDetails,
+)
+
+_FILES: Final[Columns[StoreFile]] = (
+    ("file", lambda row: row.name),
+    ("is", lambda row: row.state),
+    ("length", lambda row: size(row.length)),
+    ("alive", lambda row: f"{row.live_bytes / max(1, row.length):.1%}"),
+    ("references", lambda row: row.references),
+)
+
+_HOLDERS: Final[Columns[FileHolder]] = (
+    ("kept for", lambda row: row.kind),
+    ("destination", lambda row: row.destination),
+    ("client id", lambda row: row.client_id),
+    ("name", lambda row: row.subscription),
+    ("user", lambda row: row.principal),
+    ("messages", lambda row: row.messages),
+    ("bytes", lambda row: size(row.live_bytes)),
+    ("the first", lambda row: ", ".join(map(str, row.sequences[:5]))),
+)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Make them commands of ``tidegate store``."""
+    app.command()(show)
+    app.command()(files)
+    app.command()(why)
+
+
+def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Show the store of the gateway that runs."""
+    with connected(config) as client:
+        found = ask(client, ShowStore(), StoreDetails)
+    if as_json:
+        _show.print_json(msgspec.to_builtins(found))
+        return
+    facts: list[tuple[str, object]] = [
+        ("store id", found.store_id),
+        ("takes messages", found.problem or "yes"),
+        ("writes", "yes" if found.is_writable else "no, until the gateway is started anew"),
+        ("survives a power cut", "yes" if found.is_durable else "no"),
+        ("messages", found.messages),
+        ("on disks", size(found.disk_bytes)),
+        ("of it for new messages", size(found.reusable_bytes)),
+        ("used", sized(found.used)),
+        ("acknowledged", "no sinks" if found.acknowledged is None else sized(found.acknowledged)),
+        ("free on its disk", "unknown" if found.disk_free is None else size(found.disk_free)),
+        ("offers", ", ".join(found.offers) or "nothing besides the minimum"),
+    ]
+    facts += [("directory", directory) for directory in found.directories]
+    show_facts(facts)
+
+
+def files(
+    match: MatchArgument = "",
+    sort: Annotated[
+        FileSort, typer.Option("--sort", help="In the store's order, or the emptiest first.")
+    ] = FileSort.ORDER,
+    limit: LimitOption = 0,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the files of the store of the gateway that runs, and what lives in them."""
+    rows = rows_of(
+        config,
+        ListFiles(match, sort),
+        lambda client, request: ask(client, request, FilePage),
+        limit,
+    )
+    show_rows(_FILES, rows, "no files", as_json)
+
+
+def why(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Its name in the list.")],
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say why the store of the gateway that runs keeps a file."""
+    with connected(config) as client:
+        found = ask(client, ExplainFile(file), FileDetails)
+    if as_json:
+        _show.print_json(msgspec.to_builtins(found))
+        return
+    show_rows(_FILES, [found.row], "", as_json=False)
+    show_rows(_HOLDERS, found.holders, "nothing lives in it", as_json=False)

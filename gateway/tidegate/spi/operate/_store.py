@@ -1,0 +1,86 @@
+"""The store: how large it is, which files it has, and what keeps each."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from tidegate.spi.operate._overview import Room
+from tidegate.spi.operate._paging import Limit
+from tidegate.spi.storage.files import FileHolder, StoreFile
+
+
+class FileSort(enum.Enum):
+    """The order of a list: the store's own, or by what lives in a file from the least, in part of its length."""
+
+    ORDER = "order"
+    SPARSE = "sparse"
+
+
+class ShowStore(msgspec.Struct, frozen=True, tag="show-store"):
+    """The store as a whole."""
+
+
+class StoreDetails(msgspec.Struct, frozen=True, tag="store-details"):
+    """The store.
+
+    Attributes:
+        store_id: identity of its contents.
+        is_durable: what it has confirmed survives a power cut; is_writable: False after an error that ended writing.
+        problem: why it takes no messages now; "": it does.
+        messages: that at least one list holds.
+        disk_bytes: what it takes; reusable_bytes: of these, what new messages can take; claimed_bytes: what it
+            will still take for what it has confirmed.
+        used: what counts for ``broker.store_limit``; acknowledged: rows for sinks, and their limit in bytes; None
+            without sinks.
+        disk_free: bytes free where it writes; None: nobody looks.
+        offers: what it can do besides the minimum: ``files``, ``large_bodies`` …
+        directories: where it writes.
+    """
+
+    store_id: str
+    is_durable: bool
+    is_writable: bool
+    problem: str
+    messages: int
+    disk_bytes: int
+    reusable_bytes: int
+    claimed_bytes: int
+    used: Room
+    acknowledged: Room | None
+    disk_free: int | None
+    offers: tuple[str, ...]
+    directories: tuple[str, ...]
+
+
+class ListFiles(msgspec.Struct, frozen=True, tag="list-files"):
+    """Files of a store that keeps messages in files, a page at a time.
+
+    Attributes: match: what the name or the state has in it; "" for all.
+    """
+
+    match: str = ""
+    sort: FileSort = FileSort.ORDER
+    after: str = ""
+    limit: Limit = 100
+
+
+class FilePage(msgspec.Struct, frozen=True, tag="file-page"):
+    """Rows of a list. Attributes: next: what to ask for as ``after``; "" when there are no more."""
+
+    rows: tuple[StoreFile, ...]
+    next: str = ""
+
+
+class ExplainFile(msgspec.Struct, frozen=True, tag="explain-file"):
+    """Why a file is kept. Attributes: file: its name in the list."""
+
+    file: str
+
+
+class FileDetails(msgspec.Struct, frozen=True, tag="file-details"):
+    """A file and what keeps it. Attributes: holders: those that keep most first."""
+
+    row: StoreFile
+    holders: tuple[FileHolder, ...]

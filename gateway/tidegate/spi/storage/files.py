@@ -1,0 +1,71 @@
+"""What a store's files are, and why each is kept: for operators, from a store that knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+#: Sequences that are named of each holder; there can be millions.
+SEQUENCES_MAX: Final = 20
+
+
+class StoreFile(msgspec.Struct, frozen=True):
+    """One file.
+
+    Attributes:
+        name: by which it is asked for, below the store's directory.
+        state: in the store's words: ``current`` (new messages go there), ``used``, ``spare``, ``free`` …
+        length: bytes; live_bytes: of them, those of messages that something refers to.
+        references: what refers to messages in it: places in lists, rows of the acknowledged log.
+    """
+
+    name: str
+    state: str
+    length: int
+    live_bytes: int
+    references: int
+
+
+class FileHolder(msgspec.Struct, frozen=True):
+    """What keeps messages in a file.
+
+    Attributes:
+        kind: ``queue``, ``durable subscription``, ``subscription``, ``prepared branch``, ``unknown list`` (its
+            destination is gone), or ``acknowledged`` (rows that a sink has not released).
+        destination: as in ``queue://orders``; a subscription's filter. "" for the messages that a
+            branch sends; one with a destination locks messages of that list, which are counted for
+            the list as well.
+        client_id, subscription: of a subscription; of a branch, who prepared it and its id.
+        principal: whose the queue, subscription or branch is; "": the gateway's own.
+        pending_list: its id; 0 for the acknowledged log.
+        messages: how many; live_bytes: bytes of their records (a message in several lists counts
+            in each).
+        sequences: the first SEQUENCES_MAX of them, in order; rows of the acknowledged log.
+    """
+
+    kind: str
+    destination: str
+    client_id: str
+    subscription: str
+    principal: str
+    pending_list: int
+    messages: int
+    live_bytes: int
+    sequences: Sequence[int]
+
+
+class StoreFiles(Protocol):
+    """Offered by a store that keeps messages in files and knows why."""
+
+    def store_files(self) -> Sequence[StoreFile]:
+        """All of them, in the store's order; some microseconds for each."""
+        ...
+
+    async def why_kept(self, name: str) -> Sequence[FileHolder] | None:
+        """What keeps the file *name*; () when nothing does, None when there is no such file.
+
+        It looks a bit at a time: what comes and goes meanwhile may be missing, or counted twice.
+        """
+        ...

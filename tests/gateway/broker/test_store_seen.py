@@ -1,0 +1,126 @@
+"""The store as operators see it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import pytest
+from broker_harness import Broker, ScriptedStore
+from test_operations import Guard
+
+from tidegate.broker.operate.operations import Operations
+from tidegate.spi import (
+    AccessError,
+    Action,
+    AuditKind,
+    FileHolder,
+    Identity,
+    RequestError,
+    StoreFile,
+    StoreIOError,
+    StoreStatistics,
+)
+from tidegate.spi.operate import ExplainFile, FileSort, ListFiles, Room, ShowStore, perform
+
+ME = Identity("local:me", frozenset(), "", "", "operator")
+HOLDER = FileHolder("queue", "queue://a", "", "", "", 1, 1, 10, (1,))
+
+
+class Files:
+    """Files of a store. Attributes: forgets: they are gone between two looks."""
+
+    def __init__(self) -> None:
+        self.forgets = False
+
+    def store_files(self) -> Sequence[StoreFile]:
+        return [
+            StoreFile("b", "used", 100, 90, 9),
+            StoreFile("a", "used", 100, 10, 1),
+            StoreFile("c", "spare", 100, 0, 0),
+        ]
+
+    async def why_kept(self, name: str) -> Sequence[FileHolder] | None:
+        small, large = HOLDER, msgspec.structs.replace(HOLDER, live_bytes=80)
+        return None if self.forgets else {"b": [small, large], "a": [small], "c": []}[name]
+
+
+@pytest.fixture
+def files(monkeypatch: pytest.MonkeyPatch) -> Files:
+    found = Files()
+    plain = ScriptedStore.capabilities
+    assert isinstance(plain, property)
+    get = plain.fget
+    assert get is not None
+    made = property(lambda store: dataclasses.replace(get(store), files=found))
+    monkeypatch.setattr(ScriptedStore, "capabilities", made)
+    return found
+
+
+async def ask(broker: Broker, request: Any) -> Any:
+    return await perform(Operations(broker.core), ME, request)
+
+
+async def test_the_store_is_shown_with_what_it_takes_and_offers(
+    monkeypatch: pytest.MonkeyPatch, logged_errors: list[str]
+) -> None:
+    logged_errors.append("store=read-only")
+    async with Broker(store_limit=1 << 30, keep_acknowledged=True) as broker:
+        statistics = StoreStatistics(3, 500, True, 100, 7)
+        monkeypatch.setattr(broker.store, "statistics", lambda: statistics)
+        found = await ask(broker, ShowStore())
+        assert found.store_id == broker.core.store_id
+        assert (found.messages, found.disk_bytes, found.reusable_bytes) == (3, 500, 100)
+        assert (found.claimed_bytes, found.used) == (7, Room(400, 1 << 30))
+        assert (found.is_writable, found.problem, found.disk_free) == (True, "", None)
+        assert {"duplicate_ids", "branches"} <= set(found.offers)
+        assert not {"files", "durable", "directories"} & set(found.offers)
+        broker.store.error = StoreIOError("the disk is gone")
+        client = await broker.client()
+        client.send("queue://a", "x", "t", qos=1)
+        await broker.settle()
+        assert "the disk is gone" in (await ask(broker, ShowStore())).problem
+        client.connection.disconnect(graceful=True)
+
+
+async def test_files_are_listed_in_their_order_or_the_emptiest_first(files: Files) -> None:
+    async with Broker() as broker:
+        page = await ask(broker, ListFiles())
+        assert [file.name for file in page.rows] == ["b", "a", "c"]
+        page = await ask(broker, ListFiles(sort=FileSort.SPARSE))
+        assert [file.name for file in page.rows] == ["c", "a", "b"]
+        first = await ask(broker, ListFiles("USED", limit=1))
+        second = await ask(broker, ListFiles("USED", after=first.next))
+        assert [file.name for file in (*first.rows, *second.rows)] == ["b", "a"]
+        assert second.next == ""
+
+
+async def test_a_file_is_explained_by_who_keeps_most_of_it(files: Files) -> None:
+    async with Broker() as broker:
+        found = await ask(broker, ExplainFile("b"))
+        assert found.row.name == "b"
+        assert [holder.live_bytes for holder in found.holders] == [80, 10]
+        assert (await ask(broker, ExplainFile("c"))).holders == ()
+        with pytest.raises(RequestError, match="no file 'd'"):
+            await ask(broker, ExplainFile("d"))
+        files.forgets = True
+        with pytest.raises(RequestError, match="no file 'b'"):
+            await ask(broker, ExplainFile("b"))
+
+
+async def test_a_store_that_names_no_files_says_so() -> None:
+    async with Broker() as broker:
+        for request in (ListFiles(), ExplainFile("a")):
+            with pytest.raises(RequestError, match="does not say"):
+                await ask(broker, request)
+
+
+@pytest.mark.parametrize("request_", [ShowStore(), ListFiles(), ExplainFile("a")])
+async def test_nobody_without_the_right_sees_any(request_: Any) -> None:
+    guard = Guard()
+    async with Broker(extensions=[guard]) as broker:
+        with pytest.raises(AccessError):
+            await ask(broker, request_)
+        assert [(e.kind, e.action) for e in guard.events] == [(AuditKind.REFUSED, Action.ADMIN)]
