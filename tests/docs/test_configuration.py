@@ -86,6 +86,7 @@ def test_the_commands_are_those_that_the_document_names() -> None:
         "status",
         "store",
         "subscription",
+        "top",
         "transactions",
     } | set(OURS)
     assert COMMAND.help is not None

@@ -28,13 +28,14 @@ from tidegate.cli.groups import (
 )
 from tidegate.cli.looks import access, held
 from tidegate.cli.looks import store as store_seen
+from tidegate.cli.top.command import top
 from tidegate.config import check_parts, load_config, named_plugins, resolve
 from tidegate.plugins import PluginHost
 from tidegate.spi import SPI_VERSION
 
 app = typer.Typer(
     cls=Commands,
-    add_completion=False,
+    add_completion=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="A plugin-based messaging gateway: STOMP and MQTT in, a lakehouse table out.",
@@ -55,6 +56,7 @@ app.add_typer(held.cursors, name="cursor")
 app.add_typer(access.app, name="access")
 app.command()(status.status)
 app.command()(doctor)
+app.command()(top)
 
 
 def call(arguments: Sequence[str]) -> int:

@@ -1,0 +1,1 @@
+"""``tidegate top``: a gateway that runs, on one screen that one may leave open."""
