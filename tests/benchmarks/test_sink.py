@@ -66,11 +66,22 @@ def test_it_is_not_measured_together_with_something_else() -> None:
 
 
 def test_a_day_of_files_is_those_since_the_last_compaction_and_what_was_compacted() -> None:
-    commits = pipeline.Commits([0.0] * 20, [5_000] * 20, [0.1] * 20, [1.0] * 20)
-    live = pipeline.Live(1.0, 10.0, commits, 20, 100_000 * 50, 0.0, 0)
-    assert pipeline.files_a_day(live, 100 << 20, 0) == 2 * 86_400
-    rows = 10_000 * 86_400
-    assert pipeline.files_a_day(live, 1 << 20, 60) == rows * 50 / (1 << 20) + 2 * 60
+    kept = pipeline.Kept(5_000, 10.0, 100_000, 20, 25, 6_000_000, 2, 5_000_000, 1.0)
+    assert kept.a_day_without == 2 * 86_400
+    assert kept.a_day(1 << 20, 60) == 5_000 * 86_400 * 50 / (1 << 20) + 2 + 2 * 60
+
+
+def test_the_files_of_an_iceberg_table_are_those_of_its_newest_snapshot(tmp_path: Path) -> None:
+    assert pipeline.live_files(tmp_path) == (0, 0)
+    metadata = tmp_path / "metadata"
+    metadata.mkdir()
+    old = {"snapshot-id": 1, "summary": {"total-data-files": "9", "total-files-size": "90"}}
+    new = {"snapshot-id": 2, "summary": {"total-data-files": "2", "total-files-size": "80"}}
+    for current, found in ((None, (0, 0)), (2, (2, 80))):
+        text = json.dumps({"current-snapshot-id": current, "snapshots": [old, new]})
+        (metadata / "v3.metadata.json").write_text(text)
+        (metadata / "version-hint.text").write_text("3")
+        assert pipeline.live_files(tmp_path) == found
 
 
 def test_the_sink_of_a_gateway_is_written_with_units() -> None:
@@ -86,9 +97,9 @@ def test_every_part_from_end_to_end(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     command = ["--sink", "--engines", "deltalake", "--duration", "0.5", "--rounds", "1"]
     command += ["--messages", "2000", "--idle-hold", "1", "--work", str(tmp_path)]
-    command += ["--only", "staging,start,lag,messaging,log,idle,replay"]
+    command += ["--only", "staging,start,lag,files,messaging,log,idle,replay"]
     assert bench.main([*command, "--json", str(path)]) == 0
     found = json.loads(path.read_text())["sink"]
     assert [each for each in found if each["error"]] == []
-    assert len({each["part"] for each in found}) == 7
+    assert len({each["part"] for each in found}) == 8
     assert all(each["value"] > 0 for each in found if each["part"] not in {"idle", "log"})

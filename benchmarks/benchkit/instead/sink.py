@@ -20,10 +20,11 @@ from benchkit.sink import figures, pipeline, replaying
 from benchkit.sink.figures import Figure
 from benchkit.sink.gateways import LOG_ALONE, WITHOUT, SinkGateway, gateways, pinned, stopped
 from benchkit.sink.pipeline import summary
+from tidegate_sink_spark.upkeep.worker import SMALL_BYTES
 
 #: Messages a second at which the lag is measured.
 RATES: Final = (20_000, 5_000)
-#: A rate that a part of a day is extrapolated from.
+#: Messages a second at which the files of a day are extrapolated.
 _DAY_RATE: Final = 5_000
 #: How much longer than a load a lag is measured.
 _LAG_LOADS: Final = 3
@@ -34,8 +35,8 @@ _QUEUE: Final = "/queue/bench.sink"
 _REST_SECONDS: Final = 5.0
 #: Loads after which staging waits for a table that takes nothing, at most.
 _FILLS_MAX: Final = 10
-#: Of `optimize.compact`: files are made this large.
-_COMPACTED_BYTES: Final = 512 << 20
+#: How much longer than a load files are made, until they are compacted.
+_FILES_LOADS: Final = 12
 _COMPACT_INTERVAL: Final = 600.0
 
 
@@ -129,20 +130,31 @@ def lag(bench: SinkBench) -> Iterator[Figure]:
 
 
 def files(bench: SinkBench) -> Iterator[Figure]:
-    """Data files that a day leaves, from a bounded run, with upkeep as the docs recommend it."""
+    """Data files that a day leaves, from a bounded run and its upkeep: with `commit_interval`, and with `lag_goal`."""
     for engine in bench.engines:
-        live = _live(bench, engine, _DAY_RATE)
-        bare = pipeline.files_a_day(live, _COMPACTED_BYTES, 0)
-        kept = pipeline.files_a_day(live, _COMPACTED_BYTES, _COMPACT_INTERVAL)
-        detail = f"compacted every {_COMPACT_INTERVAL / 60:g} min; {bare:,.0f} without; {live.files} after "
-        yield Figure(
-            "files",
-            f"{engine}, {_DAY_RATE:,} msg/s",
-            kept,
-            "a day",
-            most=figures.FILES_MAX,
-            detail=f"{detail}{live.seconds:g} s",
-        )
+        chosen = pipeline.ENGINES[engine]
+        interval, goal = chosen["commit_interval"], chosen["lag_goal"]
+        for name, options in (
+            (f"each {interval:g} s", {"lag_goal": 0.0}),
+            (f"lag_goal {goal:g} s", dict[str, float]()),
+        ):
+            seconds = bench.seconds * _FILES_LOADS
+            kept = pipeline.measure_files(
+                engine, bench.fresh("files"), _DAY_RATE, seconds, **options
+            )
+            detail = (
+                f"compacted every {_COMPACT_INTERVAL / 60:g} min; {kept.a_day_without:,.0f} without; {kept.made} came "
+                f"in {seconds:g} s; {kept.small} of {kept.small_bytes / kept.rows:.0f} bytes a row became {kept.left} of "
+                f"{kept.left_bytes / kept.rows:.0f} in {kept.took:.1f} s"
+            )
+            yield Figure(
+                "files",
+                f"{engine}, {name}",
+                kept.a_day(SMALL_BYTES, _COMPACT_INTERVAL),
+                "a day",
+                most=figures.FILES_MAX,
+                detail=detail,
+            )
 
 
 def _live(bench: SinkBench, engine: str, rate: int) -> pipeline.Live:

@@ -83,7 +83,7 @@ class SinkGateway:
     def wait_first_commit(self) -> None:
         """Wait until its table has rows. Raises: RuntimeError."""
         deadline = time.monotonic() + _READY_SECONDS
-        while not live_files(self.table):
+        while not live_files(self.table)[0]:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{self.name}: the sink commits nothing; {self.tail()}")
             time.sleep(_POLL_SECONDS)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import time
@@ -24,6 +25,7 @@ from tidegate_sink_spark.staging.staging import Staging, StagingLimits
 #: Options of each engine where its lag is measured.
 ENGINES: Final[dict[str, dict[str, Any]]] = {
     "spark": {"commit_interval": 5.0, "lag_goal": 2.5},
+    "iceberg": {"format": "iceberg", "commit_interval": 5.0, "lag_goal": 2.5},
     "deltalake": {
         "engine": "deltalake",
         "layout": "partitioned",
@@ -144,15 +146,12 @@ class Live:
     Attributes:
         start_s: from the sink's start to its first commit.
         seconds: of the measurement. commits: during it.
-        files: data files that a reader of the table sees, in the end; file_bytes: of all of them.
         stall_p99: of this process's loop, ms. memory_bytes: of the job.
     """
 
     start_s: float
     seconds: float
     commits: Commits
-    files: int
-    file_bytes: int
     stall_p99: float
     memory_bytes: int
 
@@ -181,40 +180,91 @@ def measure_live(engine: str, directory: Path, rate: int, seconds: float) -> Liv
         found.append(resident_bytes(family(sink.job_pid)))
 
     commits = asyncio.run(_with_sink(engine, directory, work))
-    files = live_files(directory / "table")
     stall, memory = found[1:] or (0.0, 0.0)
-    return Live(
-        found[0],
-        seconds,
-        commits,
-        len(files),
-        sum(path.stat().st_size for path in files),
-        stall,
-        int(memory),
-    )
+    return Live(found[0], seconds, commits, stall, int(memory))
 
 
-def live_files(table: Path) -> list[Path]:
-    """The data files of a local Delta table as it is now; none when it is not there."""
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What commits at a rate, and a turn of upkeep behind them, did to the files of a table.
+
+    Attributes:
+        rate: messages a second. seconds: of the measurement. rows: in the table, in the end.
+        made: files that came in these seconds. small, small_bytes: the table's files before the turn;
+        left, left_bytes: behind it; took: seconds of the turn.
+    """
+
+    rate: int
+    seconds: float
+    rows: int
+    made: int
+    small: int
+    small_bytes: int
+    left: int
+    left_bytes: int
+    took: float
+
+    def a_day(self, least_bytes: int, interval: float) -> float:
+        """Files after a day, a moment before the next turn, of which there is one each *interval* seconds.
+
+        What was compacted is in files of *least_bytes*, those of which upkeep leaves alone, or more.
+        """
+        large = self.rate * _PERIOD * self.left_bytes / self.rows / least_bytes
+        return large + self.left + self.made / self.seconds * interval
+
+    @property
+    def a_day_without(self) -> float:
+        """Files after a day without upkeep."""
+        return self.made / self.seconds * _PERIOD
+
+
+def measure_files(engine: str, directory: Path, rate: int, seconds: float, **options: Any) -> Kept:
+    """Let the log grow by *rate* messages a second, then have the table compacted."""
+    table = directory / "table"
+    kept: list[Kept] = []
+
+    async def work(sink: SparkSink, log: GrowingLog, commits: Commits) -> None:
+        log.grow(1)
+        while len(commits.rows) <= _WARM_COMMITS:
+            await log.grow_steadily(rate, 1.0)
+        before = live_files(table)[0]
+        await log.grow_steadily(rate, seconds)
+        made = live_files(table)[0] - before
+        await _until(lambda: sink.health().mark >= log.last, sink)
+        small = live_files(table)
+        turn = sink.compact()
+        await _until(lambda: _turns(sink) >= turn, sink)
+        upkeep = sink.health().upkeep
+        assert upkeep is not None, "a turn has ended"
+        if upkeep.problem:
+            raise RuntimeError(upkeep.problem)
+        kept.append(Kept(rate, seconds, log.last, made, *small, *live_files(table), upkeep.seconds))
+
+    asyncio.run(_with_sink(engine, directory, work, **options))
+    return kept[0]
+
+
+def _turns(sink: SparkSink) -> int:
+    upkeep = sink.health().upkeep
+    return upkeep.number if upkeep is not None else 0
+
+
+def live_files(table: Path) -> tuple[int, int]:
+    """How many data files a reader of a local Delta or Iceberg table sees now, and their bytes."""
+    hint = table / "metadata" / "version-hint.text"
+    if hint.exists():
+        version = hint.read_text().strip()
+        metadata = json.loads((hint.parent / f"v{version}.metadata.json").read_text())
+        snapshots = {each["snapshot-id"]: each["summary"] for each in metadata["snapshots"]}
+        summary = snapshots.get(metadata.get("current-snapshot-id"), {})
+        return int(summary.get("total-data-files", 0)), int(summary.get("total-files-size", 0))
     deltalake: Any = __import__("deltalake")
     if not deltalake.DeltaTable.is_deltatable(
         str(table)
     ):  # its directory comes before its first commit
-        return []
-    return [table / name for name in deltalake.DeltaTable(str(table)).file_uris()]
-
-
-def files_a_day(live: Live, file_bytes: int, interval: float) -> float:
-    """Extrapolate the files of a table that is compacted every *interval* seconds, after 24 hours.
-
-    What was compacted is in files of *file_bytes*; the rest has come since then. 0: never compacted.
-    """
-    commits = len(live.commits.rows) / live.seconds
-    if not interval:
-        return commits * _PERIOD
-    row_bytes = live.file_bytes / max(1, sum(live.commits.rows))
-    rows = sum(live.commits.rows) / live.seconds * _PERIOD
-    return rows * row_bytes / file_bytes + commits * interval
+        return 0, 0
+    sizes = [Path(name).stat().st_size for name in deltalake.DeltaTable(str(table)).file_uris()]
+    return len(sizes), sum(sizes)
 
 
 async def _with_sink(

@@ -128,10 +128,12 @@ import json, os, sys
 from pathlib import Path
 from tidegate_sink_spark import create_session
 from tidegate_sink_spark._options import SparkSinkOptions
+from tidegate_sink_spark.job import delta
 from tidegate_sink_spark.job.delta import DeltaTable
 from tidegate_sink_spark.job.table import Shape
-from tidegate_sink_spark.job.driver import Addition
+from tidegate_sink_spark.job.driver import Addition, CommitError
 from tidegate_sink_spark.job.routed import RoutedTable
+from tidegate_sink_spark.upkeep import delta as upkeep_delta
 from tidegate_sink_spark.upkeep.delta import DeltaUpkeep
 conf, path, app_id, staged = json.loads(sys.argv[1]), *sys.argv[2:5]
 spark = create_session("reader-test", SparkSinkOptions(table=path, spark_conf=conf))
@@ -160,9 +162,30 @@ def routed():
     return [table.state().mark, eu.state().mark, *(
         spark.read.format("delta").load(name).count() for name in names)]
 spark.range(5).write.format("delta").save(path + " of its own")
+def sliced():
+    # Three destinations, two commits each; one partition after the other is compacted.
+    shape = Shape("partitioned", partition_by=("ack_date", "destination"))
+    table, empty = [DeltaTable(spark, path + name, shape, app_id) for name in (" parts", " empty")]
+    for number in (0, 100):
+        table.append(Addition([Path(staged)], number, number + 100, 100))
+    version, upkeep_delta.PARTITIONS_MAX = table.state().version, 1
+    turns = [DeltaUpkeep(spark, each, retention=0.0).turn(vacuums=False) for each in (table, table, empty)]
+    after = table.state()
+    return [[[turn.removed, turn.added] for turn in turns], after.version - version, after.mark,
+            spark.read.format("delta").load(path + " parts").count()]
+def refused():
+    # Less than was promised is written; then the mark in the log, as Delta itself computes it.
+    table = DeltaTable(spark, path + " main", Shape("clustered"), app_id)
+    before = table.state()
+    try:
+        table.append(Addition([Path(staged)], 100, 201, 101))
+    except CommitError as exc:
+        said = str(exc)
+    delta.COMMITS_READ_MAX = 0
+    return [said.partition(" are behind")[0], table.state() == before, before.mark]
 print(json.dumps({
     "own": [spark.read.format("delta").load(path + " of its own").count(),
-            spark.sparkContext.appName, routed()],
+            spark.sparkContext.appName, routed(), refused(), sliced()],
     "upkeep": [turn.removed, turn.added, left.exists(), young.exists()],
     "cold": cold, "optimized": facts(), "proved": [proved_cold, proved(path, "delta")],
     "row": {**{key: str(value) for key, value in row.items()}, "body": row["body"].decode()},
@@ -185,7 +208,7 @@ from tidegate_sink_spark import create_session
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark.job import table as columns
 from tidegate_sink_spark.upkeep import iceberg as upkeep
-from tidegate_sink_spark.job.driver import Addition, MarkMovedError
+from tidegate_sink_spark.job.driver import Addition, CommitError, MarkMovedError
 from tidegate_sink_spark.job.iceberg import IcebergTable
 from tidegate_sink_spark.job.table import Shape
 from tidegate_sink_spark.job.routed import RoutedTable
@@ -238,6 +261,15 @@ def routed():
     table = RoutedTable(main, {"queue://orders.>": names[1]}, lambda name: eu, Path(path).parent)
     table.append(Addition([Path(staged)], 0, 100, 100))
     return [table.state().mark, eu.state().mark, *(spark.table(name).count() for name in names)]
+def refused():
+    # Less than was promised is written, and no commit has it.
+    table = IcebergTable(spark, "lake.sales.main", Shape("clustered"), app_id, is_name=True)
+    before = table.state()
+    try:
+        table.append(Addition([Path(staged)], 100, 201, 101))
+    except CommitError as exc:
+        said = str(exc)
+    return [said.partition(" are behind")[0], table.state() == before, before.mark]
 def evolved():
     # One that an older gateway made has fifteen columns.
     now, columns.COLUMNS = columns.COLUMNS, columns.COLUMNS[:15]
@@ -248,7 +280,7 @@ def evolved():
     return [len(now) == len(spark.table("lake.sales.old").columns), table.state().mark]
 print(json.dumps({
     "evolved": evolved(),
-    "own": [by_name("files.sales.acknowledged"), by_name("lake.sales.acknowledged"), routed()],
+    "own": [by_name("files.sales.acknowledged"), by_name("lake.sales.acknowledged"), routed(), refused()],
     "upkeep": [turn.removed, turn.added, *gone],
     "cold": cold, "optimized": optimized, "snapshots": snapshots,
     "proved": [proved_cold, proved_optimized],
@@ -539,6 +571,17 @@ def test_an_iceberg_table_of_an_older_gateway_gets_the_columns_it_has_not(iceber
 def test_rows_of_some_destinations_have_a_table_of_their_own(facts: Facts) -> None:
     """All rows of a commit go to the other table; the main one has the position, and none of them."""
     assert facts.cold["own"][2] == [100, 100, 0, 100]
+
+
+@OF_DELTA
+@pytest.mark.long
+def test_partitions_are_compacted_one_slice_after_the_other(delta: Facts) -> None:
+    assert delta.cold["own"][4] == [[[6, 3], [0, 0], [0, 0]], 3, 200, 200]
+
+
+def test_a_commit_that_wrote_less_than_it_must_is_none(facts: Facts) -> None:
+    """And Delta computes the same mark that the table's log was read for."""
+    assert facts.cold["own"][3] == ["100 rows instead of 101", True, 100]
 
 
 @OF_ICEBERG

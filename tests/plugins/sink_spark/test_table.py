@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate_sink_spark.job.delta import create_statement
+from tidegate_sink_spark.job.delta import create_statement, mark_of_commit
 from tidegate_sink_spark.job.driver import CommitError
 from tidegate_sink_spark.job.files import local_path, lock_path
 from tidegate_sink_spark.job.table import COLUMNS, Shape, application_id, bring_up_to_date
@@ -167,3 +167,21 @@ def test_the_layout_decides_how_a_new_table_is_made() -> None:
     assert ", `order` BIGINT) USING" in create_statement(
         "/t", Shape("plain", [("order", "BIGINT")])
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "mark"),
+    [
+        ('{"commitInfo":{}}\n{"txn":{"appId":"a","version":7,"lastUpdated":1}}\n{"add":{}}', 7),
+        ('{"txn":{"appId":"b","version":9}}\n{"txn":{"appId":"a","version":7}}', 7),
+        ('{ "txn" : { "version" : 7, "appId" : "a" } }', 7),
+        ('{"txn":{"appId":"ab","version":9}}', None),
+        ('{"add":{"stats":"{\\"txn\\":{\\"appId\\":\\"a\\"}}"}}', None),
+        ('{"commitInfo":{"userMetadata":"\\"txn\\""}}', None),
+        ("", None),
+    ],
+)
+def test_the_mark_of_a_log_is_what_the_newest_commit_that_names_it_says(
+    text: str, mark: int | None
+) -> None:
+    assert mark_of_commit(text, "a") == mark

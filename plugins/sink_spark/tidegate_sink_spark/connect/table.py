@@ -18,7 +18,7 @@ The mark is read from the table's log: newest checkpoint, and the commits behind
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
@@ -29,6 +29,7 @@ from tidegate_sink_spark.job.durable import LOG_DIRECTORY
 from tidegate_sink_spark.job.files import local_path
 from tidegate_sink_spark.job.rows import condition, escaped, spark_errors, staged_rows
 from tidegate_sink_spark.job.table import FurtherColumns, Shape, columns_of
+from tidegate_sink_spark.staging.arrow import VERSION_PROPERTY
 
 _STAGED: Final = "tidegate_staged"
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\b[^/]*\.parquet$")
@@ -71,6 +72,23 @@ class ConnectTable(DeltaTable):
             return
         with table_lock(self._directory):
             yield
+
+    # ------------------------------------------------- in SQL: a Connect server has no other way
+    def _exists(self) -> bool:
+        return is_table(self._spark, self._table)
+
+    def columns(self) -> Mapping[str, str]:
+        """See :meth:`tidegate_sink_spark.job.table.Columns.columns`."""
+        with spark_errors("the table's columns cannot be read"):
+            fields = self._spark.table(quoted(self._table, False)).schema.fields
+            return {field.name: field.dataType.simpleString() for field in fields}
+
+    def schema_version(self) -> str | None:
+        """See :meth:`tidegate_sink_spark.job.table.Columns.schema_version`."""
+        with spark_errors("the table's properties cannot be read"):
+            detail = self._spark.sql(f"DESCRIBE DETAIL {quoted(self._table, False)}")
+            found = detail.first()["properties"].get(VERSION_PROPERTY)
+            return None if found is None else str(found)
 
     # --------------------------------------------------------------------------------------- mark
     def _state(self) -> TableState:
@@ -128,7 +146,9 @@ class ConnectTable(DeltaTable):
         with self.locked(), spark_errors("the commit failed"):
             addition.check_mark(self._state().mark)
             rows = staged_rows(self._spark, addition, self._further)
-            lo, hi = rows.selectExpr("min(ack_seq)", "max(ack_seq)").first()
+            # Counted before, since the server commits what it merges.
+            found, lo, hi = rows.selectExpr("count(*)", "min(ack_seq)", "max(ack_seq)").first()
+            addition.check_count(found)
             rows.coalesce(1).createOrReplaceTempView(_STAGED)
             conf = self._spark.conf
             conf.set("spark.databricks.delta.write.txnAppId", self._app_id)

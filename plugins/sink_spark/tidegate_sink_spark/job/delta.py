@@ -4,17 +4,22 @@ The mark is Delta's own transaction identifier (``SetTransaction``): ``txnAppId`
 ``txnVersion`` is the highest ack sequence in the commit, so rows and mark are one atomic commit and
 the mark survives OPTIMIZE and VACUUM.
 
-Delta skips a write whose ``txnVersion`` is not above the mark, *silently*, and it does not compare
+Spark's own append skips a write whose ``txnVersion`` is not above the mark, *silently*, and does not compare
 the mark that we read with the one the commit starts from. Two drivers of one log (one of them a
-leftover of a killed gateway) could so append the same rows twice. For local tables a file lock,
-held by the Java process from reading the mark to the end of the commit, makes that impossible; it
+leftover of a killed gateway) could so append the same rows twice. So the commit is made here, through Delta's own
+transaction, in these steps: compare the mark on the snapshot that it starts from; write the files; count what was
+written; commit. That is one Spark job, and no other query. For local tables a file lock,
+held by the Java process from reading the mark to the end of the commit, lets one driver in at a time; it
 also closes the gap between "does this commit file exist" and "rename to it" that local file
 systems have. Killing the Java process releases the lock, and with it every chance to commit.
 
+To have Delta compute a table's transaction identifiers is several Spark jobs, and takes longer than a small commit. But the
+newest commit that names a log says what its mark is, and nearly always that is one of the last: so commits are
+read backwards, as they stand in the table's log, and the computed state is asked only when none of them does.
+
 An object store has no such lock. Two things make a commit there what it is on a local disk:
 
-* *The mark is compared on the snapshot that the commit starts from*, and reading it is part of the transaction:
-  Delta refuses the commit when another one of the same log came meanwhile.
+* *Reading the mark is part of the transaction*: Delta refuses the commit when another one of the same log came meanwhile.
 * *Of two commits with one number one wins.* That is the part of Delta's log store: ``hdfs`` and ``abfs`` rename,
   ``gs`` has preconditions. The one for ``s3a`` looks first and writes then, which keeps apart no two drivers, so
   a table there is refused unless the user names a log store (:data:`LOG_STORES`).
@@ -23,6 +28,7 @@ An object store has no such lock. Two things make a commit there what it is on a
 from __future__ import annotations
 
 import importlib
+import json
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,7 +37,13 @@ from typing import Any, Final
 from tidegate_sink_spark.job.driver import Addition, CommitError, MarkMovedError, TableState
 from tidegate_sink_spark.job.durable import SyncedCommits
 from tidegate_sink_spark.job.files import java_lock, local_path
-from tidegate_sink_spark.job.rows import ack_sequences, quoted_name, spark_errors, staged_rows
+from tidegate_sink_spark.job.rows import (
+    ack_sequences,
+    in_files,
+    quoted_name,
+    spark_errors,
+    staged_rows,
+)
 from tidegate_sink_spark.job.table import Shape, bring_up_to_date, schema_text
 from tidegate_sink_spark.staging.arrow import SCHEMA_VERSION, VERSION_PROPERTY
 
@@ -57,6 +69,8 @@ NO_LOG_STORE: Final = (
     "in spark_conf: 'spark.delta.logStore.s3a.impl' = 'io.delta.storage.S3DynamoDBLogStore', or "
     "'io.delta.storage.S3SingleDriverLogStore' where you see to it that nobody else writes"
 )
+#: Commits that are read for a mark, before all of the table's state is.
+COMMITS_READ_MAX: Final = 20
 #: Names of the errors with which Delta refuses a commit because of another one of the same log.
 _LOST: Final = ("ConcurrentTransactionException", "DeltaConcurrentTransactionException")
 
@@ -92,9 +106,27 @@ def newest(spark: Any, table: str, *, is_name: bool = False) -> tuple[Any, Any]:
 
 
 def mark_in(snapshot: Any, app_id: str) -> int:
-    """The mark of a log, 0 for none."""
+    """The mark of a log, 0 for none. Raises: Py4JError."""
+    deltas, log = snapshot.logSegment().deltas(), snapshot.deltaLog()
+    count, conf = int(deltas.size()), log.newDeltaHadoopConf()
+    for index in range(count - 1, max(-1, count - 1 - COMMITS_READ_MAX), -1):
+        lines = log.store().read(deltas.apply(index).getPath(), conf)
+        mark = mark_of_commit(str(lines.mkString("\n")), app_id)
+        if mark is not None:
+            return mark
+    if int(snapshot.version()) < count <= COMMITS_READ_MAX:
+        return 0  # these were all
     found = snapshot.transactions().get(app_id)
     return int(found.get()) if found.isDefined() else 0
+
+
+def mark_of_commit(text: str, app_id: str) -> int | None:
+    """The mark that a commit of Delta's log sets, given as the *text* of its file; None when it sets none."""
+    for line in text.splitlines():
+        transaction = json.loads(line).get("txn") if '"txn"' in line else None
+        if transaction is not None and transaction["appId"] == app_id:
+            return int(transaction["version"])
+    return None
 
 
 def quoted(table: str, is_name: bool) -> str:
@@ -135,7 +167,8 @@ class DeltaTable:
             if is_name and table.count(".") > 1:
                 namespace = quoted_name(table.rpartition(".")[0])
                 spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-            spark.sql(create_statement(self._table, shape, is_name=is_name))
+            if not self._exists():
+                spark.sql(create_statement(self._table, shape, is_name=is_name))
             if is_name:
                 self._location = self._found_at()
                 self._directory = local_path(self._location)
@@ -150,6 +183,10 @@ class DeltaTable:
         """As SQL wants it."""
         return quoted(self._table, self._is_name)
 
+    def _exists(self) -> bool:
+        """Tell whether the table is there; that costs less than a statement that finds it there."""
+        return is_table(self._spark, self._table, is_name=self._is_name)
+
     def _found_at(self) -> str:
         """Where the catalog has put the table: its URI."""
         detail = self._spark.sql(f"DESCRIBE DETAIL {quoted(self._table, True)}").first()
@@ -157,9 +194,14 @@ class DeltaTable:
 
     def columns(self) -> Mapping[str, str]:
         """See :meth:`tidegate_sink_spark.job.table.Columns.columns`."""
+        types: Any = importlib.import_module("pyspark.sql.types")
         with spark_errors("the table's columns cannot be read"):
-            fields = self._spark.table(quoted(self._table, self._is_name)).schema.fields
-            return {field.name: field.dataType.simpleString() for field in fields}
+            schema = types.StructType.fromJson(json.loads(self._metadata().schema().json()))
+            return {field.name: field.dataType.simpleString() for field in schema.fields}
+
+    def _metadata(self) -> Any:
+        """Delta's own of the newest version."""
+        return newest(self._spark, self._table, is_name=self._is_name)[1].metadata()
 
     def add_columns(self, columns: Sequence[tuple[str, str]]) -> None:
         """See :meth:`tidegate_sink_spark.job.table.Columns.add_columns`."""
@@ -172,10 +214,8 @@ class DeltaTable:
     def schema_version(self) -> str | None:
         """See :meth:`tidegate_sink_spark.job.table.Columns.schema_version`."""
         with spark_errors("the table's properties cannot be read"):
-            # In SQL: a Connect server has no other way.
-            detail = self._spark.sql(f"DESCRIBE DETAIL {quoted(self._table, self._is_name)}")
-            found = detail.first()["properties"].get(VERSION_PROPERTY)
-            return None if found is None else str(found)
+            found = self._metadata().configuration().get(VERSION_PROPERTY)
+            return str(found.get()) if found.isDefined() else None
 
     def set_schema_version(self, version: int) -> None:
         """See :meth:`tidegate_sink_spark.job.table.Columns.set_schema_version`."""
@@ -193,41 +233,72 @@ class DeltaTable:
             self._synced.reach(state.version)
         return state
 
-    def _log(self) -> Any:
-        return newest(self._spark, self._table, is_name=self._is_name)[0]
-
     def _state(self) -> TableState:
         _, snapshot = newest(self._spark, self._table, is_name=self._is_name)
+        self._check_there(snapshot)
+        checksum = snapshot.checksumOpt()  # to count files is a job of Spark's
+        count = int(checksum.get().numFiles()) if checksum.isDefined() else None
+        return TableState(mark_in(snapshot, self._app_id), int(snapshot.version()), count)
+
+    def _check_there(self, snapshot: Any) -> None:
+        """Raises: CommitError, when nothing is where the table was."""
         if int(snapshot.version()) < 0:
             # An append would make one: with other files, no layout, and none of the properties.
             raise CommitError(
                 f"the table {self._table} is not there any more: it was deleted or moved away; the next job makes it "
                 "anew"
             )
-        # As its checksum says: to count them is a job of Spark's.
-        files = snapshot.numOfFilesIfKnown()
-        count = int(files.get()) if files.isDefined() else None
-        return TableState(mark_in(snapshot, self._app_id), int(snapshot.version()), count)
 
     def append(self, addition: Addition) -> None:
         """See :meth:`tidegate_sink_spark.job.driver.Table.append`."""
         with self.locked(), spark_errors("the commit failed"):
-            addition.check_mark(self._state().mark)
-            rows = staged_rows(self._spark, addition, self._further).coalesce(1)
+            log, _ = newest(self._spark, self._table, is_name=self._is_name)
+            nothing = self._spark._jvm.scala.Option.empty()
+            transaction = log.startTransaction(nothing, nothing)
+            self._check_there(transaction.snapshot())
             if self._directory is None:
-                commit_compared(self._spark, self._log(), self._app_id, rows, addition)
-                return
-            writer = (
-                rows.write.format("delta")
-                .mode("append")
-                .option("txnAppId", self._app_id)
-                .option("txnVersion", str(addition.through))
-                .option("userMetadata", addition.metadata)
-            )
-            if self._is_name:
-                writer.saveAsTable(quoted(self._table, True))
+                mark = int(transaction.txnVersion(self._app_id))  # -1: none
             else:
-                writer.save(self._table)
+                mark = mark_in(transaction.snapshot(), self._app_id)
+            addition.check_mark(max(0, mark))
+            rows = staged_rows(self._spark, addition, self._further)
+            files = transaction.writeFiles(in_files(self._spark, rows, addition.count)._jdf)
+            count = _rows_in(files)
+            addition.check_count(int(rows.count()) if count is None else count)
+            self._commit(transaction, files, addition)
+
+    def _commit(self, transaction: Any, files: Any, addition: Addition) -> None:
+        """Commit *files* with the mark of *addition*. Raises: MarkMovedError; what py4j raises."""
+        py4j: Any = importlib.import_module("py4j.protocol")
+        jvm = self._spark._jvm
+        nothing, some = jvm.scala.Option.empty(), jvm.scala.Option.apply
+        delta = jvm.org.apache.spark.sql.delta
+        now = jvm.java.lang.Long.valueOf(time.time_ns() // 1_000_000)
+        operation = getattr(delta, "DeltaOperations$Write")(
+            jvm.org.apache.spark.sql.SaveMode.Append,
+            *(nothing, nothing, some(addition.metadata)),
+            *(nothing, nothing, nothing, nothing, nothing),
+        )
+        identifier = delta.actions.SetTransaction(self._app_id, addition.through, some(now))
+        try:
+            transaction.commit(files.prepended(identifier), operation)
+        except py4j.Py4JJavaError as exc:
+            if exc.java_exception.getClass().getSimpleName() in _LOST:
+                raise MarkMovedError("another driver of the same log committed meanwhile") from exc
+            raise
+
+    def partitioned_files(self, spark: Any) -> tuple[list[str], Any]:
+        """The columns that the table is partitioned by, and a DataFrame of their values and ``bytes`` of each file.
+
+        Raises: Py4JError, PySparkException.
+        """
+        sql: Any = importlib.import_module("pyspark.sql")
+        _, snapshot = newest(spark, self._table, is_name=self._is_name)
+        names = snapshot.metadata().partitionColumns()
+        columns = [str(names.apply(index)) for index in range(int(names.size()))]
+        files = sql.DataFrame(snapshot.allFiles().toDF(), spark)
+        values = [files["partitionValues"][column].alias(column) for column in columns]
+        return columns, files.select(*values, files["size"].alias("bytes"))
 
     def sequences(self, gateway_id: str, epoch: str, after: int) -> list[int]:
         """See :meth:`tidegate_sink_spark.job.dead.SequencedTable.sequences`."""
@@ -248,30 +319,7 @@ class DeltaTable:
             yield
 
 
-def commit_compared(spark: Any, log: Any, app_id: str, rows: Any, addition: Addition) -> None:
-    """Append *rows* with the mark of *addition* to Delta's *log*, on the snapshot whose mark was compared.
-
-    Raises: MarkMovedError; CommitError; what py4j raises.
-    """
-    py4j: Any = importlib.import_module("py4j.protocol")
-    jvm = spark._jvm
-    nothing, some = jvm.scala.Option.empty(), jvm.scala.Option.apply
-    transaction = log.startTransaction(nothing, nothing)
-    mark = int(transaction.txnVersion(app_id))  # -1: none
-    addition.check_mark(max(0, mark))
-    delta = jvm.org.apache.spark.sql.delta
-    now = jvm.java.lang.Long.valueOf(time.time_ns() // 1_000_000)
-    actions = transaction.writeFiles(rows._jdf).prepended(
-        delta.actions.SetTransaction(app_id, addition.through, some(now))
-    )
-    operation = getattr(delta, "DeltaOperations$Write")(
-        jvm.org.apache.spark.sql.SaveMode.Append,
-        *(nothing, nothing, some(addition.metadata)),
-        *(nothing, nothing, nothing, nothing, nothing),
-    )
-    try:
-        transaction.commit(actions, operation)
-    except py4j.Py4JJavaError as exc:
-        if exc.java_exception.getClass().getSimpleName() in _LOST:
-            raise MarkMovedError("another driver of the same log committed meanwhile") from exc
-        raise
+def _rows_in(files: Any) -> int | None:
+    """How many rows were written, by the statistics that Delta took meanwhile; None when it took none."""
+    found = [files.apply(index).numLogicalRecords() for index in range(int(files.size()))]
+    return sum(int(count.get()) for count in found) if all(c.isDefined() for c in found) else None

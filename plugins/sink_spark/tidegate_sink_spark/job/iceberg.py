@@ -26,7 +26,7 @@ from typing import Any, Final
 from tidegate_sink_spark.job.driver import Addition, CommitError, TableState
 from tidegate_sink_spark.job.durable import directories_above, sync_files
 from tidegate_sink_spark.job.files import java_lock, local_path
-from tidegate_sink_spark.job.rows import quoted_name, spark_errors, staged_rows
+from tidegate_sink_spark.job.rows import in_files, quoted_name, spark_errors, staged_rows
 from tidegate_sink_spark.job.table import Shape, bring_up_to_date, schema_text
 from tidegate_sink_spark.staging.arrow import SCHEMA_VERSION, VERSION_PROPERTY
 
@@ -309,7 +309,9 @@ class IcebergTable:
         with spark_errors("the commit failed"), self.locked():
             self._table.refresh()
             addition.check_mark(mark_in(self._table.operations().current(), self._app_id))
-            files = self._write(staged_rows(self._spark, addition, self._further))
+            rows = staged_rows(self._spark, addition, self._further)
+            files = self._write(in_files(self._spark, rows, addition.count))
+            addition.check_count(sum(int(file.recordCount()) for file in files))
             for attempt in range(1, ATTEMPTS_MAX + 1):
                 if self._commit(files, addition):
                     return
@@ -322,7 +324,7 @@ class IcebergTable:
         """Write *rows* as the table's data files, which no commit has yet: a Java set of them."""
         group = f"tidegate-{uuid.uuid4()}"
         spark = self._jvm.org.apache.iceberg.spark
-        rows = self._with_all_columns(rows.coalesce(1))
+        rows = self._with_all_columns(rows)
         # What the table is partitioned by comes first: then one file at a time is open, however many they are.
         partitions = self._partitions()
         order = [*(partitions or ()), *self._sort_by]

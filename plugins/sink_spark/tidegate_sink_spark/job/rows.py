@@ -17,6 +17,8 @@ from tidegate_sink_spark.job.table import FurtherColumns, schema_text
 pa: Final[Any] = importlib.import_module("pyarrow")
 pq: Final[Any] = importlib.import_module("pyarrow.parquet")
 
+#: Rows of one commit that are worth a file, and so a core, of their own.
+FILE_ROWS: Final = 100_000
 #: Files that the workers of a Connect server write and read to show that they can.
 _CORES: Final = 8
 #: Causes of causes that are looked at; a few are usual.
@@ -29,23 +31,25 @@ _VARIANT: Final = "try_parse_json(try_validate_utf8(CAST(body AS STRING)))"
 
 
 def staged_rows(spark: Any, addition: Addition, further: FurtherColumns = ()) -> Any:
-    """The rows of *addition*, as a DataFrame of exactly as many as it must have.
+    """The rows of *addition*, as a DataFrame. Whoever appends them counts them before it commits.
 
     A column that is Variant is made of the body: only Spark can make one.
-
-    What Spark is about to write is counted by Spark itself, because afterwards it is too late: the
-    commit cannot be taken back. It reads the footers only, unless files overlap.
-    Raises: CommitError when there are others.
     """
     staged = [(name, kind) for name, kind in further if kind != "VARIANT"]
     rows = spark.read.schema(schema_text(staged)).parquet(*map(escaped_path, addition.paths))
     if addition.overlaps:
         rows = rows.where(f"ack_seq > {addition.after}")
-    addition.check_count(rows.count())
     for name, kind in further:
         if kind == "VARIANT":
             rows = rows.selectExpr("*", f"{_VARIANT} AS {name}")
     return rows
+
+
+def in_files(spark: Any, rows: Any, count: int) -> Any:
+    """*rows*, *count* of them, in as many parts as files are to be written: few, and large ones by all cores."""
+    return rows.coalesce(
+        max(1, min(int(spark.sparkContext.defaultParallelism), count // FILE_ROWS))
+    )
 
 
 def escaped_path(path: Path) -> str:

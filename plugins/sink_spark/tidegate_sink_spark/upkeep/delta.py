@@ -2,7 +2,8 @@
 
 The mark is Delta's transaction identifier, which each checkpoint carries on: neither step touches it. OPTIMIZE changes
 no row, so appends beside it go through, whichever commits first. Both hold the table's lock, together with the
-commits of this job, as what they write to the log is renamed, too.
+commits of this job, as what they write to the log is renamed, too. Other jobs wait for it, so a table with partitions is
+compacted in slices, with the lock given back after each. (OPTIMIZE takes no part of a clustered table, or of one without partitions.)
 
 A session of its own has its own settings, and its Spark jobs are a pool of their own (``FAIR``): the next task to run
 is the one of a commit, when there is one.
@@ -10,7 +11,7 @@ is the one of a commit, when there is one.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -21,11 +22,19 @@ from tidegate_sink_spark.upkeep.worker import FILE_BYTES, SMALL_BYTES, Turn
 
 #: Of Spark's scheduler; commits are in the default one.
 POOL: Final = "upkeep"
+#: Partitions of one slice.
+PARTITIONS_MAX: Final = 50
+#: Of small files, compressed, that one task reads: a second or two of a core.
+READ_BYTES: Final = 8 << 20
 _SETTINGS: Final = {
     "spark.databricks.delta.optimize.maxFileSize": str(FILE_BYTES),
     "spark.databricks.delta.optimize.minFileSize": str(SMALL_BYTES),
     # One after the other: with two cores a commit always finds one.
     "spark.databricks.delta.optimize.maxThreads": "1",
+    # What is done is committed in steps: a job that is killed has not worked for nothing.
+    "spark.databricks.delta.optimize.batchSize": str(FILE_BYTES),
+    # A task that runs is not interrupted. Short ones let a commit have its core soon.
+    "spark.sql.files.maxPartitionBytes": str(READ_BYTES),
     # A clustered table is written anew, all of it, until it has so much; 100 GB by default.
     "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize.threshold": str(
         SMALL_BYTES
@@ -54,15 +63,54 @@ class DeltaUpkeep:
     def turn(self, *, vacuums: bool) -> Turn:
         """See TableUpkeep. Raises: CommitError."""
         name = self._table.sql_name
-        self._table.state()  # from here on it syncs what is committed
-        with self._table.locked(), in_pool(self._spark), spark_errors("OPTIMIZE failed"):
-            metrics = self._spark.sql(f"OPTIMIZE {name}").first()["metrics"]
-        after = self._table.state()  # and so its files are on the disk before the others go
+        after = self._table.state()  # from here on it syncs what is committed
+        removed = added = 0
+        for where in self._slices():
+            with self._table.locked(), in_pool(self._spark), spark_errors("OPTIMIZE failed"):
+                metrics = self._spark.sql(f"OPTIMIZE {name} {where}").first()["metrics"]
+            removed += int(metrics["numFilesRemoved"])
+            added += int(metrics["numFilesAdded"])
+            after = self._table.state()  # and so its files are on the disk before the others go
         if self._retention and vacuums:
             with self._table.locked(), in_pool(self._spark), spark_errors("VACUUM failed"):
                 self._spark.sql(f"VACUUM {name} RETAIN {hours(self._retention)} HOURS").collect()
-        removed, added = int(metrics["numFilesRemoved"]), int(metrics["numFilesAdded"])
         return Turn(removed, added, after.files)
+
+    def _slices(self) -> list[str]:
+        """What of the table one OPTIMIZE after the other is to take, as WHERE clauses."""
+        with in_pool(self._spark), spark_errors("the table's files cannot be listed"):
+            columns, files = self._table.partitioned_files(self._spark)
+            if not columns:
+                return [""]
+            small = files.where(f"bytes < {SMALL_BYTES}").groupBy(*columns)
+            found = small.agg({"bytes": "sum", "*": "count"}).where("`count(1)` > 1").collect()
+        return where_clauses([(row.asDict(), int(row["sum(bytes)"])) for row in found], columns)
+
+
+def where_clauses(
+    partitions: Sequence[tuple[Mapping[str, str | None], int]],
+    columns: Sequence[str],
+    size_bytes: int = FILE_BYTES,
+) -> list[str]:
+    """WHERE clauses that together name all *partitions* (values and bytes), each so many bytes of them at least."""
+    clauses: list[str] = []
+    waiting: list[str] = []
+    total = 0
+    for number, (values, size) in enumerate(partitions, 1):
+        waiting.append(" AND ".join(_condition(column, values[column]) for column in columns))
+        total += size
+        if total >= size_bytes or number == len(partitions) or len(waiting) == PARTITIONS_MAX:
+            clauses.append(f"WHERE ({') OR ('.join(waiting)})")
+            waiting, total = [], 0
+    return clauses
+
+
+def _condition(column: str, value: str | None) -> str:
+    name = f"`{column.replace('`', '``')}`"
+    if value is None:
+        return f"{name} IS NULL"
+    text = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"{name} = '{text}'"
 
 
 def own_session(spark: Any) -> Any:
