@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tidegate_sink_spark.job.delta import create_statement, mark_of_commit
 from tidegate_sink_spark.job.driver import CommitError
 from tidegate_sink_spark.job.files import local_path, lock_path
+from tidegate_sink_spark.job.rows import FILE_ROWS, in_files
 from tidegate_sink_spark.job.table import COLUMNS, Shape, application_id, bring_up_to_date
 from tidegate_sink_spark.staging import arrow
 from tidegate_sink_spark.staging.arrow import SCHEMA_VERSION
@@ -185,3 +187,14 @@ def test_the_mark_of_a_log_is_what_the_newest_commit_that_names_it_says(
     text: str, mark: int | None
 ) -> None:
     assert mark_of_commit(text, "a") == mark
+
+
+@pytest.mark.parametrize(
+    ("rows", "files"),
+    [(0, 1), (1, 1), (2 * FILE_ROWS - 1, 1), (2 * FILE_ROWS, 2), (9 * FILE_ROWS, 2)],
+)
+def test_a_large_commit_is_written_by_all_cores_and_a_small_one_is_one_file(
+    rows: int, files: int
+) -> None:
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=2))
+    assert in_files(spark, SimpleNamespace(coalesce=lambda count: count), rows) == files
