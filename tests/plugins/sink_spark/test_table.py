@@ -178,6 +178,7 @@ def test_the_layout_decides_how_a_new_table_is_made() -> None:
         ('{"txn":{"appId":"b","version":9}}\n{"txn":{"appId":"a","version":7}}', 7),
         ('{ "txn" : { "version" : 7, "appId" : "a" } }', 7),
         ('{"txn":{"appId":"ab","version":9}}', None),
+        ('{"add":{"stats":"\u2028"}}\n{"txn":{"appId":"a","version":7}}\n', 7),
         ('{"add":{"stats":"{\\"txn\\":{\\"appId\\":\\"a\\"}}"}}', None),
         ('{"commitInfo":{"userMetadata":"\\"txn\\""}}', None),
         ("", None),

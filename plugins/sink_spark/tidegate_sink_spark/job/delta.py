@@ -122,7 +122,7 @@ def mark_in(snapshot: Any, app_id: str) -> int:
 
 def mark_of_commit(text: str, app_id: str) -> int | None:
     """The mark that a commit of Delta's log sets, given as the *text* of its file; None when it sets none."""
-    for line in text.splitlines():
+    for line in text.split("\n"):
         transaction = json.loads(line).get("txn") if '"txn"' in line else None
         if transaction is not None and transaction["appId"] == app_id:
             return int(transaction["version"])
