@@ -18,7 +18,7 @@ from benchkit.process import BrokerStartError
 from benchkit.report import percentile
 from benchkit.sink import figures, pipeline, replaying
 from benchkit.sink.figures import Figure
-from benchkit.sink.gateways import LOG_ALONE, WITHOUT, SinkGateway, gateways, pinned, stopped
+from benchkit.sink.gateways import LOG_ALONE, WITHOUT, SinkGateway, busy, gateways, pinned, stopped
 from benchkit.sink.pipeline import summary
 from tidegate_sink_spark.upkeep.worker import SMALL_BYTES
 
@@ -31,13 +31,15 @@ _LAG_LOADS: Final = 3
 _STAGING_ROWS_MAX: Final = 200_000
 _TABLE_COMMITS: Final = 4
 _REPLAY_ROWS_MAX: Final = 200_000
+#: Processors may share a core: what a program that has nothing to do with the gateway takes by being on the other one.
+_BESIDE: Final = "no sink, a loop on the other core"
 _QUEUE: Final = "/queue/bench.sink"
 _REST_SECONDS: Final = 5.0
 #: Loads after which staging waits for a table that takes nothing, at most.
 _FILLS_MAX: Final = 10
 #: How much longer than a load files are made, until they are compacted.
 _FILES_LOADS: Final = 12
-_COMPACT_INTERVAL: Final = 600.0
+_COMPACT_INTERVAL: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +220,9 @@ def _compared(
             if own_core:
                 with pinned(gateway, gateway_on=0, job_on=1):
                     found[gateway.name] = _load(bench, gateway, ticking=True)
+                    if gateway.name == WITHOUT:
+                        with busy(1):
+                            found[_BESIDE] = _load(bench, gateway, ticking=True)
             else:
                 found[gateway.name] = _load(bench, gateway, ticking=True)
             if gateway.name != WITHOUT:
@@ -228,6 +233,10 @@ def _compared(
         return 1e3 * statistics.median(percentile(each[name].stalls, 0.99) for each in rounds)
 
     where = "a core of its own" if own_core else "two cores in all"
+    if own_core:
+        share = statistics.median(each[_BESIDE].rate / each[WITHOUT].rate for each in rounds)
+        detail = f"{statistics.median(each[_BESIDE].cpu_us for each in rounds):.1f} us CPU of the gateway a message"
+        yield Figure("messaging", _BESIDE, share, "of without", detail=detail)
     for name in bench.engines:
         share = statistics.median(each[name].rate / each[WITHOUT].rate for each in rounds)
         one, two = (

@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -177,6 +178,18 @@ def pinned(gateway: SinkGateway, *, gateway_on: int, job_on: int) -> Iterator[No
     finally:
         os.sched_setaffinity(0, everywhere)
         _pin([*gateway.broker.pids(), *(each.pid for each in gateway.jobs())], everywhere)
+
+
+@contextlib.contextmanager
+def busy(processor: int) -> Iterator[None]:
+    """Keep a processor busy for a `with` block with what touches no memory and no disk."""
+    loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        _pin([loop.pid], {processor})
+        yield
+    finally:
+        loop.kill()
+        loop.wait()
 
 
 @contextlib.contextmanager

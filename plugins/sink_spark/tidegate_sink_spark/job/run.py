@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from tidegate_sink_spark._priority import step_back
 from tidegate_sink_spark._protocol import (
     Command,
     Failed,
@@ -52,7 +53,7 @@ def main() -> int:
     ).start()
     if config.umask is not None:
         os.umask(config.umask)
-    os.nice(config.niceness)  # clients wait for the gateway, nobody waits for the table
+    step_back(config.niceness)
 
     def report(value: Report) -> None:
         try:
