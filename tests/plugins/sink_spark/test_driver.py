@@ -20,7 +20,13 @@ from tidegate_sink_spark._protocol import (
 )
 from tidegate_sink_spark.job import driver
 from tidegate_sink_spark.job.dead import DeadLetterTable
-from tidegate_sink_spark.job.driver import Addition, CommitError, Driver, MarkMovedError, TableState
+from tidegate_sink_spark.job.driver import (
+    Addition,
+    CommitError,
+    Driver,
+    TableReplacedError,
+    TableState,
+)
 from tidegate_sink_spark.staging.files import staged_name
 
 
@@ -49,8 +55,7 @@ class MemoryTable:
         if self.overtake_to:
             self.rows += range(self.mark + 1, self.overtake_to + 1)
             self.mark, self.overtake_to = self.overtake_to, 0
-        if self.mark > addition.after:
-            raise MarkMovedError("moved")
+        addition.check_mark(self.mark)
         found: list[int] = []
         for path in addition.paths:
             found += pq.read_table(path, columns=["ack_seq"])["ack_seq"].to_pylist()
@@ -122,6 +127,23 @@ def test_staged_files_become_one_commit(bench: Bench, kit: Any) -> None:
     assert bench.marks() == [(0, 0, 0), (25, 25, 3)]
     assert bench.table.rows == list(range(1, 26))
     assert bench.table.metadata == [{"gateway": "gw", "lo": 1, "hi": 25, "n": 25, "files": 3}]
+
+
+@pytest.mark.parametrize("is_seen_before", [True, False])
+def test_an_older_table_in_the_place_takes_nothing_from_this_job(
+    bench: Bench, kit: Any, *, is_seen_before: bool
+) -> None:
+    kit.stage(bench.directory, 1, 20)
+    assert bench.run()
+    bench.table.rows = list(range(1, 11))
+    if is_seen_before:
+        bench.table.mark = 10
+    else:
+        bench.table.overtake_to = 10
+    kit.stage(bench.directory, 21, 30)
+    with pytest.raises(TableReplacedError, match="went back from 20 to 10"):
+        bench.run()
+    assert bench.table.rows == list(range(1, 11))
 
 
 def test_a_long_backlog_is_worked_off_in_steps(tmp_path: Path, kit: Any) -> None:

@@ -57,6 +57,10 @@ class MarkMovedError(CommitError):
     """Another driver of the same log committed meanwhile. Nothing was written; nothing is wrong."""
 
 
+class TableReplacedError(CommitError):
+    """The table is not the one that this job has written to. Nothing was written."""
+
+
 @dataclass(frozen=True, slots=True)
 class TableState:
     """A table as it is.
@@ -83,6 +87,7 @@ class Addition:
         count: how many rows there are behind *after*.
         overlaps: the first path also holds rows up to *after*, which must be left out.
         metadata: what the table's history says of the commit, a JSON object.
+        known: the mark that the table had last, 0 for none: it never goes back.
     """
 
     paths: Sequence[Path]
@@ -91,13 +96,17 @@ class Addition:
     count: int
     overlaps: bool = False
     metadata: str = "{}"
+    known: int = 0
 
     def check_mark(self, mark: int) -> None:
-        """Raises: MarkMovedError when the table's *mark* is above the one that this continues."""
+        """Raises: MarkMovedError when the table's *mark* is above the one that this continues;
+        TableReplacedError when it is below the one that is known.
+        """
         if mark > self.after:
             raise MarkMovedError(
                 f"another driver moved the table's mark from {self.after} to {mark}"
             )
+        check_forward(self.known, mark)
 
     def check_count(self, found: int) -> None:
         """Raises: CommitError when the paths hold *found* rows and not as many as they must."""
@@ -106,6 +115,15 @@ class Addition:
                 f"{found} rows instead of {self.count} are behind {self.after} in "
                 f"{', '.join(path.name for path in self.paths)}"
             )
+
+
+def check_forward(known: int, mark: int) -> None:
+    """Raises: TableReplacedError when a table's *mark* is below the one that it had, *known*."""
+    if mark < known:
+        raise TableReplacedError(
+            f"the table's mark went back from {known} to {mark}: another table, or an older state of it, is in its "
+            "place"
+        )
 
 
 class Table(Protocol):
@@ -182,7 +200,10 @@ class Driver:
         self._told = True  # the round is not of its own making
 
     def run(self, commands: queue.SimpleQueue[Command]) -> bool:
-        """Work until told to stop. True: stopped as told; False: too many failures in a row."""
+        """Work until told to stop. True: stopped as told; False: too many failures in a row.
+
+        Raises: TableReplacedError; CommitError when the mark cannot be read.
+        """
         self._read_mark()
         failures = 0
         stopping = False
@@ -195,6 +216,8 @@ class Driver:
                 # Another driver's commit has passed a file, and its gateway may have deleted it.
                 self._read_mark()
                 continue
+            except TableReplacedError:
+                raise  # what that one lacks may be in the log still: the next job begins there
             except CommitError as exc:
                 failures += 1
                 self._report(Failed(str(exc)))
@@ -227,6 +250,7 @@ class Driver:
 
     def _read_mark(self) -> None:
         state = self._table.state()
+        check_forward(self._mark, state.mark)
         self._mark = state.mark
         self._dead_letters.recover(state.mark)
         self._report(
@@ -304,6 +328,7 @@ class Driver:
                 count=count,
                 overlaps=files[0].lo <= mark,
                 metadata=json.dumps(metadata),
+                known=self._mark,
             )
         )
         state = self._table.state()
