@@ -127,6 +127,7 @@ import json, sys
 from pathlib import Path
 from tidegate_sink_spark import create_session
 from tidegate_sink_spark._options import SparkSinkOptions
+from tidegate_sink_spark.job import delta
 from tidegate_sink_spark.job.delta import DeltaTable
 from tidegate_sink_spark.job.driver import Addition, MarkMovedError
 from tidegate_sink_spark.job.table import Shape
@@ -139,17 +140,18 @@ class Log:
         self.startTransaction = lambda *_: transaction
 def writer():
     table = DeltaTable(spark, uri, Shape("clustered"), app_id)
-    begun, state = Log(table._log()), table.state()
-    table._log, table._state = lambda: begun, lambda: state
-    return table
-found = []
+    log, snapshot = newest(spark, uri)
+    return table, (Log(log), snapshot)
+newest, found = delta.newest, []
 writers = [writer(), writer()]
-for table, path, hi in zip(writers, (short, long), (10, 15)):
+for (table, begun), path, hi in zip(writers, (short, long), (10, 15)):
+    delta.newest = lambda *_, **__: begun
     try:
         table.append(Addition([Path(path)], after=0, through=hi, count=hi))
         found.append("won")
     except MarkMovedError:
         found.append("refused")
+delta.newest = newest
 fresh = DeltaTable(spark, uri, Shape("clustered"), app_id)
 found += [fresh.state().mark, sorted(fresh.sequences("gw", "store-1", 0))]
 try:
