@@ -64,14 +64,18 @@ class Console:
 
     def reject(self, destination: str, count: int) -> None:
         """Have a consumer reject so many messages that wait there."""
-        asyncio.run(self._reject(destination, count))
+        asyncio.run(self._answer(destination, count, "NACK"))
 
-    async def _reject(self, destination: str, count: int) -> None:
+    def consume(self, destination: str, count: int) -> None:
+        """Have a consumer acknowledge so many."""
+        asyncio.run(self._answer(destination, count, "ACK"))
+
+    async def _answer(self, destination: str, count: int, answer: str) -> None:
         client = await StompClient.connect(self.gateway.stomp_port)
         client.send("SUBSCRIBE", destination=destination, id="s", ack="client-individual")
         for _ in range(count):
             found = await client.receive()
-            client.send("NACK", id=found.headers["ack"])
+            client.send(answer, id=found.headers["ack"])
         client.send("DISCONNECT", receipt="end")
         while (await client.receive()).command != "RECEIPT":
             pass

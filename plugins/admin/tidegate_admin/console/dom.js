@@ -40,6 +40,6 @@ export function tag(text, kind = '') {
 
 /** Terms with what they mean; pairs without a value are left out. */
 export function facts(pairs, kind = '') {
-  const shown = pairs.filter(([, value]) => value !== null && value !== undefined && value !== '');
+  const shown = pairs.filter(([, value]) => ![null, undefined, false, ''].includes(value));
   return el('dl', { class: `facts ${kind}`.trim() }, shown.map(([term, value]) => el('div', {}, el('dt', {}, term), el('dd', {}, value))));
 }

@@ -6,11 +6,14 @@ import { ago } from './format.js';
 import { notices } from './notices.js';
 import { credentials, forget } from './session.js';
 import { seen, watch, watching } from './watch.js';
+import { connection, connections, session, sessions, subscription, subscriptions } from './pages/clients.js';
 import * as deadLetters from './pages/dead_letters.js';
 import * as destination from './pages/destination.js';
 import * as destinations from './pages/destinations.js';
+import { cursors, limits } from './pages/limits.js';
 import * as login from './pages/login.js';
 import * as overview from './pages/overview.js';
+import * as sinks from './pages/sinks.js';
 
 /** By the first word behind "#/"; those with a label are in the menu. A page's show(root, place, signal) fills root. */
 const PAGES = new Map([
@@ -19,6 +22,15 @@ const PAGES = new Map([
   ['destination', { page: destination, within: 'destinations' }],
   ['dead-letters', { label: 'Dead letters', page: deadLetters }],
   ['dead-letter', { page: destination, within: 'dead-letters' }],
+  ['connections', { label: 'Connections', page: connections }],
+  ['connection', { page: connection, within: 'connections' }],
+  ['sessions', { label: 'Sessions', page: sessions }],
+  ['session', { page: session, within: 'sessions' }],
+  ['subscriptions', { label: 'Subscriptions', page: subscriptions }],
+  ['subscription', { page: subscription, within: 'subscriptions' }],
+  ['sinks', { label: 'Sinks', page: sinks }],
+  ['limits', { label: 'Limits', page: limits }],
+  ['cursors', { label: 'Cursors', page: cursors }],
 ]);
 const STATES = { running: 'good', 'store-full': 'warn', 'store-failed': 'bad', stopping: 'warn' };
 

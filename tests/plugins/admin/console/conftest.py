@@ -12,7 +12,10 @@ from gateway_process import GatewayProcess
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
+def running(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Console]:
+    """With what the module's EXTRA adds to its configuration."""
     directory = tmp_path_factory.mktemp("console")
     port = free_port()
     extra = f"""
@@ -25,6 +28,7 @@ match = "queue://>"
 max_deliveries = 1
 """
     profile = tmp_path_factory.mktemp("profile")
+    extra += getattr(request.module, "EXTRA", "")
     with GatewayProcess(directory, extra=extra) as gateway, chromium(profile) as browser:
         yield Console(gateway, port, browser)
 

@@ -93,7 +93,7 @@ def test_destinations_are_searched_sorted_and_paged_by_the_gateway(console: Cons
     browser.keys("/")
     browser.until(lambda: browser.driver.switch_to.active_element.get_attribute("type") == "search")
     browser.fill("Search", "queue://nowhere.>").send_keys(ENTER)
-    browser.shows("No destination is found by that.")
+    browser.shows("Nothing is found by that.")
 
 
 def test_a_queue_is_made_paused_and_resumed(console: Console) -> None:

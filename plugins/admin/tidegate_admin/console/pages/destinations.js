@@ -1,15 +1,12 @@
 // All queues and topics: searched, sorted and paged by the gateway.
 
-import { act, look } from '../api.js';
+import { act } from '../api.js';
 import { asked } from '../dialogs.js';
-import { button, el } from '../dom.js';
+import { button } from '../dom.js';
 import * as format from '../format.js';
-import { complain, tell } from '../notices.js';
-import { every } from '../poll.js';
-import { Pager, Table } from '../table.js';
+import { list } from '../list.js';
+import { tell } from '../notices.js';
 
-const EVERY_MS = 5000;
-const ROWS = 50;
 const SORTS = [['name', 'Name'], ['pending', 'Pending, largest first'], ['consumers', 'Consumers, most first']];
 const KINDS = [['', 'Queues and topics'], ['queue://', 'Queues'], ['topic://', 'Topics']];
 
@@ -43,60 +40,13 @@ export function columns() {
 }
 
 export function show(root, place, signal) {
-  const { query } = place;
-  const by = SORTS.some(([name]) => name === query.get('sort')) ? query.get('sort') : 'name';
-  const kind = KINDS.some(([name]) => name === query.get('kind')) ? query.get('kind') : '';
-  const text = query.get('match') ?? '';
-
-  /** Another search has another address, so that "back" goes back to this one. */
-  function go(changed) {
-    const fields = { match: search.value.trim(), kind: kinds.value, sort: by, ...changed };
-    const wanted = new URLSearchParams(Object.entries(fields).filter(([name, value]) => value && !(name === 'sort' && value === 'name')));
-    location.hash = `#/destinations${wanted.size ? `?${wanted}` : ''}`;
-  }
-
-  const search = el('input', { type: 'search', id: 'match', placeholder: 'orders', spellcheck: 'false', 'aria-describedby': 'match-hint', onchange: () => go({}) });
-  search.value = text;
-  const kinds = el('select', { 'aria-label': 'Kind', onchange: () => go({}) }, KINDS.map(([value, label]) => el('option', { value }, label)));
-  kinds.value = kind;
-  const sorts = el('select', { 'aria-label': 'Order', onchange: () => go({ sort: sorts.value }) }, SORTS.map(([value, label]) => el('option', { value }, label)));
-  sorts.value = by;
-  const table = new Table({
-    caption: 'Destinations', columns: columns(), key: (row) => row.destination, sorting: { by, set: (sort) => go({ sort }) },
-    empty: text || kind ? 'No destination is found by that.' : 'There are no destinations yet. A queue is there from its first message on.',
+  const refresh = list(root, place, signal, {
+    page: 'destinations', title: 'Destinations', request: 'list-destinations', columns: columns(), key: (row) => row.destination,
+    sorts: SORTS, choices: [{ name: 'kind', label: 'Kind', options: KINDS }], fields: ({ match, kind }) => wantedOf(kind, match),
+    hint: 'Part of a name, or a filter: orders.*.eu, orders.> (* stands for one level, > for all that follow).', placeholder: 'orders',
+    nothing: 'There are no destinations yet. A queue is there from its first message on.',
+    head: button('Create queue …', create, { class: 'primary' }),
   });
-  const pager = new Pager(() => refresh());
-  const problem = el('p', { class: 'problem', role: 'alert' });
-
-  root.append(
-    el('div', { class: 'head' }, el('h1', {}, 'Destinations'), button('Create queue …', create, { class: 'primary' })),
-    el('form', { class: 'tools', role: 'search', onsubmit: (event) => {
-      event.preventDefault();
-      go({});
-    } },
-    el('label', { for: 'match' }, 'Search'), search, kinds, sorts, el('button', { type: 'submit' }, 'Find'),
-    el('small', { id: 'match-hint' }, 'Part of a name, or a filter: orders.*.eu, orders.> (* stands for one level, > for all that follow). Press / to search.')),
-    problem, table.element, pager.element);
-
-  let asking = 0;
-  async function load() {
-    asking += 1;
-    const number = asking;
-    const after = pager.after;
-    try {
-      const page = await look('list-destinations', { ...wantedOf(kind, text), sort: by, after, limit: ROWS }, signal);
-      if (number !== asking) return;
-      problem.textContent = '';
-      table.update(page.rows);
-      pager.update(page.next, shown(page.rows.length, pager.before.length));
-    } catch (error) {
-      if (!signal.aborted) problem.textContent = error.message;
-    }
-  }
-
-  function shown(rows, pages) {
-    return rows ? `${format.count(pages * ROWS + 1)} to ${format.count(pages * ROWS + rows)}` : '';
-  }
 
   async function create() {
     const values = await asked({
@@ -106,10 +56,8 @@ export function show(root, place, signal) {
     });
     if (!values) return;
     tell(values.note || `${values.name} is made.`);
-    load().catch(complain);
+    refresh();
   }
-
-  const refresh = every(EVERY_MS, load, signal);
 }
 
 /** What to ask for: a filter when it looks like one, else what the name has in it. */

@@ -1,0 +1,108 @@
+"""The console in a browser: who is connected, what they left, what is near its limit."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+
+import pytest
+from browser import Browser
+from console import Console
+from wire import MqttClient, StompClient
+
+pytestmark = pytest.mark.long
+
+
+@contextmanager
+def connected(console: Console, destination: str, *, client_id: str = "") -> Iterator[Future[str]]:
+    """A STOMP client that subscribes, acknowledges nothing and goes on reading; how that ended."""
+    ready, ended = threading.Event(), Future[str]()
+
+    async def stay() -> None:
+        headers = {"client_id": client_id} if client_id else {}
+        client = await StompClient.connect(console.gateway.stomp_port, **headers)
+        client.send("SUBSCRIBE", destination=destination, id="mine", ack="client", receipt="r")
+        try:
+            while True:
+                found = await client.receive()
+                if found.command == "RECEIPT":
+                    ready.set()
+                if found.command == "ERROR":
+                    ended.set_result(found.headers["message"])
+                    return
+        finally:
+            await client.aclose()
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(stay())
+    thread = threading.Thread(target=lambda: loop.run_until_complete(asyncio.wait((task,))))
+    thread.start()
+    try:
+        assert ready.wait(60)
+        yield ended
+    finally:
+        loop.call_soon_threadsafe(task.cancel)
+        thread.join()
+        loop.close()
+
+
+def column(browser: Browser, caption: str, number: int = 0) -> list[str]:
+    return [row[number] for row in browser.rows(caption)]
+
+
+def test_a_connection_is_seen_with_what_it_consumes_and_ended(console: Console) -> None:
+    console.publish("/queue/held", b"1", b"2", b"3")
+    with connected(console, "/queue/held", client_id="<i>worker</i>") as ended:
+        browser = console.go("connections")
+        browser.until(lambda: "<i>worker</i>" in column(browser, "Connections"))
+        browser.fill("Search", "WORKER")
+        browser.press("Find")
+        browser.until(lambda: column(browser, "Connections") == ["<i>worker</i>"])
+        assert browser.rows("Connections")[0][5] == "3"
+        browser.press("<i>worker</i>")
+        browser.until(lambda: column(browser, "Subscriptions", 1) == ["queue://held"])
+        browser.shows("Given", "3 messages")
+        browser.press("End connection \u2026")
+        browser.shows("Its client is told that an operator wants it so")
+        browser.press("End connection", within="dialog")
+        browser.shows("is ended.")
+        assert "operator" in ended.result(60)
+        browser.shows("No client is connected.")
+
+
+def test_a_session_and_its_subscription_are_seen_and_deleted(console: Console) -> None:
+    async def leave() -> None:
+        client = await MqttClient.connect(console.gateway.mqtt_port, "meter-7", clean=False)
+        await client.subscribe("meters/+/power", 1)
+        client.close()
+        await client.writer.wait_closed()
+
+    asyncio.run(leave())
+    console.publish("/topic/meters.7.power", b"12", b"13")
+    browser = console.go("sessions")
+    browser.until(lambda: column(browser, "Sessions") == ["meter-7"])
+    assert browser.rows("Sessions")[0][3] == "2"
+    browser.press("meter-7")
+    browser.until(lambda: column(browser, "Subscriptions") == ["topic://meters.*.power"])
+    browser.press("topic://meters.*.power")
+    browser.shows("Subscription to topic://meters.*.power", "durable", "nobody now")
+    browser.driver.back()
+    browser.press("Delete session \u2026")
+    browser.shows("Its subscriptions end, and what waits in them is lost.")
+    browser.press("Delete", within="dialog")
+    browser.shows("Session of meter-7 is deleted.", "There are no sessions")
+
+
+def test_limits_and_cursors_are_listed_the_nearest_first(console: Console) -> None:
+    console.publish("/queue/fed", b"x" * 1000)
+    browser = console.go("limits")
+    browser.until(lambda: "broker.connections_max" in column(browser, "Limits", 1))
+    shares = [float(text.removesuffix(" %")) for text in column(browser, "Limits", 4)]
+    assert shares == sorted(shares, reverse=True)
+    browser.press("Cursors")
+    browser.until(lambda: "queue://fed" in column(browser, "Cursors"))
+    row = next(row for row in browser.rows("Cursors") if row[0] == "queue://fed")
+    assert row[2:5] == ["store", "memory", "1"]
