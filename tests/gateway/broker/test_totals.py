@@ -33,6 +33,10 @@ async def pause(broker: Broker, destination: str, *sides: Side) -> None:
     await perform(Operations(broker.core), ME, PauseDestination(destination, sides))
 
 
+def is_dead(row: Destination) -> bool:
+    return row.destination.startswith(("queue://DLQ.", "queue://dead"))
+
+
 def summed(rows: tuple[Destination, ...]) -> DestinationTotals:
     return DestinationTotals(
         destinations=len(rows),
@@ -43,14 +47,24 @@ def summed(rows: tuple[Destination, ...]) -> DestinationTotals:
         dropped=sum(row.dropped for row in rows),
         full=sum(row.is_full for row in rows),
         paused=sum(row.producers_paused or row.consumers_paused for row in rows),
-        unattended=sum(bool(row.pending and not row.consumers) for row in rows),
+        unattended=sum(bool(row.pending and not row.consumers) for row in rows if not is_dead(row)),
+        dead_letters=sum(row.pending for row in rows if is_dead(row)),
     )
 
 
 async def fill(broker: Broker) -> None:
     """Queues that wait, lose, are full, paused, consumed one by one and through a filter; topics, too."""
     producer = await broker.client()
-    for name, count in (("a", 7), ("b", 3), ("lossy", 9), ("full", 2), ("w.x", 4), ("w.y", 5)):
+    for name, count in (
+        ("a", 7),
+        ("b", 3),
+        ("lossy", 9),
+        ("full", 2),
+        ("w.x", 4),
+        ("w.y", 5),
+        ("DLQ.a", 2),
+        ("dead", 1),
+    ):
         for number in range(count):
             producer.send(f"queue://{name}", "x" * (number + 1))
             await broker.settle()
@@ -77,6 +91,7 @@ async def fill(broker: Broker) -> None:
 POLICIES = (
     DestinationPolicy("queue://lossy", messages_max=4, overflow="drop_oldest"),
     DestinationPolicy("queue://full", messages_max=2, overflow="slow"),
+    DestinationPolicy("queue://a", dead_letter="dead"),
 )
 
 
@@ -94,6 +109,7 @@ async def test_totals_are_the_sums_of_all_rows(match: str) -> None:
             assert (totals.dropped, totals.full, totals.paused) == (5, 1, 3)
             assert totals.in_flight == 2 + 6 + 2
             assert totals.unattended == 4  # a, lossy, full, the one that is away
+            assert totals.dead_letters == 3
 
 
 @pytest.mark.parametrize("sort", [item for item in DestinationSort if item.value != "name"])

@@ -103,15 +103,16 @@ class Survey:
         self._dead_letters = dead_letters
         self._part = request.contains.casefold()
         self._pending = self._in_flight = self._consumers = self._memory_bytes = self._dropped = 0
-        self._full = self._paused = self._unattended = 0
+        self._full = self._paused = self._unattended = self._dead = 0
 
     def look(self, lists: Iterable[PendingList], paused: Collection[str]) -> Iterator[None]:
         """In steps. Args: paused: destinations whose producers are."""
         request = self._request
         is_cursory = request.sort is DestinationSort.NAME and not request.with_totals
+        wants_all = not (request.match or request.contains or request.dead_letters)
         for count, pending_list in enumerate(lists, 1):
             destination = pending_list.destination
-            if not pending_list.is_removed and self._is_wanted(destination):
+            if not pending_list.is_removed and (wants_all or self._is_wanted(destination)):
                 if not pending_list.is_queue:
                     totals = self.topics.setdefault(destination, Totals())
                     totals.add(pending_list, self._overflow(pending_list), self.in_flight)
@@ -141,6 +142,7 @@ class Survey:
             full=self._full,
             paused=self._paused,
             unattended=self._unattended,
+            dead_letters=self._dead,
         )
 
     def _is_wanted(self, destination: str) -> bool:
@@ -162,8 +164,11 @@ class Survey:
         if consumers:
             self._consumers += len(consumers)
             self._in_flight += self.in_flight.of(queue, consumers)
-        elif pending:
-            self._unattended += 1
+        if pending:
+            if self._dead_letters.go_to(queue.destination):
+                self._dead += pending
+            elif not consumers:
+                self._unattended += 1
         self.numbers[queue.destination] = self._number(
             pending, len(consumers), memory_bytes, queue.lost
         )

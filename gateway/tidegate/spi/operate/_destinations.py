@@ -145,7 +145,10 @@ class Destination(msgspec.Struct, frozen=True):
 class DestinationTotals(msgspec.Struct, frozen=True):
     """What destinations have together: how many they are, and sums of what their rows say.
 
-    Attributes: full, paused: how many of them are; unattended: in how many messages wait without a consumer.
+    Attributes:
+        full, paused: how many of them are.
+        dead_letters: messages that wait in queues that dead letters go to.
+        unattended: in how many of the others messages wait without a consumer.
     """
 
     destinations: int = 0
@@ -157,6 +160,7 @@ class DestinationTotals(msgspec.Struct, frozen=True):
     full: int = 0
     paused: int = 0
     unattended: int = 0
+    dead_letters: int = 0
 
 
 class DestinationPage(msgspec.Struct, frozen=True, tag="destination-page"):
