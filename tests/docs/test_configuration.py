@@ -78,6 +78,7 @@ def test_the_commands_are_those_that_the_document_names() -> None:
         "connection",
         "cursor",
         "destination",
+        "dlq",
         "doctor",
         "limit",
         "plugins",

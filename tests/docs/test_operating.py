@@ -66,7 +66,7 @@ def test_each_command_is_described_and_its_rights_are() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["connection", "session", "subscription", "limit", "cursor", "access"]
+    "name", ["connection", "session", "subscription", "limit", "cursor", "access", "dlq"]
 )
 def test_each_command_of_a_group_is_described(name: str) -> None:
     group: Any = typer.main.get_command(tidegate)

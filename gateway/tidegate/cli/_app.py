@@ -19,6 +19,7 @@ from tidegate.cli._run import run_gateway, warn_of_configuration
 from tidegate.cli.doctor.command import doctor
 from tidegate.cli.groups import (
     connections,
+    dead_letters,
     destinations,
     sessions,
     sinks,
@@ -47,6 +48,7 @@ store_seen.add_to(store.app)
 app.add_typer(store.app, name="store")
 app.add_typer(transactions.app, name="transactions")
 app.add_typer(destinations.app, name="destination")
+app.add_typer(dead_letters.app, name="dlq")
 app.add_typer(sinks.app, name="sink")
 app.add_typer(connections.app, name="connection")
 app.add_typer(sessions.app, name="session")

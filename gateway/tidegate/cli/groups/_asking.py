@@ -6,13 +6,14 @@ import time
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import typer
 
 from tidegate.config import load_config
 from tidegate.operator_socket import SOCKET_NAME, OperatorClient
-from tidegate.spi import RequestError
+from tidegate.spi import GatewayError, RequestError, names
 from tidegate.spi.commands import ClientError
-from tidegate.spi.operate import Answer, Request
+from tidegate.spi.operate import Answer, Done, Lengthy, Request
 
 _AnswerT = TypeVar("_AnswerT", bound=Answer)
 
@@ -55,6 +56,31 @@ def ask(client: OperatorClient, request: Request, kind: type[_AnswerT]) -> _Answ
     if not isinstance(answer, kind):
         raise ClientError("the gateway is of another version: it answered something else")
     return answer
+
+
+def go_on(config: Path | None, request: Lengthy) -> Done:
+    """Ask until all of it is done. Raises: as `ask`; ClientError, which says how far it came."""
+    count, asked = 0, request
+    with connected(config) as client:
+        while True:
+            try:
+                done = ask(client, asked, Done)
+            except (GatewayError, typer.BadParameter) as error:
+                if not count:
+                    raise
+                raise ClientError(f"stopped after {count} messages: {error}") from error
+            count += done.count
+            if done.is_complete:
+                return msgspec.structs.replace(done, count=count)
+            left = request.count_max - count if request.count_max else 0
+            asked = msgspec.structs.replace(
+                request, after=done.after, through=done.through, count_max=left
+            )
+
+
+def canonical(text: str) -> str:
+    """A destination as people write it: NAME alone is a queue."""
+    return text if names.is_queue(text) or names.is_topic(text) else names.queue(text)
 
 
 def moment(microseconds: int) -> str:

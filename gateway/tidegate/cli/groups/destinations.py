@@ -11,10 +11,8 @@ import typer
 
 from tidegate.cli import _show
 from tidegate.cli._commands import ConfigOption, JsonOption
-from tidegate.cli.groups._asking import ask, connected, moment
+from tidegate.cli.groups._asking import ask, canonical, connected, go_on, moment
 from tidegate.cli.groups._lists import LimitOption, report, rows_of, show_facts, show_rows
-from tidegate.spi import GatewayError, names
-from tidegate.spi.commands import ClientError
 from tidegate.spi.operate import (
     CopyMessages,
     CreateDestination,
@@ -25,7 +23,6 @@ from tidegate.spi.operate import (
     DestinationSort,
     Done,
     Feed,
-    Lengthy,
     ListDestinations,
     MoveMessages,
     PauseDestination,
@@ -97,7 +94,7 @@ def show(
 ) -> None:
     """Show one destination, and the policy that it has."""
     with connected(config) as client:
-        found = ask(client, ShowDestination(_canonical(destination)), DestinationDetails)
+        found = ask(client, ShowDestination(canonical(destination)), DestinationDetails)
     if as_json:
         _show.print_json(msgspec.to_builtins(found))
         return
@@ -138,7 +135,7 @@ def create(
     destination: _NameArgument, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
     """Make a queue."""
-    request = CreateDestination(_canonical(destination))
+    request = CreateDestination(canonical(destination))
     done = _ask_once(config, request)
     report(f"created {request.destination}", done, as_json)
 
@@ -156,7 +153,7 @@ def delete(
     as_json: JsonOption = False,
 ) -> None:
     """End a queue."""
-    request = DeleteDestination(_canonical(destination), with_messages, with_consumers)
+    request = DeleteDestination(canonical(destination), with_messages, with_consumers)
     done = _ask_once(config, request)
     report(f"deleted {request.destination} with {done.count} pending messages", done, as_json)
 
@@ -178,7 +175,7 @@ def pause(
     as_json: JsonOption = False,
 ) -> None:
     """Refuse what producers send, and hand nothing out to consumers."""
-    request = PauseDestination(_canonical(destination), _sides(producers, consumers))
+    request = PauseDestination(canonical(destination), _sides(producers, consumers))
     _switch("paused", request, config, as_json)
 
 
@@ -191,7 +188,7 @@ def resume(
     as_json: JsonOption = False,
 ) -> None:
     """Let producers and consumers go on."""
-    request = ResumeDestination(_canonical(destination), _sides(producers, consumers))
+    request = ResumeDestination(canonical(destination), _sides(producers, consumers))
     _switch("resumed", request, config, as_json)
 
 
@@ -204,8 +201,8 @@ def purge(
     as_json: JsonOption = False,
 ) -> None:
     """Remove messages of a queue for good."""
-    request = PurgeDestination(_canonical(destination), selector, count)
-    done = _go_on(config, request)
+    request = PurgeDestination(canonical(destination), selector, count)
+    done = go_on(config, request)
     report(f"purged {done.count} messages of {request.destination}", done, as_json)
 
 
@@ -219,7 +216,7 @@ def move(
     as_json: JsonOption = False,
 ) -> None:
     """Move messages of a queue to the end of another one."""
-    request = MoveMessages(_canonical(destination), _canonical(target), selector, count)
+    request = MoveMessages(canonical(destination), canonical(target), selector, count)
     _carry("moved", request, config, as_json)
 
 
@@ -233,7 +230,7 @@ def copy(
     as_json: JsonOption = False,
 ) -> None:
     """Append copies of a queue's messages to another one."""
-    request = CopyMessages(_canonical(destination), _canonical(target), selector, count)
+    request = CopyMessages(canonical(destination), canonical(target), selector, count)
     _carry("copied", request, config, as_json)
 
 
@@ -256,36 +253,12 @@ def _switch(
 def _carry(
     word: str, request: MoveMessages | CopyMessages, config: Path | None, as_json: bool
 ) -> None:
-    done = _go_on(config, request)
+    done = go_on(config, request)
     text = f"{word} {done.count} messages of {request.destination} to {request.target}"
     report(text, done, as_json)
 
 
-def _go_on(config: Path | None, request: Lengthy) -> Done:
-    """Ask until all of it is done. Raises: as `ask`; ClientError, which says how far it came."""
-    count, asked = 0, request
-    with connected(config) as client:
-        while True:
-            try:
-                done = ask(client, asked, Done)
-            except (GatewayError, typer.BadParameter) as error:
-                if not count:
-                    raise
-                raise ClientError(f"stopped after {count} messages: {error}") from error
-            count += done.count
-            if done.is_complete:
-                return msgspec.structs.replace(done, count=count)
-            left = request.count_max - count if request.count_max else 0
-            asked = msgspec.structs.replace(
-                request, after=done.after, through=done.through, count_max=left
-            )
-
-
 # --- words -------------------------------------------------------------------------------------
-
-
-def _canonical(text: str) -> str:
-    return text if names.is_queue(text) or names.is_topic(text) else names.queue(text)
 
 
 def _sides(producers: bool, consumers: bool) -> tuple[Side, ...]:

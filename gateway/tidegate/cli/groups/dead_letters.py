@@ -1,0 +1,155 @@
+"""``tidegate dlq``: dead letters of a gateway that runs: where they are, why, and back."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+
+from tidegate.cli._commands import ConfigOption, JsonOption
+from tidegate.cli.groups._asking import ask, canonical, connected, go_on, moment
+from tidegate.cli.groups._lists import Columns, LimitOption, report, rows_of, show_rows
+from tidegate.spi.operate import (
+    BrowsedMessage,
+    BrowseMessages,
+    Destination,
+    DestinationPage,
+    DestinationSort,
+    ListDestinations,
+    MessagePage,
+    RetryMessages,
+)
+
+app: Final = typer.Typer(
+    help="See dead letters of a gateway that runs, and take them back.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+#: Headers that a dead letter has besides its own.
+FROM: Final = "original-destination"
+REASON: Final = "dead-letter-reason"
+
+#: Messages that are asked for at a time.
+_PAGE: Final = 500
+
+_QueueArgument = Annotated[
+    str, typer.Argument(metavar="QUEUE", help="A queue of dead letters, NAME or queue://NAME.")
+]
+_ReasonOption = Annotated[
+    str, typer.Option("--reason", metavar="TEXT", help="Only those that are here for this reason.")
+]
+_FromOption = Annotated[
+    str, typer.Option("--from", metavar="DESTINATION", help="Only those that come from there.")
+]
+
+_QUEUES: Final[Columns[Destination]] = (
+    ("queue", lambda row: row.destination),
+    ("dead letters", lambda row: row.pending),
+    ("in flight", lambda row: row.in_flight),
+    ("consumers", lambda row: row.consumers),
+)
+
+
+class Group(msgspec.Struct):
+    """Dead letters that are alike. Attributes: first_at, last_at: when they were published, microseconds."""
+
+    origin: str
+    reason: str
+    count: int
+    first_at: int
+    last_at: int
+
+
+_GROUPS: Final[Columns[Group]] = (
+    ("from", lambda row: row.origin or "unknown"),
+    ("messages", lambda row: row.count),
+    ("reason", lambda row: row.reason or "unknown"),
+    ("the first published", lambda row: moment(row.first_at)),
+    ("the last", lambda row: moment(row.last_at)),
+)
+
+
+@app.command(name="list")
+def list_queues(
+    limit: LimitOption = 0, config: ConfigOption = None, as_json: JsonOption = False
+) -> None:
+    """List queues of dead letters, the largest first."""
+    rows = rows_of(
+        config,
+        ListDestinations(sort=DestinationSort.PENDING, dead_letters=True),
+        lambda client, request: ask(client, request, DestinationPage),
+        limit,
+    )
+    show_rows(_QUEUES, rows, "no queues of dead letters", as_json)
+
+
+@app.command()
+def reasons(
+    queue: _QueueArgument,
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, help="Look at so many messages at most; 0: at all.")
+    ] = 100_000,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Group the dead letters of a queue by where they come from, and why they are there."""
+    groups: dict[tuple[str, str], Group] = {}
+    looked, request = 0, BrowseMessages(canonical(queue), body_bytes=0, limit=_PAGE)
+    with connected(config) as client:
+        while True:
+            page = ask(client, request, MessagePage)
+            for row in page.rows:
+                _add(groups, row)
+            looked += len(page.rows)
+            if not page.next or 0 < limit <= looked:
+                break
+            request = msgspec.structs.replace(request, after=page.next)
+    rows = sorted(groups.values(), key=lambda group: (-group.count, group.origin, group.reason))
+    show_rows(_GROUPS, rows, "no dead letters", as_json)
+
+
+@app.command()
+def retry(
+    queue: _QueueArgument,
+    reason: _ReasonOption = "",
+    origin: _FromOption = "",
+    selector: Annotated[
+        str, typer.Option("--selector", metavar="SELECTOR", help="Only messages that it selects.")
+    ] = "",
+    count: Annotated[
+        int, typer.Option("--count", min=0, help="So many messages at most; 0: all of them.")
+    ] = 0,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move dead letters back to the queues that they come from."""
+    wanted = [f"({selector})"] if selector else []
+    wanted += [
+        f'"{header}" = {_quoted(value)}'
+        for header, value in ((REASON, reason), (FROM, canonical(origin) if origin else ""))
+        if value
+    ]
+    request = RetryMessages(canonical(queue), " AND ".join(wanted), count)
+    done = go_on(config, request)
+    report(f"moved {done.count} dead letters of {request.destination} back", done, as_json)
+
+
+def _add(groups: dict[tuple[str, str], Group], row: BrowsedMessage) -> None:
+    headers: dict[str, Any] = dict(
+        row.headers
+    )  # of repeated ones the last: those of dead-lettering
+    key = headers.get(FROM, ""), headers.get(REASON, "")
+    group = groups.get(key)
+    if group is None:
+        groups[key] = Group(*key, 1, row.received_at, row.received_at)
+        return
+    group.count += 1
+    group.first_at = min(group.first_at, row.received_at)
+    group.last_at = max(group.last_at, row.received_at)
+
+
+def _quoted(text: str) -> str:
+    """As a string of a selector."""
+    return "'" + text.replace("'", "''") + "'"
