@@ -9,7 +9,6 @@ last rows, the store closes.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import shutil
@@ -24,16 +23,18 @@ from tidegate.broker import BrokerCore
 from tidegate.broker.operate.authorized import Around
 from tidegate.broker.operate.operations import Operations
 from tidegate.config import require_acknowledged_log, require_measured_store
+from tidegate.listening import Listeners, logged
 from tidegate.operator_desk import Desk
 from tidegate.operator_parts import plugin_rows
 from tidegate.operator_socket import OperatorSocket
-from tidegate.plugin_exit import FAILURES, exit_is_error, failure_of
+from tidegate.plugin_exit import exit_is_error
+from tidegate.reloading import Running, reload
 from tidegate.spi import (
     ConfigError,
     FrontEnd,
     GatewayInfo,
     RecoveredState,
-    Reloadable,
+    RequestError,
     Service,
     ServingSink,
     Sink,
@@ -41,13 +42,14 @@ from tidegate.spi import (
     StoreContext,
     StoreLockedError,
 )
-from tidegate.spi.clients.operators import OperatorFrontEnd, Phase
+from tidegate.spi.clients.operators import Phase
+from tidegate.spi.operate import Reloaded
 from tidegate.spi.private_files import make_private_directory, warn_of_others
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
 
-    from tidegate.config import ResolvedConfig
+    from tidegate.config import BrokerConfig, ResolvedConfig
     from tidegate.plugins import PluginHost
 
 _log = logging.getLogger("tidegate.gateway")
@@ -56,6 +58,10 @@ _log = logging.getLogger("tidegate.gateway")
 #: start, so its name is nobody else's: somebody may have written ``data_directory = "/var"``.
 TEMPORARY_DIRECTORY: Final = "tidegate-tmp"
 SINKS_DIRECTORY: Final = "sinks"
+
+
+def _unheard(_: BrokerConfig) -> None:
+    """Nobody wants to know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +80,10 @@ class Gateway:
         plugins: told when the gateway starts and stops.
         progress: called with (what, done, total) while the store recovers.
         serves: False for a command of an operator's: store and broker only, nobody can connect.
+        changed: told of ``[broker]`` when another one counts.
 
     Attributes:
+        config: what runs; another one after :meth:`reload`.
         addresses: by listener (its index in the configuration), the address it listens on.
         sink_addresses: of sinks that listen, by their names.
         recovered: what opening the store told.
@@ -88,8 +96,10 @@ class Gateway:
         *,
         progress: Callable[[str, int, int], None] | None = None,
         serves: bool = True,
+        changed: Callable[[BrokerConfig], None] = _unheard,
     ) -> None:
         self._serves = serves
+        self._changed = changed
         self.config = config
         self.addresses: list[str] = []
         self.sink_addresses: dict[str, str] = {}
@@ -97,7 +107,9 @@ class Gateway:
         self._plugins = plugins
         self._progress = progress
         self._broker: BrokerCore | None = None
-        self._front_ends: list[FrontEnd] = []
+        self._listeners = Listeners()
+        self._running: Running | None = None
+        self._reloading = asyncio.Lock()
         self._services: list[Service] = []
         self._sinks: list[RunningSink] = []
         self._operator_socket: OperatorSocket | None = None
@@ -184,7 +196,9 @@ class Gateway:
         require_measured_store(broker.store, config.store.name, config.broker)
         if config.sinks:
             require_acknowledged_log(broker.store, config.store.name)
-        front_ends = await self._prepare_front_ends(broker, desk)
+        if self._serves:
+            self._desk = desk
+            await self._listeners.prepare(config.listeners, broker, desk)
         try:
             with exit_is_error(f"store-{config.store.name}"):
                 self.recovered = await broker.start()
@@ -217,34 +231,17 @@ class Gateway:
                     address = await running.sink.serve(broker)
                 self.sink_addresses[item.name] = address
                 _log.info("sink=%s listening address=%s", item.name, address)
-        for item, front_end in zip(config.listeners, front_ends, strict=True):
-            with exit_is_error(f"protocol-{item.config.protocol}"):
-                self.addresses.append(await front_end.start())
-            if front_end not in self._front_ends:
-                self._front_ends.append(front_end)
-        self._front_ends[:] = front_ends  # in the order of the configuration
+        await self._listeners.start()
+        self.addresses[:] = self._listeners.addresses
+        self._running = Running(config, self._plugins, broker, self._listeners, self._changed)
         desk.phase = Phase.RUNNING
-
-    async def _prepare_front_ends(self, broker: BrokerCore, desk: Desk) -> list[FrontEnd]:
-        """Make the listeners, and let those begin that are for operators."""
-        if not self._serves:
-            return []
-        self._desk = desk
-        made: list[FrontEnd] = []
-        for item in self.config.listeners:
-            front_end = item.factory.create(item.config, broker)
-            made.append(front_end)
-            if isinstance(front_end, OperatorFrontEnd):
-                self._front_ends.append(front_end)
-                with exit_is_error(f"protocol-{item.config.protocol}"):
-                    await front_end.prepare(desk)
-        return made
 
     def _around(self) -> Around:
         """What operators see that the broker does not know."""
         return Around(
             listeners=lambda: self.addresses,
             plugins=lambda: plugin_rows(self.config, self._plugins),
+            reload=lambda check_only: self.reload(check_only=check_only),
         )
 
     async def start_sinks(self, only: str = "") -> None:
@@ -293,17 +290,32 @@ class Gateway:
             self._loss = problem
             self._woken.set()
 
-    async def reload(self) -> None:
-        """Let every listener and extension read its files anew; one that cannot keeps what it has.
+    async def reload(self, *, check_only: bool = False) -> Reloaded:
+        """Read the configuration file anew and apply what can change: :mod:`tidegate.reloading`.
 
-        All at once: none waits for another. The log says of each whether it did.
+        Cancellation: it is carried out all the same. Raises: RequestError; nothing has changed then.
         """
-        listeners = zip(self.config.listeners, tuple(self._front_ends), strict=False)
-        extensions = enumerate(self.config.extensions)
-        await asyncio.gather(
-            *[_reload(item.key, part) for item, part in listeners],
-            *[_reload(f"extensions[{n}] plugin={e.name}", e.instance) for n, e in extensions],
-        )
+        return await asyncio.shield(asyncio.create_task(self._reload(check_only), name="reload"))
+
+    async def _reload(self, check_only: bool) -> Reloaded:
+        async with self._reloading:
+            running = self._running
+            if running is None or self._stopping:
+                raise RequestError("the gateway starts or stops; nothing is changed")
+            found = await reload(running, check_only=check_only)
+            self.config = running.config
+            self.addresses[:] = self._listeners.addresses
+        if not check_only:
+            for change in found.changed:
+                _log.info("key=%s %s", change.key, change.what)
+            for change in found.left:
+                _log.warning("key=%s %s", change.key, change.what)
+        return found
+
+    @property
+    def _front_ends(self) -> list[FrontEnd]:
+        """As the configuration has them."""
+        return [listening.front_end for listening in self._listeners]
 
     async def stop(self) -> None:
         """Stop cleanly: no new work, accepted work confirmed, clients told. Idempotent."""
@@ -324,29 +336,26 @@ class Gateway:
         if self._desk is not None:
             self._desk.phase, self._desk.operator = Phase.STOPPING, None
         if self._operator_socket is not None:
-            with _logged("closing the operator's socket"):
+            with logged("closing the operator's socket"):
                 await self._operator_socket.stop()
-        for front_end in self._front_ends:
-            with _logged("closing a listener"):
-                await front_end.stop_accepting()
+        async with self._reloading:  # one that goes on comes to its end
+            await self._listeners.stop_accepting()
         for running in self._sinks:
             if isinstance(running.sink, ServingSink):
-                with _logged(f"ending the readers of sink {running.name}"):
+                with logged(f"ending the readers of sink {running.name}"):
                     await running.sink.stop_serving()
         if self._broker is not None:
-            with _logged("ending the connections"):
+            with logged("ending the connections"):
                 await self._broker.end_connections()
-        for front_end in self._front_ends:
-            with _logged("closing connections"):
-                await front_end.stop()
+        await self._listeners.stop()
         for service in reversed(self._services):
-            with _logged(f"stopping {service}"):
+            with logged(f"stopping {service}"):
                 await service.stop()
         for running in self._sinks:
-            with _logged(f"stopping sink {running.name}"):
+            with logged(f"stopping sink {running.name}"):
                 await running.sink.stop()
         if self._broker is not None:
-            with _logged("closing the store"):
+            with logged("closing the store"):
                 await self._broker.stop()
         if self._borrowed is not None:
             await asyncio.to_thread(shutil.rmtree, self._borrowed, ignore_errors=True)
@@ -367,25 +376,3 @@ def _empty_directory(directory: Path) -> None:
 
 def _log_progress(what: str, done: int, total: int) -> None:
     _log.info("recovery=%s done=%d total=%d", what, done, total)
-
-
-async def _reload(key: str, part: object) -> None:
-    """Let *part* read its files anew, if it has any, and write down whether it did."""
-    if not isinstance(part, Reloadable):
-        return
-    try:
-        has_files = await part.reload()
-    except FAILURES as raised:
-        error = failure_of(raised)
-        _log.error("%s is not reloaded, what it has read before stays: %s", key, error)
-    else:
-        if has_files:
-            _log.info("%s is reloaded", key)
-
-
-@contextlib.contextmanager
-def _logged(what: str) -> Generator[None]:
-    try:
-        yield
-    except FAILURES:  # or what runs after it would not be stopped
-        _log.exception("%s failed", what)

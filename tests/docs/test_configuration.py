@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import typer.main
 
+from tidegate.broker.operate.changing import LIVE, MADE_WITH
 from tidegate.cli._app import app
 from tidegate.cli._exit import ExitCode
 from tidegate.cli._reference import block_names, host_tables, plugin_tables, update_document
@@ -82,6 +83,7 @@ def test_the_commands_are_those_that_the_document_names() -> None:
         "doctor",
         "limit",
         "plugins",
+        "reload",
         "session",
         "sink",
         "status",
@@ -130,3 +132,12 @@ def test_the_lines_of_a_started_gateway_are_those_that_it_prints() -> None:
     source = Path(_run.__file__).read_text()
     assert words == ["listening", "store", "data directory", "sinks", "plugins"]
     assert all(f'"{word}: ' in source for word in words)
+
+
+def test_options_of_the_broker_that_count_at_once_are_named() -> None:
+    row = re.search(r"^\| `\[broker\]` \| at once: (.*?)\. All else", TEXT, re.MULTILINE)
+    assert row is not None
+    assert set(re.findall(r"`(\w+)`", row[1])) == LIVE
+    made = re.search(r"What a list is made with, for new ones: (.*?)\. \|", TEXT)
+    assert made is not None
+    assert set(re.findall(r"`(\w+)`", made[1])) == set(MADE_WITH)

@@ -235,7 +235,7 @@ class BrokerCore(Parts):
         """
         connection.is_admitted = False
         try:
-            await self._until_durable()
+            await self.until_durable()
             if self._closing:
                 raise ConnectionEndedError("shutdown", "the gateway is shutting down")
         except BaseException:
@@ -243,7 +243,7 @@ class BrokerCore(Parts):
             raise
         connection.is_admitted = True
 
-    async def _until_durable(self) -> None:
+    async def until_durable(self) -> None:
         """Wait for everything asked for so far; but not for room in a full store, for longer than
         ``FULL_BACK_OFF_S``: the clients that can make some by acknowledging must be let in."""
         writer, loop = self.writer, asyncio.get_running_loop()

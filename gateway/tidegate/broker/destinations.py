@@ -69,6 +69,14 @@ class Destinations(Queues):
         yield from self.durable.values()
         yield from self.shared.values()
 
+    @staticmethod
+    def has_limit(pending_list: PendingList) -> bool:
+        """The list has the limit that its policy says, if that says one."""
+        subscription = pending_list.subscription
+        if subscription is None:
+            return pending_list.is_queue and pending_list.is_stored
+        return subscription.durable or bool(subscription.share_group)
+
     def check_levels(self, destination: str) -> None:
         """Raises: RequestError: a name or filter has too many levels."""
         limit = self._config.levels_max

@@ -81,6 +81,16 @@ class Lists:
         """The policy of a canonical destination or filter: the most specific that matches."""
         return self._policies.of(destination)
 
+    def change(
+        self,
+        config: BrokerConfig,
+        policies: Sequence[DestinationPolicy],
+        cursors: Mapping[str, CursorFactory],
+    ) -> None:
+        """From now on these count. Lists that are there keep what they were made with."""
+        self._config, self.policies, self.cursors = config, policies, cursors
+        self._policies = PolicyMap(policies)
+
     def _charge(self, made: PendingList, account: Account, what: Counted, size: int) -> None:
         self.charged[made] = account, what, size
         account.recount(what, 1)

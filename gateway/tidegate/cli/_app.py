@@ -21,6 +21,7 @@ from tidegate.cli.groups import (
     connections,
     dead_letters,
     destinations,
+    running,
     sessions,
     sinks,
     status,
@@ -59,6 +60,7 @@ app.add_typer(access.app, name="access")
 app.command()(status.status)
 app.command()(doctor)
 app.command()(top)
+app.command()(running.reload)
 
 
 def call(arguments: Sequence[str]) -> int:

@@ -27,6 +27,7 @@ from tidegate.config import (
 )
 from tidegate.plugin_exit import EXITS, failure_of, package_that_ran
 from tidegate.plugins import PluginHost
+from tidegate.spi import RequestError
 from tidegate.spi.private_files import WRITABLE, warn_of_others
 
 if TYPE_CHECKING:
@@ -71,6 +72,10 @@ def run_gateway(config: Path | None, log_level: LogLevel | None) -> None:
     collector = Collector()
     collector.take_over()
 
+    def changed(broker: BrokerConfig) -> None:
+        change_log(log, broker, log_level)
+        raise_descriptor_limit(broker.connections_max)
+
     def started(gateway: Gateway) -> None:
         progress.close()
         collector.begin(gateway.broker.accounts.in_memory, asyncio.get_running_loop().call_later)
@@ -78,7 +83,9 @@ def run_gateway(config: Path | None, log_level: LogLevel | None) -> None:
         sys.stdout.flush()
 
     try:
-        run_until_signal(lambda: Gateway(resolved, plugins, progress=progress), started)
+        run_until_signal(
+            lambda: Gateway(resolved, plugins, progress=progress, changed=changed), started
+        )
     except Exception as error:
         raise RunFailed(error, resolved) from error
     finally:
@@ -117,7 +124,7 @@ class RunningGateway(Protocol):
     async def start(self) -> None: ...
     async def wait(self) -> None: ...
     async def stop(self) -> None: ...
-    async def reload(self) -> None: ...
+    async def reload(self) -> object: ...
 
 
 def run_until_signal(make: Callable[[], RunningGateway], started: Callable[[Any], None]) -> None:
@@ -174,7 +181,7 @@ async def serve(
 
     The first signal stops, also while the gateway still recovers. From then on signals have their
     default effect, so a second one ends the process at once even when the loop is stuck; that is
-    safe, because whatever was confirmed is on disk. SIGHUP lets it read certificates and files of extensions anew, and
+    safe, because whatever was confirmed is on disk. SIGHUP lets it read its configuration anew, and
     never ends the process, at whatever moment it comes. To set *stop* is as good as a signal.
     """
     loop = asyncio.get_running_loop()
@@ -212,9 +219,13 @@ async def _reload_when(wanted: asyncio.Event, gateway: RunningGateway) -> None:
     while True:
         await wanted.wait()
         wanted.clear()
-        _log.info("signal=SIGHUP reloading certificates and files of extensions")
+        _log.info(
+            "signal=SIGHUP reloading the configuration, and files of listeners and extensions"
+        )
         try:
             await gateway.reload()
+        except RequestError as error:
+            _log.error("reload=refused: %s", error)
         except Exception:
             _log.exception("reloading failed")
 

@@ -42,6 +42,7 @@ from tidegate.config._resolve import (
     ResolvedStore,
     named_plugins,
     resolve,
+    resolve_listeners,
 )
 from tidegate.config._written import HIDDEN, option_values, options_set, plain_value, toml_text
 from tidegate.spi.clients.bind import Bind, parse_bind
@@ -87,6 +88,7 @@ __all__ = [
     "require_acknowledged_log",
     "require_measured_store",
     "resolve",
+    "resolve_listeners",
     "toml_text",
     "why_before",
 ]

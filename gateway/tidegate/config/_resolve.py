@@ -200,6 +200,16 @@ def resolve(config: Config, plugins: PluginHost) -> ResolvedConfig:
         raise error.at(path=config.path) from error.__cause__
 
 
+def resolve_listeners(
+    config: Config, plugins: PluginHost, extensions: Sequence[ResolvedExtension]
+) -> tuple[ResolvedListener, ...]:
+    """Those of *config*, with other *extensions* than its own. Raises: as :func:`resolve`."""
+    try:
+        return _listeners(config.listeners, extensions, plugins, base_of(config.path))
+    except ConfigError as error:
+        raise error.at(path=config.path) from error.__cause__
+
+
 def _require(config: Config, plugins: PluginHost) -> None:
     """Report every plugin that is not installed at once, so that one `pip install` mends it."""
     named = named_plugins(config)

@@ -16,6 +16,7 @@ from tidegate.broker.connection.messages import Messages
 from tidegate.broker.connection.serving import Serving
 from tidegate.broker.connection.transacting import Transacting
 from tidegate.broker.limits.accounts import Counted
+from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.parts import Parts
 from tidegate.broker.sessions import in_doubt
 from tidegate.broker.sessions.authentication import vouched_of
@@ -301,6 +302,10 @@ class Connection(Client):
     def _own(self, branch_id: BranchId) -> BranchId:
         """Of another's branch of the same id nobody is told."""
         return msgspec.structs.replace(branch_id, owner=self.principal)
+
+    def held_of(self, pending_list: PendingList) -> int:
+        """How many messages of the list its open transactions hold."""
+        return self._transacting.held_of(pending_list)
 
     def branches(self) -> Sequence[Branch]:
         return self.parts.branches.all_of(self.principal)

@@ -102,7 +102,7 @@ class SlowConsumers:
         self._flow = flow
         self._connections = connections
         self._policy = policy
-        self._is_on = is_on
+        self.is_on = is_on
         self._seen: dict[Consumer, _Seen] = {}
         self._before = self._seen  # in the last look: those that were not looked at in this one
         self._calls = 0
@@ -111,7 +111,7 @@ class SlowConsumers:
 
     def look(self, elapsed: int) -> None:
         """Look at them now and then. Args: elapsed: see :meth:`TurnWriter.elapsed`."""
-        if self._is_on and not self._calls % LOOK_EVERY:
+        if self.is_on and not self._calls % LOOK_EVERY:
             self._flow.walks.begin(self._look(elapsed))
         self._calls += 1
 

@@ -9,7 +9,7 @@ from tidegate.broker.connection.client import Client
 from tidegate.broker.connection.serving import Serving
 from tidegate.broker.limits.list_limit import DisconnectError
 from tidegate.broker.lists.leaving import who_of
-from tidegate.broker.lists.pending_list import Consumer, InFlight
+from tidegate.broker.lists.pending_list import Consumer, InFlight, PendingList
 from tidegate.broker.route.router import Route
 from tidegate.broker.transactions.transactions import Published, Settled, Transaction, settled
 from tidegate.broker.turn.flow import STATE_WORK
@@ -33,6 +33,15 @@ class Transacting:
     def __len__(self) -> int:
         """How many are open."""
         return len(self._transactions)
+
+    def held_of(self, pending_list: PendingList) -> int:
+        """How many messages of the list they hold."""
+        return sum(
+            len(step.entries)
+            for transaction in self._transactions.values()
+            for step in transaction.settled
+            if step.pending_list is pending_list
+        )
 
     def begin(self, transaction: str) -> None:
         if transaction in self._transactions:

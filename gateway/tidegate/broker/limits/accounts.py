@@ -259,6 +259,30 @@ class Accounts:
         self._meters_max = METERS_MIN
         self._principals: WeakValueDictionary[str, Account] = WeakValueDictionary()
 
+    def change(self, config: BrokerConfig, quotas: Sequence[Quota]) -> None:
+        """From now on the limits are these; nobody loses what it has above them.
+
+        What one connection may have counts for those to come, and so does ``receive_rate``.
+        """
+        self._config, self._quotas = config, quotas
+        gateway, temporary = self.gateway, self.temporary
+        gateway.limit, gateway.in_flight_limit = config.held_limit, config.in_flight_limit
+        temporary.limit_bytes = config.temporary_space
+        temporary.free_limit_bytes = config.temporary_free_limit
+        self.stored_memory.limit_bytes = config.cursor_memory_limit
+        self.unstored_memory.limit_bytes = config.unstored_memory_limit
+        self._meters = {
+            name: meter for name, meter in self._meters.items() if name in self._principals
+        }
+        for name, account in list(self._principals.items()):
+            old, new = account.quota, quota_for(quotas, name)
+            account.quota, account.limit = new, new.held_limit
+            account.in_flight_limit = new.in_flight_limit
+            if old is None or old.receive_rate != new.receive_rate:
+                self._meters.pop(name, None)
+                if new.receive_rate:
+                    self._meters[name] = Meter(new.receive_rate)
+
     def open(self, principal: str, peer: str) -> Account:
         """The account of a new connection. Call its ``clear`` when that has ended."""
         return Account(

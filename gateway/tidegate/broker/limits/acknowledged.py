@@ -284,6 +284,10 @@ class AcknowledgedLog:
         statistics, limit = self.rows.log_statistics(), self._config.acknowledged_limit
         return [status_of(reader, statistics, limit, now) for reader in self._readers]
 
+    def change(self, config: BrokerConfig) -> None:
+        """From now on its limits are these."""
+        self._config = config
+
     async def enforce_limits(self, now: int, elapsed: int, stopping: Callable[[], bool]) -> None:
         """Act on a log that is too large or too old; called every second.
 

@@ -9,7 +9,7 @@ stores count them (:class:`tidegate.spi.PendingCount`), so that both are known a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tidegate.broker.turn.writer import TurnWriter
@@ -66,8 +66,17 @@ class Bounds:
                 policy.subscription_overflow_wait,
                 policy.subscription_overflow_dead_letter,
             )
-        is_bound = bounds.messages_max or bounds.bytes_max or bounds.age_us
-        return bounds if is_bound else None
+        return bounds if bounds.is_bound else None
+
+    @property
+    def is_bound(self) -> bool:
+        """It says something."""
+        return bool(self.messages_max or self.bytes_max or self.age_us)
+
+    def without_bytes(self) -> Bounds | None:
+        """The same without a limit in bytes; None: there is no other."""
+        rest = replace(self, bytes_max=0)
+        return rest if rest.is_bound else None
 
 
 class Ledger:
@@ -96,12 +105,9 @@ class Ledger:
 
     def __init__(self, writer: TurnWriter, bounds: Bounds, pending: PendingCount) -> None:
         self._writer = writer
-        self.bounds = bounds
+        self._bind(bounds)
         self.count = pending.messages
         self.bytes = pending.body_bytes
-        self.weighs = bounds.bytes_max > 0
-        self._margin = max(MARGIN, bounds.messages_max // 10)
-        self._margin_bytes = max(MARGIN_BYTES, bounds.bytes_max // 10)
         # The turn that they are in, and how much was accepted: the last one and the one before.
         self._accepted = (-1, 0, 0)
         self._before = (-1, 0, 0)
@@ -109,6 +115,12 @@ class Ledger:
         # What this limit lets go and is not durable yet, by the first sequence of its operation.
         self._leaving: dict[int, tuple[int, int]] = {}
         self._leaving_count = self._leaving_bytes = 0
+
+    def _bind(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        self.weighs = bounds.bytes_max > 0
+        self._margin = max(MARGIN, bounds.messages_max // 10)
+        self._margin_bytes = max(MARGIN_BYTES, bounds.bytes_max // 10)
 
     @property
     def act(self) -> str:

@@ -109,9 +109,7 @@ class ListLimit(Ledger):
         self._around = around
         self.pending_list = pending_list
         self.is_near = False
-        self._near_count = bounds.messages_max - self._margin if bounds.messages_max else ANY
-        self._near_bytes = bounds.bytes_max - self._margin_bytes if bounds.bytes_max else ANY
-        self._is_watchful = bool(bounds.age_us or bounds.bytes_max)  # also far from the limit
+        self._look_from()
         self._overflow = Overflow(around.overflows, pending_list, bounds.overflow)
         self._is_shedding = self._is_held = False
         self._is_aging = False  # the last look by the clock let some go
@@ -120,6 +118,34 @@ class ListLimit(Ledger):
         self._is_scheduled = False
         self._refuses_at = 0.0  # until then producers are slowed; 0: there is room
         self._timer: asyncio.TimerHandle | None = None
+
+    def _look_from(self) -> None:
+        bounds = self.bounds
+        self._near_count = bounds.messages_max - self._margin if bounds.messages_max else ANY
+        self._near_bytes = bounds.bytes_max - self._margin_bytes if bounds.bytes_max else ANY
+        self._is_watchful = bool(bounds.age_us or bounds.bytes_max)  # also far from the limit
+
+    def change(self, bounds: Bounds) -> None:
+        """From now on the limit is another one; what is in the list stays counted.
+
+        Args: bounds: in bytes only where it :attr:`weighs`, or nothing is in the list.
+        """
+        is_other_act = bounds.overflow != self.bounds.overflow
+        self._bind(bounds)
+        if not self.weighs:
+            self._sizes.clear()
+            self.bytes = 0
+        self._look_from()
+        self._end_wait()
+        if is_other_act:
+            self._overflow.end()
+            self._overflow = Overflow(self._around.overflows, self.pending_list, bounds.overflow)
+        self._kept_count = -1
+        self._horizon = 0
+        self._is_scheduled = False  # sooner than it was to be looked at, perhaps
+        is_near = self.count >= self._near_count or self.bytes >= self._near_bytes
+        self._react(is_near, is_dispatched=False)
+        self._around.mark_ready(self.pending_list)  # who waits for room may have it by now
 
     # --- what comes and goes -------------------------------------------------------------------
 

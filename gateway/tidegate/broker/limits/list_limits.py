@@ -67,12 +67,46 @@ class ListLimits:
         """Limit a stored list, in which *pending* is, as *policy* says."""
         bounds = Bounds.of(policy, is_queue=pending_list.is_queue)
         if bounds is not None:
-            limit = ListLimit(self, pending_list, bounds, pending)
-            pending_list.limit = limit
-            self._by_id[pending_list.id] = limit
-            self.writer.on_written = self._written
-            if self._has_begun:
-                limit.update()
+            self._set(pending_list, bounds, pending)
+
+    def _set(self, pending_list: PendingList, bounds: Bounds, pending: PendingCount) -> None:
+        limit = ListLimit(self, pending_list, bounds, pending)
+        pending_list.limit = limit
+        self._by_id[pending_list.id] = limit
+        self.writer.on_written = self._written
+        if self._has_begun:
+            limit.update()
+
+    def change(
+        self,
+        pending_list: PendingList,
+        policy: DestinationPolicy,
+        content: Callable[[PendingList], int],
+    ) -> str:
+        """Limit a stored list from now on as *policy* says.
+
+        Args: content: how many messages the store has for a list.
+        Returns: an option that it cannot have before the next start; "": it has all of them. How many bytes
+            are in a list nobody knows who has not weighed all that came.
+        """
+        bounds = Bounds.of(policy, is_queue=pending_list.is_queue)
+        limit, left = self._by_id.get(pending_list.id), ""
+        if limit is not None and bounds == limit.bounds:
+            return ""
+        count = 0
+        if bounds is not None and (limit is None or not limit.weighs):
+            count = content(pending_list) if limit is None else limit.count
+            if bounds.bytes_max and count:
+                left = f"{bounds.prefix}bytes_max"
+                bounds = bounds.without_bytes()
+        if bounds is not None and limit is not None:
+            limit.change(bounds)
+        elif bounds is not None:
+            self._set(pending_list, bounds, PendingCount(count, 0))
+        elif limit is not None:
+            limit.end()
+            self.mark_ready(pending_list)
+        return left
 
     def begin(self) -> None:
         """The start is over: what branches and sessions hold is claimed, and the rest may go."""
@@ -120,9 +154,9 @@ class ListLimits:
         due: list[int] = []
         while looks and looks[0][0] <= now:
             due.append(heapq.heappop(looks)[1])
-        for list_id in due:
+        for list_id in dict.fromkeys(due):  # one whose limit has changed may be there twice
             limit = self._by_id.get(list_id)
-            if limit is not None:
+            if limit is not None and limit.bounds.age_us:
                 limit.let_go_before(now - limit.bounds.age_us)
 
     def _written(self, operations: Sequence[Operation]) -> None:

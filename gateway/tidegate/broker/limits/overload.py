@@ -29,16 +29,15 @@ CALM_LOOKS_MIN: Final = 8
 class Overload:
     """How late the loop is, and whether that is too late to take more clients.
 
-    Args: lag_max: seconds; 0: connections are never refused for this.
-
     Attributes:
+        lag_max: seconds; 0: connections are never refused for this.
         is_on: new connections are refused.
         lag: seconds by which the last look came too late.
         refused: connections since the start.
     """
 
     def __init__(self, lag_max: float) -> None:
-        self._lag_max = lag_max
+        self.lag_max = lag_max
         self._late = self._calm = 0
         self.is_on = False
         self.lag = 0.0
@@ -55,7 +54,7 @@ class Overload:
     def looked(self, lag: float) -> None:
         """A look came *lag* seconds too late."""
         self.lag = lag
-        lag_max = self._lag_max
+        lag_max = self.lag_max
         self._late = self._late + 1 if lag > lag_max else 0
         self._calm = self._calm + 1 if lag < lag_max / 2 else 0
         if not self.is_on and lag_max and self._late >= LATE_LOOKS_MIN:

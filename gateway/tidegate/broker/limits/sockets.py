@@ -28,8 +28,9 @@ class Sockets:
 
     Args:
         account: of the gateway.
-        connections_max: of the configuration. The limit of the process may allow fewer.
         refuses: called for each; True: it is not to be let in, and who says so writes about it.
+
+    Attributes: connections_max: of the configuration. The limit of the process may allow fewer.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Sockets:
         self._account = account
         self._refuses = refuses
         self.count = 0
-        self._connections_max = connections_max
+        self.connections_max = connections_max
         self._refused = 0
         self._log_next_at = 0.0
 
@@ -47,8 +48,8 @@ class Sockets:
         """At most so many; looked up each time, because the limit of a process can be changed."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft == resource.RLIM_INFINITY:
-            return self._connections_max
-        return min(self._connections_max, max(soft - DESCRIPTORS_RESERVED, soft // 4, 1))
+            return self.connections_max
+        return min(self.connections_max, max(soft - DESCRIPTORS_RESERVED, soft // 4, 1))
 
     def opened(self, size: int) -> bool:
         """Count one more, which takes *size* bytes, or refuse it."""
@@ -67,7 +68,7 @@ class Sockets:
                 " (broker.connections_max=%d, descriptors of the process less %d)",
                 limit,
                 self._refused,
-                self._connections_max,
+                self.connections_max,
                 DESCRIPTORS_RESERVED,
             )
             self._log_next_at = now + LOG_EVERY_S

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from tidegate.broker.core import BrokerCore
 from tidegate.broker.publish.access import Rights
-from tidegate.spi import Action, AuditKind, Identity
-from tidegate.spi.operate import PluginRow
+from tidegate.spi import Action, AuditKind, Identity, RequestError
+from tidegate.spi.operate import PluginRow, Reloaded
+
+
+async def _cannot_reload(check_only: bool) -> Reloaded:
+    raise RequestError("there is no configuration that could be read again")
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What the gateway around the broker knows.
+    """What the gateway around the broker knows, and does.
 
-    Attributes: listeners: where clients connect; plugins: that are installed, with what is set of each.
+    Attributes: listeners: where clients connect; plugins: that are installed, with what is set of each; reload: see
+        ReloadConfiguration, ``check_only`` is given.
     """
 
     listeners: Callable[[], Sequence[str]] = tuple
     plugins: Callable[[], Sequence[PluginRow]] = tuple
+    reload: Callable[[bool], Awaitable[Reloaded]] = _cannot_reload
 
 
 @dataclass(slots=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from tidegate.broker.limits.accounts import Account
-from tidegate.broker.operate.authorized import Authorized
+from tidegate.broker.operate.running import RunningOperated
 from tidegate.spi import CursorMemory, Identity, TemporarySpace
 from tidegate.spi.operate import GatewayState, Latency, Overview, Room, ShowOverview, Traffic
 
 
-class GatewaySeen(Authorized):
+class GatewaySeen(RunningOperated):
     """The part of :class:`tidegate.spi.operate.Operator` that its first word says."""
 
     async def show_overview(self, who: Identity, request: ShowOverview) -> Overview:

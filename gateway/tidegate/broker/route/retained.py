@@ -87,7 +87,7 @@ class RetainedMessages:
         self, *, limit_bytes: int, account_of: Callable[[str], Account] = _no_account
     ) -> None:
         self.on_new_number: Callable[[int], None] | None = None
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
         self._account_of = account_of
         self._numbers: dict[str, int] = {}
         self._messages: list[Message | None] = []
@@ -157,10 +157,10 @@ class RetainedMessages:
             return
         before = self.get(message.destination)
         more = _cost(message) - (_cost(before) if before is not None else 0)
-        if more > 0 and self.memory_bytes + more > self._limit_bytes:
+        if more > 0 and self.memory_bytes + more > self.limit_bytes:
             raise FlowControlError(
                 f"retained messages take {format_size(self.memory_bytes)} of memory, and"
-                f" {format_size(self._limit_bytes)} is the limit (broker.retained_limit);"
+                f" {format_size(self.limit_bytes)} is the limit (broker.retained_limit);"
                 " clear some of them"
             )
         if before is not None and before.owner != owner:

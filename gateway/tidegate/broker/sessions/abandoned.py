@@ -40,7 +40,7 @@ class Abandoned:
         self._flow = flow
         self._destinations = destinations
         self._has_session = has_session
-        self._is_on = is_on
+        self.is_on = is_on
         # Since when nobody has it, as far as was seen, and how often somebody had had it by then.
         self._away: dict[PendingList, tuple[int, int]] = {}
         self._calls = 0
@@ -48,7 +48,7 @@ class Abandoned:
 
     def look(self, elapsed: int) -> None:
         """Look at them now and then. Args: elapsed: see :meth:`TurnWriter.elapsed`."""
-        if self._is_on and not self._calls % LOOK_EVERY:
+        if self.is_on and not self._calls % LOOK_EVERY:
             self._flow.walks.begin(self._look(elapsed))
         self._calls += 1
 

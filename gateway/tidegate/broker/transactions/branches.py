@@ -94,6 +94,15 @@ class Branches:
         found = [item.stored for item in self._by_id.values() if item.is_durable]
         return [item for item in found if principal is None or item.principal == principal]
 
+    def locked_of(self, pending_list: PendingList) -> int:
+        """How many messages of the list branches in doubt have."""
+        return sum(
+            len(item.sequences)
+            for branch in self._by_id.values()
+            for of, item in branch.locked()
+            if of is pending_list
+        )
+
     def recover(self, branches: Sequence[Branch], state: RecoveredState) -> None:
         """Take up what the store knows; every list is there, and nobody is served yet."""
         by_id = {item.id: item for item in self._destinations.all_lists()}

@@ -17,6 +17,7 @@ from tidegate.spi import (
     Acknowledge,
     AddDuplicateId,
     AddMessage,
+    Discard,
     Durability,
     GatewayError,
     Move,
@@ -238,6 +239,20 @@ class Turn:
             ]
             self.acknowledged = {}
         return front
+
+    def leaving(self, pending_list: PendingList) -> int:
+        """How many messages it takes off the list."""
+        count = 0
+        for (_, of), group in self.acknowledged.items():
+            count += len(group[0]) if of is pending_list else 0
+        for operation in self.operations:
+            if isinstance(operation, Acknowledge | Discard):
+                count += (
+                    len(operation.sequences) if operation.pending_list == pending_list.id else 0
+                )
+            elif isinstance(operation, Move):
+                count += operation.pending_list == pending_list.id
+        return count
 
     def drop_additions(self) -> tuple[list[Unit], list[Operation], list[Operation]]:
         """Take the units that add messages out of a sealed turn.

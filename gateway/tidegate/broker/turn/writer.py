@@ -287,8 +287,12 @@ class TurnWriter:
 
     def is_adding(self, pending_list: PendingList) -> bool:
         """Messages for the list were taken that it has not been offered yet. It looks at all routes."""
-        turns = (self.turn,) if self._in_flight is None else (self._in_flight, self.turn)
+        turns = self.turns_under_way()
         return any(pending_list in route.stored for turn in turns for route in turn.added)
+
+    def turns_under_way(self) -> tuple[Turn, ...]:
+        """Those that are not durable yet, the oldest first."""
+        return (self.turn,) if self._in_flight is None else (self._in_flight, self.turn)
 
     # --- writing -------------------------------------------------------------------------------
 

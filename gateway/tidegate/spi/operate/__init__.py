@@ -25,6 +25,7 @@ from tidegate.spi.operate._access import (
     UserPage,
     UserRow,
 )
+from tidegate.spi.operate._changes import Change, ReloadConfiguration, Reloaded
 from tidegate.spi.operate._connections import (
     SERVED_MAX,
     ConnectionDetails,
@@ -167,6 +168,7 @@ __all__ = [
     "Answer",
     "BrowseMessages",
     "BrowsedMessage",
+    "Change",
     "CompactSink",
     "ConnectionDetails",
     "ConnectionPage",
@@ -231,6 +233,8 @@ __all__ = [
     "PurgeDestination",
     "ReadLog",
     "Reason",
+    "ReloadConfiguration",
+    "Reloaded",
     "Request",
     "ResumeDestination",
     "RetryMessages",

@@ -14,6 +14,7 @@ from tidegate.spi.operate._access import (
     ListUsers,
     UserPage,
 )
+from tidegate.spi.operate._changes import ReloadConfiguration, Reloaded
 from tidegate.spi.operate._connections import (
     ConnectionDetails,
     ConnectionPage,
@@ -130,6 +131,7 @@ Request: TypeAlias = (
     | ShowStore
     | ListFiles
     | ExplainFile
+    | ReloadConfiguration
     | ReplayRequest
 )
 
@@ -159,6 +161,7 @@ Answer: TypeAlias = (
     | StoreDetails
     | FilePage
     | FileDetails
+    | Reloaded
     | ReplayAnswer
 )
 
@@ -253,6 +256,10 @@ class Operator(Protocol):
     async def list_files(self, who: Identity, request: ListFiles) -> FilePage: ...
 
     async def explain_file(self, who: Identity, request: ExplainFile) -> FileDetails: ...
+
+    async def reload_configuration(
+        self, who: Identity, request: ReloadConfiguration
+    ) -> Reloaded: ...
 
     async def begin_replay(self, who: Identity, request: BeginReplay) -> Replay: ...
 

@@ -1,0 +1,161 @@
+"""What of a broker's configuration changes while it runs, and how.
+
+:func:`change` takes effect within one step of the loop. The limits of lists that are there follow in steps
+(:func:`limit_lists`): there may be a hundred thousand of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final, TypeAlias
+
+from tidegate.broker.core import BrokerCore
+from tidegate.broker.lists.pending_list import PendingList
+from tidegate.broker.turn.walks import STEP_LISTS
+from tidegate.config import (
+    SPOOLED,
+    BrokerConfig,
+    DestinationPolicy,
+    PolicyMap,
+    Quota,
+    applies,
+)
+from tidegate.spi import CursorFactory
+
+#: Options of ``[broker]`` that count at once; all others with the next start.
+LIVE: Final = frozenset(
+    {
+        "acknowledged_age",
+        "acknowledged_body_max",
+        "acknowledged_limit",
+        "acknowledged_overflow",
+        "connection_held_limit",
+        "connections_max",
+        "cursor_memory_limit",
+        "held_limit",
+        "in_flight_limit",
+        "levels_max",
+        "log_format",
+        "log_level",
+        "overload_lag",
+        "pending_write_limit",
+        "queues_max",
+        "retained_limit",
+        "temporary_free_limit",
+        "temporary_space",
+        "transaction_operations_max",
+        "transactions_open_max",
+        "unstored_memory_limit",
+    }
+)
+
+#: Options of destinations that a list is made with: those that are there keep what they have.
+MADE_WITH: Final = (
+    "cursor",
+    "durable_cursor",
+    "subscriber_cursor",
+    "memory_limit",
+    "memory_messages",
+    "cursor_memory_high_water_mark",
+    "page_count",
+    "page_bytes",
+    "temporary_limit",
+    "non_persistent",
+)
+
+
+def change(
+    core: BrokerCore,
+    config: BrokerConfig,
+    quotas: Sequence[Quota],
+    policies: Sequence[DestinationPolicy],
+    cursors: Mapping[str, CursorFactory],
+) -> None:
+    """From now on these count. Cannot fail.
+
+    Args: config: differs in :data:`LIVE` options at most; cursors: those that *policies* name.
+    """
+    core.config, core.quotas, core.policies = config, quotas, policies
+    core.accounts.change(config, quotas)
+    core.acknowledged_log.change(config)
+    core.destinations.change(config, policies, cursors)
+    core.sockets.connections_max = config.connections_max
+    core.overload.lag_max = config.overload_lag
+    core.retained.limit_bytes = config.retained_limit
+    core.flow.turn_bytes_max = config.pending_write_limit
+    # What was looked at once is looked at from then on: what had begun has to end.
+    idle, slow, abandoned = core.idle_queues, core.slow_consumers, core.abandoned
+    for policy in policies:
+        idle.is_on = idle.is_on or policy.idle_delete > 0
+        slow.is_on = slow.is_on or policy.slow_consumer_age + policy.slow_consumer_rate > 0
+        abandoned.is_on = abandoned.is_on or policy.subscription_expiry > 0
+        if policy.declared_queue:
+            core.destinations.declare_queue(policy.declared_queue)
+    core.destinations.marks_use = idle.is_on
+
+
+#: By ``match`` of a table and option, how many lists do not have its value before the next start.
+Left: TypeAlias = Counter[tuple[str, str]]
+
+
+async def made_otherwise(
+    core: BrokerCore,
+    before: Mapping[PendingList, DestinationPolicy],
+    policies: Sequence[DestinationPolicy],
+) -> Left:
+    """What lists that are there would be made with otherwise, by *policies*.
+
+    Args: before: what they have, see :func:`policies_of`.
+    """
+    left: Left = Counter()
+    of = PolicyMap(policies).of
+    for count, (pending_list, old) in enumerate(before.items(), 1):
+        new = of(pending_list.destination)
+        if new != old and not pending_list.is_removed:
+            for option in MADE_WITH:
+                is_other = getattr(new, option) != getattr(old, option)
+                if is_other and applies(option, pending_list.destination):
+                    left[new.match, option] += 1
+        if not count % STEP_LISTS:
+            await asyncio.sleep(0)
+    if core.destinations.spooling is None:
+        for policy in policies:
+            if policy.non_persistent == SPOOLED:
+                left[policy.match, "non_persistent"] += 0
+    return left
+
+
+async def limit_lists(core: BrokerCore, before: Mapping[PendingList, DestinationPolicy]) -> Left:
+    """Give lists that are there the limits of their policies of now. Args: before: see :func:`policies_of`."""
+    left: Left = Counter()
+    destinations = core.destinations
+    for count, (pending_list, old) in enumerate(before.items(), 1):
+        new = destinations.policy(pending_list.destination)
+        is_there = not pending_list.is_removed and destinations.has_limit(pending_list)
+        if new != old and is_there:
+            option = core.limits.change(pending_list, new, partial(content, core))
+            if option:
+                left[new.match, option] += 1
+        if not count % STEP_LISTS:
+            await asyncio.sleep(0)
+    return left
+
+
+def policies_of(core: BrokerCore) -> dict[PendingList, DestinationPolicy]:
+    """By list, its policy; a list for each queue and each subscription."""
+    return {item: core.destinations.policy(item.destination) for item in core.destinations.charged}
+
+
+def content(core: BrokerCore, pending_list: PendingList) -> int:
+    """Messages that the store has for the list: that wait, are in flight, are held by a transaction or a
+    branch, or leave it with a batch that is not durable yet."""
+    count = pending_list.cursor.size
+    for consumer in pending_list.all_consumers():
+        count += sum(entry[1] is pending_list for entry in consumer.in_flight.values())
+    for connection in core.connections:
+        count += connection.held_of(pending_list)
+    count += core.branches.locked_of(pending_list)
+    return count + sum(turn.leaving(pending_list) for turn in core.writer.turns_under_way())

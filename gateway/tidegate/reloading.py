@@ -1,0 +1,280 @@
+"""Change without a restart: the configuration file is read anew, and what can change changes, or nothing does.
+
+In this order: read and check everything as ``tidegate check-config`` would, in a thread; bind what is new; then, in
+one step of the loop that cannot fail, everything counts. What comes behind that only carries it out: limits of
+lists that are there, files of listeners and extensions, clients of listeners that are gone. Nothing of it is
+written down, so a gateway that is killed meanwhile starts with the whole file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from tidegate.broker.operate import changing
+from tidegate.config import (
+    BrokerConfig,
+    DestinationPolicy,
+    PolicyTable,
+    ResolvedConfig,
+    check_parts,
+    load_config,
+    resolve,
+    resolve_listeners,
+)
+from tidegate.plugin_exit import FAILURES, failure_of
+from tidegate.spi import GatewayError, Reloadable, RequestError
+from tidegate.spi.operate import Change, Reloaded
+
+if TYPE_CHECKING:
+    from tidegate.broker import BrokerCore
+    from tidegate.listening import Exchange, Listeners
+    from tidegate.plugins import PluginHost
+
+_log = logging.getLogger("tidegate.gateway")
+
+_NEXT_START: Final = "counts with the next start"
+
+
+@dataclass(slots=True)
+class Running:
+    """What runs, and of which configuration. Attributes: changed: told of the broker's table when it counts."""
+
+    config: ResolvedConfig
+    plugins: PluginHost
+    broker: BrokerCore
+    listeners: Listeners
+    changed: Callable[[BrokerConfig], None]
+
+
+async def reload(running: Running, *, check_only: bool) -> Reloaded:
+    """Carry out :class:`tidegate.spi.operate.ReloadConfiguration`; never twice at once.
+
+    Raises: RequestError: something is wrong with the file, or cannot be bound; nothing has changed.
+    """
+    old = running.config
+    if not old.path:
+        files = [] if check_only else await reload_files(running)
+        return _told("", files)
+    new = await asyncio.to_thread(_read, old, running.plugins)
+    try:
+        exchange = running.listeners.plan(new.listeners)
+    except GatewayError as error:
+        raise _unchanged(old.path, error) from error
+    wanted = _wanted(old, new)
+    changed = [*_broker_changes(old.broker, wanted.broker), *_table_changes(old, new)]
+    changed += _listener_changes(exchange)
+    left = [*_left(old, new), *(Change(key, what) for key, what in exchange.left)]
+    before = changing.policies_of(running.broker)
+    policies = [table.policy for table in new.policies]
+    counts = await changing.made_otherwise(running.broker, before, policies)
+    if not check_only:
+        await _apply(running, wanted, exchange, policies)
+        counts += await changing.limit_lists(running.broker, before)
+    left += _left_of_lists(new.policies, counts)
+    files = [] if check_only else await reload_files(running)
+    return _told(old.path, files, changed, left)
+
+
+def _read(old: ResolvedConfig, plugins: PluginHost) -> ResolvedConfig:
+    """The file as it is now, with the extensions that run where those are the same. Raises: RequestError."""
+    path = old.path
+    try:
+        if not Path(path).is_file():
+            raise RequestError(f"{path} is no file that could be read again; nothing is changed")
+        loaded = load_config(path)
+        new = resolve(loaded, plugins)
+        check_parts(new)
+        # Who may come in is decided by the extensions that run.
+        return replace(new, listeners=resolve_listeners(loaded, plugins, old.extensions))
+    except FAILURES as raised:
+        raise _unchanged(path, failure_of(raised)) from raised
+
+
+def _unchanged(path: str, error: Exception) -> RequestError:
+    if isinstance(error, RequestError):
+        return error
+    if isinstance(error, GatewayError):
+        return RequestError(f"{error}; nothing is changed")
+    return RequestError(f"{path}: {type(error).__name__}: {error}; nothing is changed")
+
+
+def _wanted(old: ResolvedConfig, new: ResolvedConfig) -> ResolvedConfig:
+    """What is to run: *new*, where it can."""
+    live = {name: getattr(new.broker, name) for name in changing.LIVE}
+    return replace(
+        old,
+        listeners=new.listeners,
+        broker=replace(old.broker, **live),
+        cursors=new.cursors,
+        policies=new.policies,
+        quotas=new.quotas,
+    )
+
+
+async def _apply(
+    running: Running,
+    wanted: ResolvedConfig,
+    exchange: Exchange,
+    policies: Sequence[DestinationPolicy],
+) -> None:
+    """Raises: RequestError; then nothing has changed."""
+    try:
+        await running.listeners.begin(exchange)
+    except FAILURES as raised:
+        error = failure_of(raised)
+        where = ", ".join(str(new.bind) for new in exchange.added)
+        raise RequestError(
+            f"cannot listen on {where}: {error}; free the address or name another one; nothing is changed"
+        ) from raised
+    running.listeners.finish(exchange, wanted.listeners)
+    running.config = replace(wanted, listeners=tuple(one.item for one in running.listeners))
+    changing.change(running.broker, wanted.broker, wanted.quotas, policies, wanted.cursors)
+    running.changed(wanted.broker)
+
+
+# ---------------------------------------------------------------------------- what is other
+
+
+def _broker_changes(old: BrokerConfig, wanted: BrokerConfig) -> list[Change]:
+    return [Change(f"broker.{name}", "changed") for name in differing(old, wanted)]
+
+
+def _listener_changes(exchange: Exchange) -> list[Change]:
+    found = [
+        Change(new.item.key, f"{'changed' if exchange.is_changed(new) else 'added'}: {new.bind}")
+        for new in exchange.added
+    ]
+    replaced = {new.bind for new in exchange.added}
+    found += [
+        Change("listeners", f"removed: {old.address}")
+        for old in exchange.removed
+        if old.bind not in replaced
+    ]
+    return found
+
+
+def _table_changes(old: ResolvedConfig, new: ResolvedConfig) -> list[Change]:
+    found: list[Change] = []
+    before = {table.policy.match: table for table in old.policies if table.key}
+    after = {table.policy.match: table for table in new.policies if table.key}
+    for match, table in after.items():
+        there = before.get(match)
+        if there is None:
+            found.append(Change(table.key, f"added: {match!r}"))
+        elif there.policy != table.policy:
+            names = ", ".join(differing(there.policy, table.policy))
+            found.append(Change(table.key, f"changed: {match!r}: {names}"))
+    found += [
+        Change("destinations", f"removed: {match!r}") for match in before if match not in after
+    ]
+    if old.quotas != new.quotas:
+        found.append(Change("quotas", "changed"))
+    return found
+
+
+def _left(old: ResolvedConfig, new: ResolvedConfig) -> list[Change]:
+    """What only a start changes."""
+    found = [
+        Change(f"broker.{name}", _NEXT_START)
+        for name in differing(old.broker, new.broker)
+        if name not in changing.LIVE
+    ]
+    if old.store.name != new.store.name:
+        found.append(Change("store.plugin", _NEXT_START))
+    else:
+        names = differing(old.store.options, new.store.options)
+        found += [Change(f"store.{name}", _NEXT_START) for name in names]
+    pairs = [
+        (
+            "sinks",
+            [(s.name, s.plugin, s.options) for s in old.sinks],
+            [(s.name, s.plugin, s.options) for s in new.sinks],
+        ),
+        (
+            "extensions",
+            [(e.name, e.options) for e in old.extensions],
+            [(e.name, e.options) for e in new.extensions],
+        ),
+    ]
+    for kind, there, wanted in pairs:
+        if there != wanted:
+            found += [
+                Change(f"{kind}[{index}]", _NEXT_START)
+                for index in range(max(len(there), len(wanted)))
+                if there[index : index + 1] != wanted[index : index + 1]
+            ]
+    return found
+
+
+def _left_of_lists(
+    tables: Sequence[PolicyTable], counts: Mapping[tuple[str, str], int]
+) -> list[Change]:
+    keys = {table.policy.match: table.key or "destinations" for table in tables}
+    return [
+        Change(
+            f"{keys.get(match, 'destinations')}.{option}",
+            f"counts for new queues and subscriptions, and for {count} that are there with the next start"
+            if count
+            else _NEXT_START,
+        )
+        for (match, option), count in sorted(counts.items())
+    ]
+
+
+def differing(old: object, new: object) -> list[str]:
+    """Names of the fields that are not the same in both."""
+    if type(old) is not type(new) or not is_dataclass(old):
+        return [] if old == new else ["options"]
+    names = [field.name for field in fields(old)]
+    return [name for name in names if getattr(old, name) != getattr(new, name)]
+
+
+# ----------------------------------------------------------------------------------- files
+
+
+async def reload_files(running: Running) -> list[tuple[Change, bool]]:
+    """Let every listener and extension read its files anew; one that cannot keeps what it has.
+
+    All at once: none waits for another. The log says of each whether it did. Returns: and so does this.
+    """
+    parts: list[tuple[str, object]] = [
+        (listening.item.key, listening.front_end) for listening in running.listeners
+    ]
+    for number, item in enumerate(running.config.extensions):
+        parts.append((f"extensions[{number}] plugin={item.name}", item.instance))
+    told = await asyncio.gather(*[_reload(key, part) for key, part in parts])
+    return [one for one in told if one is not None]
+
+
+async def _reload(key: str, part: object) -> tuple[Change, bool] | None:
+    """Let *part* read its files anew, if it has any, and write down whether it did."""
+    if not isinstance(part, Reloadable):
+        return None
+    try:
+        has_files = await part.reload()
+    except FAILURES as raised:
+        error = failure_of(raised)
+        _log.error("%s is not reloaded, what it has read before stays: %s", key, error)
+        text = f"its files are not read, what it has read before stays: {error}"
+        return Change(key.partition(" ")[0], text), False
+    if not has_files:
+        return None
+    _log.info("%s is reloaded", key)
+    return Change(key.partition(" ")[0], "its files were read"), True
+
+
+def _told(
+    path: str,
+    files: Iterable[tuple[Change, bool]],
+    changed: Sequence[Change] = (),
+    left: Sequence[Change] = (),
+) -> Reloaded:
+    was, was_not = [*changed], [*left]
+    for change, is_read in files:
+        (was if is_read else was_not).append(change)
+    return Reloaded(path, tuple(was), tuple(was_not))
