@@ -81,6 +81,7 @@ def test_the_commands_are_those_that_the_document_names() -> None:
         "destination",
         "dlq",
         "doctor",
+        "drain",
         "limit",
         "plugins",
         "reload",
@@ -91,6 +92,7 @@ def test_the_commands_are_those_that_the_document_names() -> None:
         "subscription",
         "top",
         "transactions",
+        "undrain",
     } | set(OURS)
     assert COMMAND.help is not None
     assert COMMAND.help in FLAT

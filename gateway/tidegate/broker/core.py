@@ -14,6 +14,7 @@ from typing import Final
 from tidegate.broker.connection.client import identity_of
 from tidegate.broker.connection.connection import Connection
 from tidegate.broker.connection.deciding import Deciding
+from tidegate.broker.connection.draining import Draining
 from tidegate.broker.connection.slow_consumers import SlowConsumers
 from tidegate.broker.idle_queues import IdleQueues
 from tidegate.broker.limits.disk import DiskWatch
@@ -96,6 +97,7 @@ class BrokerCore(Parts):
         self._by_client: dict[str, Connection] = {}
         self._numbers = 0
         self._expiring: set[Connection] = set()
+        self.draining = Draining(lambda: self.connections, self.until_durable, self.tasks)
         self._closing = False
         self._stopped = False
 
@@ -123,10 +125,12 @@ class BrokerCore(Parts):
             raise ConnectionEndedError("shutdown", "the gateway is shutting down")
         if self.writer.error is not None:
             raise StoreIOError(f"the message store is read-only: {self.writer.error}")
+        self.draining.check()
         self._check_connections()
         vouched = await self._authentication.principal_of(request)
         if self._closing:
             raise ConnectionEndedError("shutdown", "the gateway is shutting down")
+        self.draining.check()
         self._check_connections()  # others may have come while this one was authenticated
         connection = Connection(
             self, request, peer, vouched.principal, self._deciding, self._forget

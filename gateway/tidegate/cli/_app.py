@@ -61,6 +61,8 @@ app.command()(status.status)
 app.command()(doctor)
 app.command()(top)
 app.command()(running.reload)
+app.command()(running.drain)
+app.command()(running.undrain)
 
 
 def call(arguments: Sequence[str]) -> int:

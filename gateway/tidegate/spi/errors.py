@@ -260,8 +260,13 @@ class AccessError(GatewayError):
 
 
 class ConnectionEndedError(GatewayError):
-    """Why the gateway ends a connection. Attributes: reason, a short word such as ``shutdown``."""
+    """Why the gateway ends a connection, or lets nobody in.
 
-    def __init__(self, reason: str, problem: str) -> None:
+    Attributes: reason, a short word such as ``shutdown``; server_reference: where the client is to go
+        (``use-another-server``, ``server-moved``), "" where nobody says so.
+    """
+
+    def __init__(self, reason: str, problem: str, server_reference: str = "") -> None:
         super().__init__(problem)
+        self.server_reference = server_reference
         self.reason = reason

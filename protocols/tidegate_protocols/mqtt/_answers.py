@@ -103,25 +103,30 @@ class Answers:
         )
         return encode_within(Connack(False, reason, properties), self.packet_bytes_max)
 
-    def disconnect(self, reason: ReasonCode, problem: str) -> bytes:
+    def disconnect(self, reason: ReasonCode, problem: str, server_reference: str = "") -> bytes:
         """A DISCONNECT; b"" before MQTT 5.0, where only clients have it, and when too large."""
         if not self.is_v5:
             return b""
-        packet = Disconnect(reason, Properties(reason_string=_shortened(problem)))
+        properties = Properties(
+            reason_string=_shortened(problem), server_reference=server_reference or None
+        )
+        packet = Disconnect(reason, properties)
         return encode_within(packet, self.packet_bytes_max)
 
-    def ending(self, reason: ReasonCode, problem: str, *, is_accepted: bool) -> bytes:
+    def ending(
+        self, reason: ReasonCode, problem: str, server_reference: str = "", *, is_accepted: bool
+    ) -> bytes:
         """Why a connection ends [MQTT-4.13.0-1], of a client of MQTT 5.0; b"" when too large.
 
         Args: is_accepted: CONNACK was sent; there is no DISCONNECT before [MQTT-3.14.0-1].
         """
         if is_accepted:
-            return self.disconnect(reason, problem)
+            return self.disconnect(reason, problem, server_reference)
         if reason == ReasonCode.SERVER_SHUTTING_DOWN:
             reason = ReasonCode.SERVER_UNAVAILABLE
         elif reason not in PACKET_REASONS[PacketType.CONNACK]:  # taken over, by an operator
             reason = ReasonCode.UNSPECIFIED_ERROR
-        return self.refusal(reason, problem)
+        return self.refusal(reason, problem, server_reference)
 
     def auth(self, reason: ReasonCode, method: str, data: bytes) -> bytes:
         """A step of enhanced authentication. Raises: FrameTooLargeError."""

@@ -28,14 +28,22 @@ _ENDINGS: Final[Mapping[str, ReasonCode]] = {
     "taken-over": ReasonCode.SESSION_TAKEN_OVER,
     "shutdown": ReasonCode.SERVER_SHUTTING_DOWN,
     "internal-error": ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
+    "use-another-server": ReasonCode.USE_ANOTHER_SERVER,
+    "server-moved": ReasonCode.SERVER_MOVED,
 }
+#: Those of them that a client which is not let in is told, too.
+_REDIRECTS: Final = frozenset({ReasonCode.USE_ANOTHER_SERVER, ReasonCode.SERVER_MOVED})
 
 
 class RefusedError(GatewayError):
-    """A request that is refused with a reason of its own. Attributes: reason, problem."""
+    """A request that is refused with a reason of its own.
 
-    def __init__(self, reason: ReasonCode, problem: str) -> None:
+    Attributes: reason, problem; server_reference: where to go instead, "": nobody says so.
+    """
+
+    def __init__(self, reason: ReasonCode, problem: str, server_reference: str = "") -> None:
         super().__init__(problem)
+        self.server_reference = server_reference
         self.reason = reason
         self.problem = problem
 
@@ -57,7 +65,14 @@ def connect_reason(error: GatewayError, *, has_username: bool) -> ReasonCode:
         return ReasonCode.CLIENT_IDENTIFIER_NOT_VALID
     if isinstance(error, QuotaError):
         return ReasonCode.QUOTA_EXCEEDED
+    if isinstance(error, ConnectionEndedError) and end_reason(error) in _REDIRECTS:
+        return end_reason(error)
     return ReasonCode.SERVER_UNAVAILABLE
+
+
+def reference_of(error: GatewayError) -> str:
+    """The Server Reference that a client is told with *error* (MQTT 5.0 section 4.11); "" for none."""
+    return error.server_reference if isinstance(error, ConnectionEndedError) else ""
 
 
 def publish_reason(error: GatewayError) -> ReasonCode:

@@ -46,7 +46,7 @@ def of(described: mi.Type) -> st.SearchStrategy[Any]:
             low = described.ge if described.ge is not None else -(1 << 63)
             return st.integers(low, described.le if described.le is not None else (1 << 63) - 1)
         case mi.FloatType():
-            return st.floats(allow_nan=False, allow_infinity=False)
+            return st.floats(described.ge, described.le, allow_nan=False, allow_infinity=False)
         case mi.StrType(pattern=str() as pattern):
             return st.from_regex(pattern).filter(lambda text: len(text) <= 20)
         case mi.StrType():

@@ -168,6 +168,26 @@ class Connection(Client):
         self._set_writable()
         self.throttle(STOPPING)
 
+    def finish(self) -> bool:
+        """Nothing more is delivered to this client; all else goes on. Returns: something was until now."""
+        was = self._resumed
+        self._resumed = False
+        self._set_writable()
+        return was
+
+    def go_on(self) -> None:
+        """It is delivered to again. For one that :meth:`finish` said True of."""
+        if not self.is_closed:
+            self._resumed = True
+            self._set_writable()
+
+    @property
+    def is_idle(self) -> bool:
+        """It has nothing that it could acknowledge, and no transaction."""
+        if self.is_closed:
+            return True
+        return not (len(self._transacting) or any(one.in_flight for one in self.consumers.values()))
+
     def authenticated_again(self, exchange: AuthenticationExchange) -> None:
         vouched = vouched_of(exchange)
         principal = vouched.principal

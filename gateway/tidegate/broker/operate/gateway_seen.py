@@ -58,6 +58,8 @@ class GatewaySeen(RunningOperated):
             return GatewayState.STORE_FAILED, str(writer.error)
         if core.is_closing:
             return GatewayState.STOPPING, "the gateway is shutting down"
+        if core.draining.is_on:
+            return GatewayState.DRAINING, str(core.draining.error())
         problem = writer.shortage()
         if problem is not None:
             return GatewayState.STORE_FULL, str(problem)

@@ -25,6 +25,7 @@ class Phase(enum.Enum):
     RECOVERING = "recovering"
     STARTING = "starting"
     RUNNING = "running"
+    DRAINING = "draining"
     STOPPING = "stopping"
 
 

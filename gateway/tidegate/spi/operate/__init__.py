@@ -25,7 +25,15 @@ from tidegate.spi.operate._access import (
     UserPage,
     UserRow,
 )
-from tidegate.spi.operate._changes import Change, ReloadConfiguration, Reloaded
+from tidegate.spi.operate._changes import (
+    Change,
+    Drain,
+    DrainState,
+    ReloadConfiguration,
+    Reloaded,
+    ShowDrain,
+    Undrain,
+)
 from tidegate.spi.operate._connections import (
     SERVED_MAX,
     ConnectionDetails,
@@ -192,6 +200,8 @@ __all__ = [
     "DestinationSort",
     "DestinationTotals",
     "Done",
+    "Drain",
+    "DrainState",
     "EndConnection",
     "ExplainAccess",
     "ExplainFile",
@@ -246,6 +256,7 @@ __all__ = [
     "SessionSort",
     "ShowConnection",
     "ShowDestination",
+    "ShowDrain",
     "ShowHeld",
     "ShowOverview",
     "ShowSession",
@@ -263,6 +274,7 @@ __all__ = [
     "SubscriptionRow",
     "SubscriptionSort",
     "Traffic",
+    "Undrain",
     "Unstored",
     "UserPage",
     "UserRow",

@@ -14,7 +14,14 @@ from tidegate.spi.operate._access import (
     ListUsers,
     UserPage,
 )
-from tidegate.spi.operate._changes import ReloadConfiguration, Reloaded
+from tidegate.spi.operate._changes import (
+    Drain,
+    DrainState,
+    ReloadConfiguration,
+    Reloaded,
+    ShowDrain,
+    Undrain,
+)
 from tidegate.spi.operate._connections import (
     ConnectionDetails,
     ConnectionPage,
@@ -132,6 +139,9 @@ Request: TypeAlias = (
     | ListFiles
     | ExplainFile
     | ReloadConfiguration
+    | Drain
+    | Undrain
+    | ShowDrain
     | ReplayRequest
 )
 
@@ -162,6 +172,7 @@ Answer: TypeAlias = (
     | FilePage
     | FileDetails
     | Reloaded
+    | DrainState
     | ReplayAnswer
 )
 
@@ -256,6 +267,12 @@ class Operator(Protocol):
     async def list_files(self, who: Identity, request: ListFiles) -> FilePage: ...
 
     async def explain_file(self, who: Identity, request: ExplainFile) -> FileDetails: ...
+
+    async def drain(self, who: Identity, request: Drain) -> DrainState: ...
+
+    async def undrain(self, who: Identity, request: Undrain) -> DrainState: ...
+
+    async def show_drain(self, who: Identity, request: ShowDrain) -> DrainState: ...
 
     async def reload_configuration(
         self, who: Identity, request: ReloadConfiguration

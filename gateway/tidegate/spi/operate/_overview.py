@@ -11,12 +11,13 @@ class GatewayState(enum.Enum):
     """How a gateway is that answers operators.
 
     STORE_FULL: publishes are refused for want of room, everything else goes on. STORE_FAILED: nothing is
-    confirmed any more until the gateway has been started anew. STOPPING: nobody is let in.
+    confirmed any more until the gateway has been started anew. DRAINING, STOPPING: nobody is let in.
     """
 
     RUNNING = "running"
     STORE_FULL = "store-full"
     STORE_FAILED = "store-failed"
+    DRAINING = "draining"
     STOPPING = "stopping"
 
 

@@ -24,7 +24,13 @@ from tidegate.spi import (
 from tidegate_protocols._mistaken import mistaken
 from tidegate_protocols._pace import Timer
 from tidegate_protocols.mqtt._answers import Answers
-from tidegate_protocols.mqtt._reasons import RefusedError, connect_reason, end_reason, told
+from tidegate_protocols.mqtt._reasons import (
+    RefusedError,
+    connect_reason,
+    end_reason,
+    reference_of,
+    told,
+)
 from tidegate_protocols.mqtt.codec.codec import Codec, NeedData
 from tidegate_protocols.mqtt.codec.codes import (
     LEVEL_3_1_1,
@@ -238,7 +244,7 @@ class Admission:
         elif session.state is SessionState.AUTHENTICATING:
             answers = self.answers
             assert answers is not None
-            reference = self._context.options.server_reference
+            reference = error.server_reference or self._context.options.server_reference
             self._link.send(answers.refusal(error.reason, error.problem, reference))
             session.end(Input.REFUSED, error.problem, logging.INFO)  # [MQTT-3.2.2-7]
 
@@ -360,7 +366,7 @@ class Admission:
             result = await self._context.broker.connect(request, session)
         except GatewayError as error:
             reason = connect_reason(error, has_username=bool(request.username))
-            raise RefusedError(reason, told(error, self.client_id)) from error
+            raise RefusedError(reason, told(error, self.client_id), reference_of(error)) from error
         if session.state is SessionState.AUTHENTICATING:
             terms = self._terms
             assert terms is not None

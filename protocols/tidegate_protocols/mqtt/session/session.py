@@ -31,7 +31,7 @@ from tidegate_protocols._farewell import Farewells, answers_in
 from tidegate_protocols._intake import Intake
 from tidegate_protocols._large_out import LargeWire
 from tidegate_protocols._pace import Pace, Timer
-from tidegate_protocols.mqtt._reasons import end_reason, told
+from tidegate_protocols.mqtt._reasons import end_reason, reference_of, told
 from tidegate_protocols.mqtt.codec.codec import Codec
 from tidegate_protocols.mqtt.codec.codes import ReasonCode
 from tidegate_protocols.mqtt.codec.encode import PINGRESP
@@ -271,7 +271,10 @@ class Session:
     def closed(self, error: GatewayError) -> None:
         """The broker ended the connection: take-over [MQTT-3.1.4-2], shutdown, a right is gone."""
         self._writing.withhold(error)
-        self.end(Input.ENDED, error.for_client, logging.INFO, code=end_reason(error))
+        reference = reference_of(error)
+        self.end(
+            Input.ENDED, error.for_client, logging.INFO, code=end_reason(error), reference=reference
+        )
 
     # ------------------------------------------------------------------------------ connecting
 
@@ -427,8 +430,10 @@ class Session:
         *,
         code: ReasonCode = ReasonCode.UNSPECIFIED_ERROR,
         disconnect: bool = True,
+        reference: str = "",
     ) -> None:
-        """Close, whatever the cause; the first cause counts. code: what MQTT 5.0 is told."""
+        """Close, whatever the cause; the first cause counts. code: what MQTT 5.0 is told, and reference: where
+        to go instead."""
         if self.state is SessionState.CLOSED:
             return
         before, answers = self.state, self._admission.answers
@@ -450,7 +455,7 @@ class Session:
             self._writing.cancel_large()  # a PUBLISH ends in the middle: nothing can follow it
         elif event not in _UNTOLD and answers is not None and answers.is_v5:
             is_accepted = before not in _BEFORE_CONNACK
-            self._link.send(answers.ending(code, reason, is_accepted=is_accepted))
+            self._link.send(answers.ending(code, reason, reference, is_accepted=is_accepted))
         if disconnect:
             self._disconnect()
         self._link.close()

@@ -1,0 +1,125 @@
+"""A gateway that is drained lets nobody in, and those that are there go when their work is done.
+
+They are given nothing more, and can acknowledge what they have, end their transactions and publish; whoever has
+nothing in flight and no open transaction is disconnected as soon as all that it sent is confirmed, and told where
+to go. When the time is over, so are all others; what they have in flight stays in its queues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Final, final
+
+from tidegate.broker.connection.connection import Connection
+from tidegate.broker.turn.flow import Tasks
+from tidegate.spi import ConnectionEndedError, GatewayError
+
+_log = logging.getLogger("tidegate.broker")
+
+#: How often it is looked who is done, in seconds.
+LOOK_EVERY_S: Final = 0.1
+#: Clients that are looked at, or disconnected, before others have their turn.
+_AT_ONCE: Final = 50
+
+#: Reasons of :class:`tidegate.spi.ConnectionEndedError`: for now, and for good.
+USE_ANOTHER: Final = "use-another-server"
+MOVED: Final = "server-moved"
+
+
+@final
+class Draining:
+    """See the module.
+
+    Args: connections: all there are; until_durable: waits for all that was asked for.
+
+    Attributes: is_on: nobody is let in; server_reference: where clients are sent, "" for nowhere; is_moved: for good.
+    """
+
+    def __init__(
+        self,
+        connections: Callable[[], Collection[Connection]],
+        until_durable: Callable[[], Awaitable[None]],
+        tasks: Tasks,
+    ) -> None:
+        self._connections = connections
+        self._until_durable = until_durable
+        self._tasks = tasks
+        self._task: asyncio.Task[None] | None = None
+        self._finishing: set[Connection] = set()
+        self.is_on = False
+        self.server_reference = ""
+        self.is_moved = False
+
+    def begin(self, server_reference: str, *, is_moved: bool, timeout_s: float) -> None:
+        """Begin, or go on in another way."""
+        self.is_on, self.is_moved = True, is_moved
+        self.server_reference = server_reference
+        self._cancel()
+        _log.warning(
+            "draining=1 connections=%d timeout_s=%g server_reference=%s",
+            len(self._connections()),
+            timeout_s,
+            server_reference or "none",
+        )
+        self._task = self._tasks.spawn(self._run(timeout_s), "drain")
+
+    def end(self) -> None:
+        """Clients are let in again; those that have not gone are served again."""
+        if not self.is_on:
+            return
+        self.is_on = False
+        self._cancel()
+        for connection in self._finishing:
+            connection.go_on()
+        self._finishing.clear()
+        _log.warning("draining=0 connections=%d", len(self._connections()))
+
+    def check(self) -> None:
+        """Whether a client is let in. Raises: ConnectionEndedError."""
+        if self.is_on:
+            raise self.error()
+
+    def error(self) -> ConnectionEndedError:
+        """What clients are told."""
+        reference = self.server_reference
+        return ConnectionEndedError(
+            MOVED if self.is_moved else USE_ANOTHER,
+            "the gateway takes no clients any more" + (f"; use {reference}" if reference else ""),
+            reference,
+        )
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _run(self, timeout_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + timeout_s
+        while self._connections():
+            is_over = loop.time() >= ends_at
+            done: list[Connection] = []
+            for count, connection in enumerate(list(self._connections()), 1):
+                if connection.finish():
+                    self._finishing.add(connection)
+                if is_over or connection.is_idle:
+                    done.append(connection)
+                if not count % _AT_ONCE:
+                    await asyncio.sleep(0)
+            await self._end(done)
+            self._finishing.intersection_update(self._connections())
+            await asyncio.sleep(LOOK_EVERY_S)
+        _log.warning("draining=done: no client is connected any more")
+
+    async def _end(self, connections: Sequence[Connection]) -> None:
+        for connection in connections:
+            connection.hold()
+        with contextlib.suppress(GatewayError):
+            await self._until_durable()
+        for count, connection in enumerate(connections, 1):
+            connection.end(self.error())
+            if not count % _AT_ONCE:
+                await asyncio.sleep(0)
