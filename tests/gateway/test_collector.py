@@ -367,7 +367,7 @@ def test_the_command_takes_over_before_the_gateway_is_made(
         def begin(self, *_: object) -> None:
             did.append("begin")
 
-    def run(make: object, started: object) -> None:
+    def run(make: object, started: object, manager: object) -> None:
         did.append("run")
 
     monkeypatch.setattr(_run, "Collector", Stub)

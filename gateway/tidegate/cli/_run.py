@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tidegate._collector import Collector
 from tidegate._logging import LogFormat, Logging, LogLevel, configure_logging
+from tidegate.cli._notify import ServiceManager
 from tidegate.cli._progress import RecoveryProgress
 from tidegate.config import (
     DESCRIPTORS_RESERVED,
@@ -68,6 +69,7 @@ def run_gateway(config: Path | None, log_level: LogLevel | None) -> None:
     # Not before the configuration is known to be good: the broker is the bulk of the imports.
     from tidegate.gateway import Gateway
 
+    manager = ServiceManager()
     progress = RecoveryProgress()
     collector = Collector()
     collector.take_over()
@@ -82,14 +84,21 @@ def run_gateway(config: Path | None, log_level: LogLevel | None) -> None:
         write_lines(start_lines(resolved, gateway.addresses, plugins), sys.stdout.write)
         sys.stdout.flush()
 
+    def progressed(what: str, done: int, total: int) -> None:
+        manager.recovering(f"{what}, {done} of {total or 'unknown'}")
+        progress(what, done, total)
+
     try:
         run_until_signal(
-            lambda: Gateway(resolved, plugins, progress=progress, changed=changed), started
+            lambda: Gateway(resolved, plugins, progress=progressed, changed=changed),
+            started,
+            manager,
         )
     except Exception as error:
         raise RunFailed(error, resolved) from error
     finally:
         progress.close()
+        manager.close()
 
 
 def change_log(log: Logging, broker: BrokerConfig, given: LogLevel | None) -> None:
@@ -127,7 +136,11 @@ class RunningGateway(Protocol):
     async def reload(self) -> object: ...
 
 
-def run_until_signal(make: Callable[[], RunningGateway], started: Callable[[Any], None]) -> None:
+def run_until_signal(
+    make: Callable[[], RunningGateway],
+    started: Callable[[Any], None],
+    manager: ServiceManager | None = None,
+) -> None:
     """Run the gateway that *make* gives until SIGTERM, SIGINT or its own end; blocks.
 
     *make* is called on the event loop, which is uvloop's where that is installed. *started* is
@@ -143,7 +156,7 @@ def run_until_signal(make: Callable[[], RunningGateway], started: Callable[[Any]
 
     async def make_and_serve() -> None:
         gateway = make()
-        await serve(gateway, lambda: started(gateway), stop)
+        await serve(gateway, lambda: started(gateway), stop, manager)
 
     async def until_it_ends() -> None:
         nonlocal serving
@@ -175,7 +188,10 @@ def run_until_signal(make: Callable[[], RunningGateway], started: Callable[[Any]
 
 
 async def serve(
-    gateway: RunningGateway, started: Callable[[], None], stop: asyncio.Event | None = None
+    gateway: RunningGateway,
+    started: Callable[[], None],
+    stop: asyncio.Event | None = None,
+    manager: ServiceManager | None = None,
 ) -> None:
     """Start *gateway*, wait for a signal, stop it cleanly.
 
@@ -185,12 +201,13 @@ async def serve(
     never ends the process, at whatever moment it comes. To set *stop* is as good as a signal.
     """
     loop = asyncio.get_running_loop()
-    stop = stop or asyncio.Event()
+    stop, manager = stop or asyncio.Event(), manager or ServiceManager({})
 
     def on_signal(number: signal.Signals) -> None:
         for other in STOP_SIGNALS:
             loop.remove_signal_handler(other)
             signal.signal(other, signal.SIG_DFL)
+        manager.stopping()
         _log.info("signal=%s stopping; a second signal ends the process at once", number.name)
         stop.set()
 
@@ -198,11 +215,12 @@ async def serve(
         loop.add_signal_handler(number, on_signal, number)
     wanted = asyncio.Event()
     loop.add_signal_handler(signal.SIGHUP, wanted.set)
-    reloading = asyncio.create_task(_reload_when(wanted, gateway), name="reload")
+    reloading = asyncio.create_task(_reload_when(wanted, gateway, manager), name="reload")
     signalled = asyncio.create_task(stop.wait(), name="signal")
     try:
         if await _first(asyncio.create_task(gateway.start(), name="start"), signalled):
             started()
+            manager.ready()
             await _first(asyncio.create_task(gateway.wait(), name="wait"), signalled)
             await gateway.stop()
     finally:
@@ -214,7 +232,9 @@ async def serve(
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
-async def _reload_when(wanted: asyncio.Event, gateway: RunningGateway) -> None:
+async def _reload_when(
+    wanted: asyncio.Event, gateway: RunningGateway, manager: ServiceManager
+) -> None:
     """Reload at each SIGHUP; several that come while it reloads are one."""
     while True:
         await wanted.wait()
@@ -222,12 +242,14 @@ async def _reload_when(wanted: asyncio.Event, gateway: RunningGateway) -> None:
         _log.info(
             "signal=SIGHUP reloading the configuration, and files of listeners and extensions"
         )
+        manager.reloading()
         try:
             await gateway.reload()
         except RequestError as error:
             _log.error("reload=refused: %s", error)
         except Exception:
             _log.exception("reloading failed")
+        manager.reloaded()
 
 
 async def _first(work: asyncio.Task[None], signalled: asyncio.Task[Any]) -> bool:
