@@ -69,12 +69,13 @@ async def reload(running: Running, *, check_only: bool) -> Reloaded:
     changed = [*_broker_changes(old.broker, wanted.broker), *_table_changes(old, new)]
     changed += _listener_changes(exchange)
     left = [*_left(old, new), *(Change(key, what) for key, what in exchange.left)]
-    before = changing.policies_of(running.broker)
     policies = [table.policy for table in new.policies]
-    counts = await changing.made_otherwise(running.broker, before, policies)
+    counts = await changing.made_otherwise(
+        running.broker, changing.Before.of(running.broker), policies
+    )
     if not check_only:
-        await _apply(running, wanted, exchange, policies)
-        counts += await changing.limit_lists(running.broker, before)
+        before = await _apply(running, wanted, exchange, policies)
+        counts.update(await changing.limit_lists(running.broker, before))
     left += _left_of_lists(new.policies, counts)
     files = [] if check_only else await reload_files(running)
     return _told(old.path, files, changed, left)
@@ -121,8 +122,8 @@ async def _apply(
     wanted: ResolvedConfig,
     exchange: Exchange,
     policies: Sequence[DestinationPolicy],
-) -> None:
-    """Raises: RequestError; then nothing has changed."""
+) -> changing.Before:
+    """Returns: what there was before. Raises: RequestError; then nothing has changed."""
     try:
         await running.listeners.begin(exchange)
     except FAILURES as raised:
@@ -133,8 +134,10 @@ async def _apply(
         ) from raised
     running.listeners.finish(exchange, wanted.listeners)
     running.config = replace(wanted, listeners=tuple(one.item for one in running.listeners))
+    before = changing.Before.of(running.broker)
     changing.change(running.broker, wanted.broker, wanted.quotas, policies, wanted.cursors)
     running.changed(wanted.broker)
+    return before
 
 
 # ---------------------------------------------------------------------------- what is other

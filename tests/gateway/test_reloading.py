@@ -16,6 +16,7 @@ from tidegate.broker.operate.changing import LIVE, content
 from tidegate.cli import main
 from tidegate.config import BrokerConfig, load_config, resolve
 from tidegate.gateway import Gateway
+from tidegate.listening import Exchange, Listeners
 from tidegate.operator_socket import OperatorClient
 from tidegate.plugins import PluginHost
 from tidegate.spi import RequestError
@@ -354,6 +355,33 @@ async def test_what_a_queue_is_made_with_counts_for_new_ones_and_is_named(world:
     assert [change.key for change in found.left] == ["destinations[0].memory_limit"]
     again = await world.gateway.reload()
     assert (again.changed, again.left) == ((), ())
+
+
+async def test_what_nothing_is_there_for_is_named(world: World) -> None:
+    """Nobody has asked for spools at the start, so there are none."""
+    await world.start(world.stomp(world.first))
+    table = QUEUE + 'non_persistent = "spool"\n'
+    checked = await world.reload(world.stomp(world.first), table, check_only=True)
+    found = await world.gateway.reload()
+    assert found == checked
+    assert found.left == (Change("destinations[0].non_persistent", "counts with the next start"),)
+
+
+async def test_a_queue_that_is_made_while_it_reloads_has_the_new_limit(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.start(world.stomp(world.first))
+    client = await world.connect(world.first)
+    begin = Listeners.begin
+
+    async def publish_first(self: Listeners, exchange: Exchange) -> None:
+        await client.publish("jobs", "a", "b")
+        await begin(self, exchange)
+
+    monkeypatch.setattr(Listeners, "begin", publish_first)
+    await world.reload(world.stomp(world.first), QUEUE + 'messages_max = 2\noverflow = "refuse"\n')
+    client.send("SEND", "destination:/queue/jobs", "receipt:r", body="c")
+    assert "which is its limit (messages_max)" in await client.frame()
 
 
 async def test_a_queue_that_the_file_declares_is_made(world: World) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -101,19 +102,26 @@ def change(
 Left: TypeAlias = Counter[tuple[str, str]]
 
 
-async def made_otherwise(
-    core: BrokerCore,
-    before: Mapping[PendingList, DestinationPolicy],
-    policies: Sequence[DestinationPolicy],
-) -> Left:
-    """What lists that are there would be made with otherwise, by *policies*.
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What there is before a change. Attributes: lists; policy: of a destination."""
 
-    Args: before: what they have, see :func:`policies_of`.
-    """
+    lists: Sequence[PendingList]
+    policy: Callable[[str], DestinationPolicy]
+
+    @classmethod
+    def of(cls, core: BrokerCore) -> Before:
+        return cls(list(core.destinations.charged), PolicyMap(core.policies).of)
+
+
+async def made_otherwise(
+    core: BrokerCore, before: Before, policies: Sequence[DestinationPolicy]
+) -> Left:
+    """What lists that are there would be made with otherwise, by *policies*."""
     left: Left = Counter()
     of = PolicyMap(policies).of
-    for count, (pending_list, old) in enumerate(before.items(), 1):
-        new = of(pending_list.destination)
+    for count, pending_list in enumerate(before.lists, 1):
+        old, new = before.policy(pending_list.destination), of(pending_list.destination)
         if new != old and not pending_list.is_removed:
             for option in MADE_WITH:
                 is_other = getattr(new, option) != getattr(old, option)
@@ -128,25 +136,24 @@ async def made_otherwise(
     return left
 
 
-async def limit_lists(core: BrokerCore, before: Mapping[PendingList, DestinationPolicy]) -> Left:
-    """Give lists that are there the limits of their policies of now. Args: before: see :func:`policies_of`."""
+async def limit_lists(core: BrokerCore, before: Before) -> Left:
+    """Give lists that were there before the change the limits of their policies of now."""
     left: Left = Counter()
     destinations = core.destinations
-    for count, (pending_list, old) in enumerate(before.items(), 1):
-        new = destinations.policy(pending_list.destination)
+    for count, pending_list in enumerate(before.lists, 1):
+        destination = pending_list.destination
+        old, new = before.policy(destination), destinations.policy(destination)
         is_there = not pending_list.is_removed and destinations.has_limit(pending_list)
-        if new != old and is_there:
+        is_other = new != old and is_there
+        if is_other:
             option = core.limits.change(pending_list, new, partial(content, core))
             if option:
                 left[new.match, option] += 1
-        if not count % STEP_LISTS:
+        if (
+            is_other or not count % STEP_LISTS
+        ):  # to count what is in a list takes a look at all clients
             await asyncio.sleep(0)
     return left
-
-
-def policies_of(core: BrokerCore) -> dict[PendingList, DestinationPolicy]:
-    """By list, its policy; a list for each queue and each subscription."""
-    return {item: core.destinations.policy(item.destination) for item in core.destinations.charged}
 
 
 def content(core: BrokerCore, pending_list: PendingList) -> int:
