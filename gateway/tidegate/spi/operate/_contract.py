@@ -106,6 +106,10 @@ from tidegate.spi.replay import (
 
 Request: TypeAlias = (
     ShowOverview
+    | ReloadConfiguration
+    | Drain
+    | Undrain
+    | ShowDrain
     | ListDestinations
     | ShowDestination
     | CreateDestination
@@ -138,15 +142,13 @@ Request: TypeAlias = (
     | ShowStore
     | ListFiles
     | ExplainFile
-    | ReloadConfiguration
-    | Drain
-    | Undrain
-    | ShowDrain
     | ReplayRequest
 )
 
 Answer: TypeAlias = (
     Overview
+    | Reloaded
+    | DrainState
     | DestinationPage
     | DestinationDetails
     | MessagePage
@@ -171,8 +173,6 @@ Answer: TypeAlias = (
     | StoreDetails
     | FilePage
     | FileDetails
-    | Reloaded
-    | DrainState
     | ReplayAnswer
 )
 
@@ -187,6 +187,16 @@ class Operator(Protocol):
     """
 
     async def show_overview(self, who: Identity, request: ShowOverview) -> Overview: ...
+
+    async def drain(self, who: Identity, request: Drain) -> DrainState: ...
+
+    async def undrain(self, who: Identity, request: Undrain) -> DrainState: ...
+
+    async def show_drain(self, who: Identity, request: ShowDrain) -> DrainState: ...
+
+    async def reload_configuration(
+        self, who: Identity, request: ReloadConfiguration
+    ) -> Reloaded: ...
 
     async def list_destinations(
         self, who: Identity, request: ListDestinations
@@ -267,16 +277,6 @@ class Operator(Protocol):
     async def list_files(self, who: Identity, request: ListFiles) -> FilePage: ...
 
     async def explain_file(self, who: Identity, request: ExplainFile) -> FileDetails: ...
-
-    async def drain(self, who: Identity, request: Drain) -> DrainState: ...
-
-    async def undrain(self, who: Identity, request: Undrain) -> DrainState: ...
-
-    async def show_drain(self, who: Identity, request: ShowDrain) -> DrainState: ...
-
-    async def reload_configuration(
-        self, who: Identity, request: ReloadConfiguration
-    ) -> Reloaded: ...
 
     async def begin_replay(self, who: Identity, request: BeginReplay) -> Replay: ...
 
