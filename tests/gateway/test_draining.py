@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import mqtt_raw
 import pytest
@@ -52,10 +53,10 @@ class World:
         self.open: list[Stomp] = []
 
     @property
-    def core(self):  # type: ignore[no-untyped-def]  # the gateway's is Any here, too
+    def core(self) -> Any:
         return self.running.gateway.broker
 
-    async def ask(self, request: Drain | Undrain | ShowDrain | ShowOverview):  # type: ignore[no-untyped-def]
+    async def ask(self, request: Drain | Undrain | ShowDrain | ShowOverview) -> Any:
         return await perform(self.running.gateway._desk.operator, ME, request)
 
     async def stomp(self, *, is_let_in: bool = True) -> Stomp:
