@@ -220,6 +220,7 @@ async def test_it_answers_while_the_gateway_recovers_and_while_its_store_hangs(
     client = client.bearer((embedded.data_directory / "admin.token").read_text().strip())
     assert (await client.get(SINKS)).json()["problem"].startswith("the gateway is recovering")
     assert (await client.basic("ann", "x").get(SINKS)).status == 503
+    assert b"\ntidegate_recovery_ratio 0.4\n" in (await client.get("/metrics")).body
     opened.set()
     await starting
     try:
@@ -239,6 +240,9 @@ async def test_it_answers_while_the_gateway_recovers_and_while_its_store_hangs(
         assert "has not answered a write for" in found.json()["status"]
         assert (await client.get("/health/live")).status == 200
         assert (await client.get("/api/v1/list-destinations")).status == 200
+        scraped = (await client.get("/metrics")).body
+        assert b"\ntidegate_ready 0.0\n" in scraped
+        assert b"\ntidegate_connections 0.0\n" in scraped
         written.set()
         async with asyncio.timeout(60):
             while (await client.get("/health/ready")).status != 200:
