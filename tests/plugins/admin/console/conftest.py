@@ -15,7 +15,7 @@ from gateway_process import GatewayProcess
 def running(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Console]:
-    """With what the module's EXTRA adds to its configuration."""
+    """With what the module's EXTRA, a text or what makes one, adds to its configuration."""
     directory = tmp_path_factory.mktemp("console")
     port = free_port()
     extra = f"""
@@ -28,7 +28,8 @@ match = "queue://>"
 max_deliveries = 1
 """
     profile = tmp_path_factory.mktemp("profile")
-    extra += getattr(request.module, "EXTRA", "")
+    more = getattr(request.module, "EXTRA", "")
+    extra += more if isinstance(more, str) else more(directory)
     with GatewayProcess(directory, extra=extra) as gateway, chromium(profile) as browser:
         yield Console(gateway, port, browser)
 

@@ -1,0 +1,90 @@
+"""The console in a browser: who may do what, and what it shows while its gateway is gone."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from pathlib import Path
+
+import pytest
+from console import Console
+
+from tidegate_auth_file._hashes import make_hash
+
+pytestmark = pytest.mark.long
+
+RULES = """
+[[rules]]
+allow = "connect"
+
+[[rules]]
+allow = ["admin", "all"]
+principals = "local:{me}"
+
+[[rules]]
+allow = "admin"
+principals = "ann"
+"""
+
+
+def EXTRA(directory: Path) -> str:
+    """Ann may look, Ben may not even do that."""
+    rules = RULES.replace("{me}", pwd.getpwuid(os.getuid()).pw_name)
+    hashed = make_hash("pässword:1", memory_kib=64, time_cost=1).written()
+    for name, text in (("users", f"ann:{hashed}\nben:{hashed}\n"), ("acl.toml", rules)):
+        (directory / name).write_text(text)
+        (directory / name).chmod(0o600)
+    return f"""
+[[extensions]]
+plugin = "auth-file"
+users = "{directory}/users"
+
+[[extensions]]
+plugin = "acl"
+rules = "{directory}/acl.toml"
+"""
+
+
+def log_in(console: Console, name: str, password: str) -> None:
+    browser = console.browser
+    browser.open(console.url)
+    browser.driver.execute_script("sessionStorage.clear()")
+    browser.open(console.url)
+    browser.press("User name and password instead")
+    browser.fill("User name", name)
+    browser.fill("Password", password)
+    browser.press("Log in")
+
+
+def test_a_user_has_the_rights_that_the_rules_give_and_is_told_of_others(console: Console) -> None:
+    console.ask("create-destination", destination="queue://theirs")
+    browser = console.browser
+    log_in(console, "ann", "wrong")
+    browser.shows("That is not accepted")
+    log_in(console, "ben", "pässword:1")
+    browser.until(lambda: browser.one(".problem").text)
+    assert "Log in" in browser.text()
+    log_in(console, "ann", "pässword:1")
+    browser.shows("Ready: clients are let in")
+    stored = "return JSON.stringify({...sessionStorage, ...localStorage})"
+    assert browser.driver.execute_script(stored) == "{}"  # no password is kept
+    browser.press("Destinations")
+    browser.press("queue://theirs")
+    browser.until(lambda: browser.one(".card .problem").text)  # she may not browse
+    browser.press("Publish …")
+    browser.press("Publish", within="dialog")
+    browser.until(lambda: browser.one("dialog .problem").text)
+    assert console.pending("queue://theirs") == 0
+    browser.press("Cancel")
+    browser.driver.refresh()
+    browser.shows("Token")
+
+
+def test_a_gateway_that_is_gone_is_said_to_be_and_comes_back(console: Console) -> None:
+    browser = console.log_in()
+    browser.shows("Ready")
+    console.gateway.kill()
+    browser.shows("the gateway does not answer. What is shown is from")
+    console.gateway.start()
+    browser.until(lambda: not browser.one("body").text.count("the gateway does not answer"))
+    browser.shows("Ready", "running")
