@@ -12,9 +12,10 @@ const ROWS = 50;
 
 /**
  * page: in the address; request: its tag; sorts: [[value, label]], the first is the usual one; choices: more of what is asked
- * for, [{name, label, options}]; fields: from what was entered to the request's fields; nothing: told when there is no row.
+ * for, [{name, label, options}]; fields: from what was entered to the request's fields; nothing: told when there is no row;
+ * level: of the heading.
  */
-export function list(root, place, signal, { page, title, request, columns, key, sorts, choices = [], fields = (values) => values, hint, placeholder, nothing, head = [] }) {
+export function list(root, place, signal, { page, title, request, columns, key, sorts, choices = [], fields = (values) => values, hint, placeholder, nothing, head = [], level = 'h1' }) {
   const { query } = place;
   const by = chosen(sorts, query.get('sort'));
   const values = Object.fromEntries(choices.map(({ name, options }) => [name, chosen(options, query.get(name))]));
@@ -36,11 +37,11 @@ export function list(root, place, signal, { page, title, request, columns, key, 
   const problem = el('p', { class: 'problem', role: 'alert' });
 
   root.append(
-    el('div', { class: 'head' }, el('h1', {}, title), head),
+    el('div', { class: 'head' }, el(level, {}, title), head),
     el('form', { class: 'tools', role: 'search', onsubmit: (event) => {
       event.preventDefault();
       go({});
-    } }, el('label', { for: 'match' }, 'Search'), search, inputs, order, el('button', { type: 'submit' }, 'Find'),
+    } }, el('label', { for: 'match' }, 'Search'), search, inputs, sorts.length > 1 && order, el('button', { type: 'submit' }, 'Find'),
     el('small', { id: 'match-hint' }, `${hint} Press / to search.`)),
     problem, table.element, pager.element);
 

@@ -6,6 +6,7 @@ import { ago } from './format.js';
 import { notices } from './notices.js';
 import { credentials, forget } from './session.js';
 import { seen, watch, watching } from './watch.js';
+import { access, users } from './pages/access.js';
 import { connection, connections, session, sessions, subscription, subscriptions } from './pages/clients.js';
 import * as deadLetters from './pages/dead_letters.js';
 import * as destination from './pages/destination.js';
@@ -13,7 +14,9 @@ import * as destinations from './pages/destinations.js';
 import { cursors, limits } from './pages/limits.js';
 import * as login from './pages/login.js';
 import * as overview from './pages/overview.js';
+import { plugins } from './pages/plugins.js';
 import * as sinks from './pages/sinks.js';
+import { file, store } from './pages/store.js';
 
 /** By the first word behind "#/"; those with a label are in the menu. A page's show(root, place, signal) fills root. */
 const PAGES = new Map([
@@ -31,6 +34,11 @@ const PAGES = new Map([
   ['sinks', { label: 'Sinks', page: sinks }],
   ['limits', { label: 'Limits', page: limits }],
   ['cursors', { label: 'Cursors', page: cursors }],
+  ['store', { label: 'Store', page: store }],
+  ['file', { page: file, within: 'store' }],
+  ['access', { label: 'Access', page: access }],
+  ['users', { page: users, within: 'access' }],
+  ['plugins', { label: 'Plugins', page: plugins }],
 ]);
 const STATES = { running: 'good', 'store-full': 'warn', 'store-failed': 'bad', stopping: 'warn' };
 

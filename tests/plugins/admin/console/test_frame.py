@@ -80,6 +80,36 @@ def test_a_user_has_the_rights_that_the_rules_give_and_is_told_of_others(console
     browser.shows("Token")
 
 
+def test_access_is_explained_and_users_are_listed(console: Console) -> None:
+    browser = console.go("access")
+    browser.fill("User", "ann")
+    browser.fill("Destination", "queue://a")
+    browser.press("Explain")
+    browser.until(lambda: ["publish", "refused"] in [row[:2] for row in decided(console)])
+    browser.press("All users")
+    browser.until(lambda: [row[0] for row in browser.rows("Users")] == ["ann", "ben"])
+    browser.press("ann")
+    browser.until(lambda: ["admin", "allowed"] in [row[:2] for row in decided(console)])
+
+
+def decided(console: Console) -> list[list[str]]:
+    return console.browser.rows("What they may do")
+
+
+def test_the_store_its_files_and_plugins_are_shown(console: Console) -> None:
+    console.ask("publish-message", destination="queue://kept", body="eA==")
+    browser = console.go("store")
+    browser.shows("writable", "survives a power cut", "On disk")
+    browser.until(lambda: browser.rows("Files"))
+    name = next(row[0] for row in browser.rows("Files") if row[5] != "0")
+    browser.press(name)
+    browser.until(
+        lambda: ["queue", "queue://kept"] in [row[:2] for row in browser.rows("What keeps it")]
+    )
+    browser.press("Plugins")
+    browser.until(lambda: ["store-journal", "yes"] in [row[:2] for row in browser.rows("Plugins")])
+
+
 def test_a_gateway_that_is_gone_is_said_to_be_and_comes_back(console: Console) -> None:
     browser = console.log_in()
     browser.shows("Ready")
