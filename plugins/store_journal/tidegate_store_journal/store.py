@@ -6,7 +6,7 @@ This is the contract's surface; what is behind it is put together in :mod:`.engi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
@@ -220,49 +220,44 @@ class JournalStore(Engine):
         held = self._index.acknowledged_bytes + (log.last - log.released) * ROW_BYTES
         return LogStatistics(log.released + 1, log.last, held, log.oldest_at)
 
-    def store_files(self) -> Sequence[StoreFile]:
+    def store_files(self) -> Iterator[StoreFile]:
         """See StoreFiles: the data files, the journal's own first, in its order."""
         self._require_open()
         files, tail = self._files, self._appender.tail.file
-        own = [self._seen(file, "current" if file is tail else "used") for file in files.used()]
-        spares = [
-            self._seen(file, "spare")
-            for file in files.own.files.values()
-            if not file.first_batch and file is not tail
-        ]
-        elsewhere = [
-            self._seen(file, "used" if file.first_batch else "spare")
-            for home in files.homes.values()
-            if home is not files.own
-            for file in home.files.values()
-        ]
+        used = files.used()
+        spares = [file for file in files.own.files.values() if not file.first_batch]
+        homes = [home for home in files.homes.values() if home is not files.own]
+        elsewhere = [file for home in homes for file in home.files.values()]
         free = [
-            StoreFile(_shown(home.name, home.folder, name), "free", length, 0, 0)
-            for home in files.homes.values()
-            for name, length in (*home.pool, *home.parting)
+            (home, *item) for home in files.homes.values() for item in (*home.pool, *home.parting)
         ]
-        return [*own, *spares, *elsewhere, *free]
+
+        def found() -> Iterator[StoreFile]:
+            for file in (*used, *spares, *elsewhere):
+                state = "used" if file.first_batch else "spare"
+                yield self._seen(file, "current" if file is tail else state)
+            for home, name, length in free:
+                yield StoreFile(_shown(home.name, home.folder, name), "free", length, 0, 0)
+
+        return found()
 
     async def why_kept(self, name: str) -> Sequence[FileHolder] | None:
         """See StoreFiles."""
         self._require_open()
-        found = [
-            file
-            for home in self._files.homes.values()
-            for file in home.files.values()
-            if _shown(file.folder, file.home, file.name) == name
-        ]
-        if not found:
-            return () if any(file.name == name for file in self.store_files()) else None
         holders: list[FileHolder] = []
-        ends_at = perf_counter() + _SLICE_S
-        for holder in holders_in(self._index, found[0].file_id):
-            if holder is not None:
-                holders.append(FileHolder(**asdict(holder)))
-            if perf_counter() >= ends_at:
-                await asyncio.sleep(0)
-                ends_at = perf_counter() + _SLICE_S
-        return holders
+        is_there = False
+        everything = [file for home in self._files.homes.values() for file in home.files.values()]
+        async for file in _in_slices(everything):
+            if _shown(file.folder, file.home, file.name) != name:
+                continue
+            is_there = True
+            async for holder in _in_slices(holders_in(self._index, file.file_id)):
+                if holder is not None:
+                    holders.append(FileHolder(**asdict(holder)))
+            break
+        async for listed in _in_slices(() if is_there else self.store_files()):
+            is_there = is_there or listed.name == name
+        return holders if is_there else None
 
     def _seen(self, file: DataFile, state: str) -> StoreFile:
         index, file_id = self._index, file.file_id
@@ -287,6 +282,16 @@ class JournalStore(Engine):
             for message in messages:
                 if message.large is not None:
                     self._large.hold(message.large)
+
+
+async def _in_slices(items: Iterable[T]) -> AsyncIterator[T]:
+    """Each of *items*; others have their turn after a slice of time."""
+    ends_at = perf_counter() + _SLICE_S
+    for item in items:
+        yield item
+        if perf_counter() >= ends_at:
+            await asyncio.sleep(0)
+            ends_at = perf_counter() + _SLICE_S
 
 
 def _shown(folder: str, home: Folder, name: str) -> str:

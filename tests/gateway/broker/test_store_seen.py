@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -35,8 +35,8 @@ class Files:
     def __init__(self) -> None:
         self.forgets = False
 
-    def store_files(self) -> Sequence[StoreFile]:
-        return [
+    def store_files(self) -> Iterator[StoreFile]:
+        yield from [
             StoreFile("b", "used", 100, 90, 9),
             StoreFile("a", "used", 100, 10, 1),
             StoreFile("c", "spare", 100, 0, 0),

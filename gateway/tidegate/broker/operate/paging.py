@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from itertools import islice
 from operator import itemgetter
 from time import perf_counter
 from typing import Final, TypeAlias, TypeVar
@@ -64,7 +65,7 @@ async def page_of_rows(
     return [item for _, item in shown], f"{-shown[-1][0][0]} {shown[-1][0][1]}" if has_more else ""
 
 
-async def in_steps(items: Sequence[T], made: Callable[[T], U | None]) -> list[U]:
+async def in_steps(items: Iterable[T], made: Callable[[T], U | None]) -> list[U]:
     """What *made* makes of each, without those that are gone by now."""
     rows: list[U] = []
     async for some in _slices(items):
@@ -83,14 +84,15 @@ async def first(items: Sequence[T], is_it: Callable[[T], bool]) -> T | None:
     return None
 
 
-async def _slices(items: Sequence[T]) -> AsyncIterator[Sequence[T]]:
+async def _slices(items: Iterable[T]) -> AsyncIterator[Sequence[T]]:
     """All of *items*, a few at once; others have their turn after so many, or after a slice of time."""
-    ends_at = perf_counter() + SLICE_S
-    for begin in range(0, len(items), _LOOKED_AT_ONCE):
-        if begin and (not begin % STEP or perf_counter() >= ends_at):
+    ends_at, left, looked = perf_counter() + SLICE_S, iter(items), 0
+    while some := tuple(islice(left, _LOOKED_AT_ONCE)):
+        if looked and (not looked % STEP or perf_counter() >= ends_at):
             await asyncio.sleep(0)
             ends_at = perf_counter() + SLICE_S
-        yield items[begin : begin + _LOOKED_AT_ONCE]
+        yield some
+        looked += len(some)
 
 
 def _parsed(after: str) -> Key | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -59,8 +59,8 @@ class FileHolder(msgspec.Struct, frozen=True):
 class StoreFiles(Protocol):
     """Offered by a store that keeps messages in files and knows why."""
 
-    def store_files(self) -> Sequence[StoreFile]:
-        """All of them, in the store's order; some microseconds for each."""
+    def store_files(self) -> Iterator[StoreFile]:
+        """All that there are now, in the store's order; some microseconds for each, when it is taken."""
         ...
 
     async def why_kept(self, name: str) -> Sequence[FileHolder] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from tidegate.broker.operate.authorized import Authorized
@@ -113,9 +113,8 @@ class AccessSeen(Authorized):
         def key(name: str) -> Key | None:
             return (0, name) if is_in(match, (name,)) else None
 
-        shown, following = await page(
-            list({**groups, ANONYMOUS: frozenset[str]()}), key, request.after, request.limit
-        )
+        groups.setdefault(ANONYMOUS, frozenset())
+        shown, following = await page(list(groups), key, request.after, request.limit)
 
         def row(name: str) -> AccessRow:
             mine = groups.get(name, frozenset())
@@ -163,7 +162,7 @@ class AccessSeen(Authorized):
             )
         )
 
-    async def _groups(self) -> Mapping[str, frozenset[str]]:
+    async def _groups(self) -> dict[str, frozenset[str]]:
         """Who is known, with the groups that it has; as a connection says, where there is one."""
         found: dict[str, frozenset[str]] = {}
         for item in self._lists():
@@ -173,7 +172,9 @@ class AccessSeen(Authorized):
         identities = await in_steps(
             list(self._core.connections), lambda item: None if item.is_closed else item.identity
         )
-        return {**found, **{item.principal: item.groups for item in identities}}
+        for identity in identities:
+            found[identity.principal] = identity.groups
+        return found
 
 
 def _actions(destination: str) -> tuple[Action, ...]:

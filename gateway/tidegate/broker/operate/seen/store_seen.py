@@ -6,7 +6,7 @@ import dataclasses
 from typing import Final
 
 from tidegate.broker.operate.authorized import Authorized
-from tidegate.broker.operate.paging import Key, page
+from tidegate.broker.operate.paging import Key, in_steps, page
 from tidegate.broker.operate.seen.connections_operated import is_in
 from tidegate.spi import Identity, RequestError, StoreError, StoreFile, StoreFiles
 from tidegate.spi.operate import (
@@ -65,7 +65,7 @@ class StoreSeen(Authorized):
         """See Operator."""
         self._authorize(who)
         match = request.match.casefold()
-        numbered = list(enumerate(self._files().store_files()))
+        numbered = await in_steps(enumerate(self._files().store_files()), lambda entry: entry)
 
         def key(entry: tuple[int, StoreFile]) -> Key | None:
             number, file = entry
@@ -81,12 +81,14 @@ class StoreSeen(Authorized):
         """See Operator."""
         self._authorize(who)
         files = self._files()
-        found = {file.name: file for file in files.store_files()}.get(request.file)
-        holders = await files.why_kept(request.file) if found is not None else None
-        if found is None or holders is None:
+        found = await in_steps(
+            files.store_files(), lambda file: file if file.name == request.file else None
+        )
+        holders = await files.why_kept(request.file) if found else None
+        if holders is None:
             raise RequestError(f"the store has no file {request.file!r}")
         most = sorted(holders, key=lambda holder: -holder.live_bytes)
-        return FileDetails(found, tuple(most))
+        return FileDetails(found[0], tuple(most))
 
     def _files(self) -> StoreFiles:
         found = self._core.store.capabilities.files
