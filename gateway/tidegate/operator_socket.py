@@ -128,6 +128,9 @@ class OperatorSocket:
             (self._directory / SOCKET_NAME).unlink(missing_ok=True)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._server is None:  # it was accepted just before the end
+            writer.close()
+            return
         if len(self._serving) >= CONNECTIONS_MAX:
             reply = Reply(error=Problem("FlowControlError", "too many operators are connected"))
             writer.write(_encode(reply) + b"\n")
@@ -137,6 +140,8 @@ class OperatorSocket:
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer), name="operator")
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
+        # Not in a `finally`: a task that is cancelled before its first step does nothing at all.
+        task.add_done_callback(lambda _: writer.close())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -156,8 +161,6 @@ class OperatorSocket:
             writer.write(_encode(_TOO_LONG) + b"\n")
         except FAILURES:
             _log.exception("serving an operator failed")
-        finally:
-            writer.close()
 
     async def _reply(self, who: Identity, data: bytes, decode: Callable[[bytes], Request]) -> Reply:
         try:

@@ -111,8 +111,8 @@ class Top(App[None]):
         self._wanted = Wanted()
         self._is_paused = False
         self._is_reading = self._is_wanted = False
-        self._published: deque[float] = deque([0.0], _HISTORY)
-        self._delivered: deque[float] = deque([0.0], _HISTORY)
+        self._published: deque[float] = deque([0.0, 0.0], _HISTORY)
+        self._delivered: deque[float] = deque([0.0, 0.0], _HISTORY)
 
     def compose(self) -> ComposeResult:
         """See textual."""
