@@ -63,6 +63,7 @@ from tidegate_store_journal.space.tidy import Tidy
 from tidegate_store_journal.start.losses import Losses, Lost, find_unreadable
 from tidegate_store_journal.start.recovery import recover, recovered_state
 from tidegate_store_journal.start.replay import ADVICE, Replay
+from tidegate_store_journal.start.takeover import copy_metadata, leave_behind
 from tidegate_store_journal.write.append import Appender
 from tidegate_store_journal.write.buffer import TimedBuffer
 from tidegate_store_journal.write.encode import encode_batch
@@ -184,16 +185,7 @@ class Engine:
             lock.keep(options.lock_renew_period, self._lost)
         self._resources.callback(self._seal)  # when LMDB is closed, while the lock is held
         self._resources.callback(self._metadata.close)
-        found = await loop.run_in_executor(
-            self._workers,
-            lambda: recover(
-                self._storage,
-                self._metadata,
-                options,
-                keep_acknowledged=context.keep_acknowledged,
-                progress=self._progress,
-            ),
-        )
+        found = await loop.run_in_executor(self._workers, self._recover)
         self._index: Index = found.index
         if self._large is not None:
             found.notes += await self._open_large(self._large, keeps_orphans(options, found))
@@ -216,6 +208,23 @@ class Engine:
         if lock is not None:
             lock.check()
         return recovered_state(found)
+
+    def _recover(self) -> Replay:
+        """Blocks."""
+        storage = self._storage
+        is_unseen = isinstance(storage, DirectoryStorage) and storage.lock_file.has_followed_unseen
+        if is_unseen:
+            copy_metadata(storage.metadata_directory)
+        found = recover(
+            storage,
+            self._metadata,
+            self._options,
+            keep_acknowledged=self._context.keep_acknowledged,
+            progress=self._progress,
+        )
+        if is_unseen:
+            leave_behind(found)
+        return found
 
     @property
     def _lock_file(self) -> LockFile | None:
@@ -393,8 +402,10 @@ class Engine:
         directory = self._storage.metadata_directory
         if self._is_clean and directory is not None:
             try:
+                if self._lock_file is not None:
+                    self._lock_file.check()
                 seal_marker(self._storage, directory)
-            except OSError as error:
+            except (OSError, StoreLockedError) as error:
                 logger.warning("cannot seal the metadata store error=%s", error)
 
     def _make_series(self, found: Replay, room: RoomWatch) -> Series:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import time
 from contextlib import ExitStack
@@ -10,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from store_child import unlock
 from store_process import Child
 
 from tidegate.spi import (
     AddDestination,
+    AddMessage,
     ConfigError,
+    Message,
     StoreClosedError,
     StoreContext,
     StoreIOError,
@@ -202,6 +206,66 @@ async def test_a_batch_that_was_synced_too_late_is_not_confirmed(
         await store.write(WriteBatch([AddDestination("queue://q", 1)]))
     monkeypatch.undo()
     await store.close()
+
+
+@pytest.mark.parametrize("journal_type", TYPES)
+@pytest.mark.parametrize("per_destination", [(), ("queue://>",)])
+async def test_what_a_paused_master_writes_after_its_successor_began_harms_nothing(
+    tmp_path: Path, journal_type: str, per_destination: tuple[str, ...]
+) -> None:
+    """The file system gave its locks away; it wakes up with all its files open, and goes on."""
+    made = JournalOptions(
+        lock_policy="wait",
+        lock_renew_period=0.1,
+        lock_expiration=0.3,
+        checkpoint_interval=3600,  # or that would find out
+        cleanup_interval=3600,
+        journal_max_file_length=256 << 10,
+        journal_type=journal_type,
+        per_destination=per_destination,
+    )
+    paused = JournalStore(StoreContext(tmp_path, "paused"), made)
+    await paused.open()
+    await paused.write(WriteBatch([AddDestination("queue://q", 1), add(1), add(2)]))
+    pause(paused, tmp_path)
+    tail = paused._appender.tail.file  # pyright: ignore[reportPrivateUsage]
+    assert tail is not None
+    written = [tmp_path / "journal" / name for name in (tail.name, "metadata/data.mdb")]
+    before = [path.stat().st_ino for path in written]  # in use as long as it has them open
+    second = JournalStore(StoreContext(tmp_path, "second"), made)
+    await second.open()
+    after = [path.stat().st_ino for path in written]
+    assert [old == new for old, new in zip(before, after, strict=True)] == [False, False]
+    for sequence in (3, 4, 5):
+        await second.write(WriteBatch([add(sequence)]))
+    await second._checkpointer.run(force=True)  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(StoreIOError, match="another gateway has taken it"):
+        await paused.write(WriteBatch([add(3, b"stray" * 1000)]))
+    await paused.close()
+    await second.write(WriteBatch([add(6), AddDestination("queue://r", 2)]))
+    await second.close()
+    found = JournalStore(StoreContext(tmp_path, "third"), JournalOptions(**SMALL))
+    state = await found.open()
+    assert not state.report.notes
+    assert state.report.clean
+    assert {item.destination for item in state.destinations} == {"queue://q", "queue://r"}
+    page = await found.page_in(1, 0, 100, ANY_SIZE)
+    assert [item.sequence for item in page] == [1, 2, 3, 4, 5, 6]
+    assert {item.message.body for item in page} == {b"x"}
+    await found.close()
+
+
+def add(sequence: int, body: bytes = b"x") -> AddMessage:
+    return AddMessage(sequence, Message("queue://q", body), (1,))
+
+
+def pause(store: JournalStore, directory: Path) -> None:
+    """It gives no sign of life any more, and the file system takes its locks."""
+    lock = store._lock_file  # pyright: ignore[reportPrivateUsage]
+    assert lock is not None
+    lock._ended.set()  # pyright: ignore[reportPrivateUsage]
+    lock._sure_until = math.inf  # pyright: ignore[reportPrivateUsage] - its clock stands still
+    unlock(directory)
 
 
 @pytest.mark.parametrize(
