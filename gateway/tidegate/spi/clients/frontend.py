@@ -67,7 +67,7 @@ class Reloadable(Protocol):
 
     async def reload(self) -> bool:
         """Read them anew, or begin them anew, whether they have changed or not; certificates count
-        for connections that come from now on. Called on SIGHUP, never twice at once.
+        for connections that come from now on. Called on SIGHUP and by `tidegate reload`, never twice at once.
 
         Returns: False when there are none. The log says whether it did, so nothing else has to.
         Raises: ConfigError that says where something is wrong, file and line; then everything stays
