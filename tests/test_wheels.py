@@ -164,3 +164,11 @@ def test_no_lock_file_is_committed() -> None:
     assert git is not None
     done = _run(git, "ls-files", "*.lock", "**/*.lock")
     assert done.stdout.split() == []
+
+
+def test_the_console_is_in_the_wheel_of_its_room(wheels: dict[str, Path]) -> None:
+    room = ROOT / "plugins" / "admin"
+    files = [path for path in (room / "tidegate_admin" / "console").rglob("*") if path.is_file()]
+    assert files
+    with zipfile.ZipFile(wheels["tidegate-admin"]) as wheel:
+        assert {str(path.relative_to(room)) for path in files} <= set(wheel.namelist())
