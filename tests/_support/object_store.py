@@ -1,10 +1,13 @@
-"""An S3 server on loopback for tests: moto's, in a process of its own, with one bucket.
+"""An S3 server on loopback for tests, moto's, in a process of its own, with one bucket; Google's clients take it for theirs.
+
+Google's XML interface is S3's, but for how one says who asks and that a put is conditional.
 
 In a process of its own because delta-rs keeps Python's lock during some requests, and because it must be
 possible to stop it and start it again with the same objects. Run as a program it serves until its stdin ends.
 """
 
 import importlib
+import json
 import logging
 import subprocess
 import sys
@@ -16,6 +19,7 @@ BUCKET = "lake"
 ACCESS_KEY = "AKIATIDEGATE"
 SECRET_KEY = "s3cr3t-of-the-test"
 REGION = "us-east-1"
+_AMAZON = f"AWS4-HMAC-SHA256 Credential={ACCESS_KEY}/20260101/{REGION}/s3/aws4_request, Signature=0"
 
 
 class ObjectStore:
@@ -49,6 +53,16 @@ class ObjectStore:
             "aws_secret_access_key": SECRET_KEY,
             "aws_region": REGION,
         }
+
+    @property
+    def google_options(self) -> dict[str, str]:
+        """For delta-rs, to which it is Google's; nobody is asked who he is."""
+        account = {
+            "gcs_base_url": self.endpoint,
+            "disable_oauth": True,
+            **dict.fromkeys(("client_email", "private_key", "private_key_id"), SECRET_KEY),
+        }
+        return {"google_service_account_key": json.dumps(account), "allow_http": "true"}
 
     def names(self, prefix: str = "") -> list[str]:
         """The names of all objects that begin so."""
@@ -95,6 +109,10 @@ def _serve(is_conditional: bool) -> None:
         if not answers.is_set():
             answers.wait()
             raise ConnectionAbortedError  # whoever asked has gone
+        if environ.get("HTTP_X_GOOG_IF_GENERATION_MATCH") == "0":  # there is none yet
+            environ["HTTP_IF_NONE_MATCH"] = "*"
+        if not environ.get("HTTP_AUTHORIZATION", "").startswith("AWS"):
+            environ["HTTP_AUTHORIZATION"] = _AMAZON  # the only kind that moto knows
         if not is_conditional:
             environ.pop("HTTP_IF_NONE_MATCH", None)
         return app(environ, respond)

@@ -55,9 +55,15 @@ _REMEDIES: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
             "add the jars of that file system: spark.jars in spark_conf",
         ),
         (
+            "containernotfound|filesystemnotfound|nosuchbucket|bucket does not exist",
+            "make that bucket or container, or name another one",
+        ),
+        (
             (
                 "unknownhost|connection refused|connection reset|(connect|operation|read) timed out|sockettimeout|"
-                r"apicall\w*timeout|dns error|unable to execute http request|no route to host"
+                r"apicall\w*timeout|dns error|unable to execute http request|no route to host|"
+                "end of file exception between|cannot obtain block length|"
+                "could only be (replicated|written) to|in safe ?mode"
             ),
             (
                 "see that what the table is in can be reached from here, and its endpoint in spark_conf, "
@@ -65,7 +71,10 @@ _REMEDIES: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
             ),
         ),
         (
-            "invalidaccesskeyid|signaturedoesnotmatch|no aws credentials|forbidden|unauthorized|notauthorized",
+            (
+                "invalidaccesskeyid|signaturedoesnotmatch|no aws credentials|forbidden|unauthorized|notauthorized|"
+                "account must be specified|token request|service account file|authenticationfailed"
+            ),
             "see the keys in spark_conf, storage_options or catalog",
         ),
     )

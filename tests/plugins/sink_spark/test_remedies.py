@@ -71,6 +71,13 @@ def test_what_a_task_failed_of_is_told_with_its_remedy() -> None:
     ("problem", "remedy"),
     [
         ("PySparkRuntimeError: [JAVA_GATEWAY_EXITED] Java gateway", "bin/java"),
+        (
+            "the object store of abfs://l/t cannot be used: Account must be specified",
+            "see the keys",
+        ),
+        ("Generic GCS error: Error performing token request: Error performing GET", "see the keys"),
+        ("404 Not Found: <Code>ContainerNotFound</Code>", "make that bucket or container"),
+        ("the commit failed: java.io.EOFException: End of File Exception between local", "reached"),
         ("the commit failed: java.lang.OutOfMemoryError: Java heap space", "driver_memory"),
         (
             "the table's lock cannot be taken: java does not exist in the JVM",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from tidegate.spi import ConfigError, SinkContext
 from tidegate_sink_spark._job_engine import JobEngine
@@ -18,8 +18,10 @@ from tidegate_sink_spark._process import JOB_COMMAND
 from tidegate_sink_spark._target import Target
 from tidegate_sink_spark.job.files import local_path
 
-#: What delta-rs writes to; hdfs is a build of its own.
-_STORES: Final = ("s3", "s3a", "gs", "abfs", "abfss")
+#: What delta-rs writes to.
+_STORES: Final = ("s3", "s3a", "gs", "abfs", "abfss", "hdfs")
+#: What a path on HDFS may have besides letters and digits.
+_AS_IS: Final = "/=+,;:@&$!*'()"
 
 
 def _check(options: SparkSinkOptions, target: Target) -> None:
@@ -39,6 +41,13 @@ def _check(options: SparkSinkOptions, target: Target) -> None:
         raise ConfigError(
             "engine 'deltalake' writes to a local file system or an object store "
             f"({', '.join(_STORES)}); name a path or URI, or take engine 'spark'",
+            key="table",
+        )
+    path = urlsplit(target.table).path
+    if scheme == "hdfs" and quote(path, _AS_IS) != path:
+        raise ConfigError(
+            f"{target.table!r}: engine 'deltalake' does not find tables on HDFS whose path has blanks, a '%' or "
+            "letters beyond ASCII; name it otherwise, or take engine 'spark'",
             key="table",
         )
 

@@ -286,7 +286,7 @@ def _count_by_spark(table: Path, spark: Any) -> list[int]:
         ("jars_cache", "/jars"),
         ("maven_repository", "https://maven.example"),
         ("layout", "clustered"),
-        ("table", "hdfs://host/table"),
+        ("table", "hdfs://host/a table"),
         ("vacuum_retention", 7 * 86_400.0),
         ("format", "iceberg"),
         ("format", "parquet"),

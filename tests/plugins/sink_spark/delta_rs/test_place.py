@@ -199,7 +199,8 @@ def test_a_problem_is_one_line_without_keys() -> None:
 @pytest.mark.parametrize(
     ("options", "key", "problem"),
     [
-        ({"table": "hdfs://h/t"}, "table", "object store"),
+        ({"table": "hdfs://h/the table"}, "table", "on HDFS whose path has blanks"),
+        ({"table": "hdfs://h/tabelle-ä"}, "table", "beyond ASCII"),
         ({"table": "a.b.c", "catalog": {"type": "unity", "uri": "https://u"}}, "table", "path"),
         ({"table": "/srv/t", "storage_options": {"aws_region": "x"}}, "storage_options", "local"),
         ({"table": "s3://b/t", "engine": "spark"}, "table", "write s3a"),

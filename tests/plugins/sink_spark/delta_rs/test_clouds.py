@@ -1,0 +1,204 @@
+"""delta-rs on Google's store, Azure's and Hadoop's: the same commits as on S3 (test_place.py), on servers that run.
+
+Google's is moto's S3 server with Google's names of headers; Azure's is Azurite; Hadoop's is Hadoop's own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import deltalake
+import pytest
+from azurite import CONTAINER, KEY, Azurite
+from hdfs import Hdfs
+from object_store import BUCKET, SECRET_KEY, ObjectStore
+
+from tidegate.spi import SinkContext
+from tidegate_sink_spark._options import SparkSinkOptions
+from tidegate_sink_spark._sink import SparkSink
+from tidegate_sink_spark.delta_rs.engine import DeltaRsEngine
+from tidegate_sink_spark.delta_rs.table import DeltaRsTable
+from tidegate_sink_spark.job.driver import Addition, CommitError, MarkMovedError, TableState
+from tidegate_sink_spark.job.table import Shape, application_id
+from tidegate_sink_spark.upkeep.delta_rs import DeltaRsUpkeep
+
+APP_ID = application_id("gw", "store-1")
+#: So that a store that is away is missed within a second.
+HASTY = {"max_retries": "1", "retry_timeout": "1s"}
+
+
+class Server(Protocol):
+    """What a store must do to be killed here."""
+
+    def set_reachable(self, reachable: bool) -> None: ...
+    def close(self) -> None: ...
+
+
+class Bench:
+    """A store, a table in it, and staged files to append. Attributes: uri, options (of delta-rs)."""
+
+    def __init__(
+        self, directory: Path, kit: Any, server: Server, root: str, options: dict[str, str]
+    ) -> None:
+        self.kit = kit
+        self.server = server
+        self.directory = directory
+        self.uri = f"{root}/sales/acknowledged"
+        self.options = options
+        self.scratch = directory / "scratch"
+        self.scratch.mkdir()
+
+    def open(self) -> DeltaRsTable:
+        shape = Shape("partitioned", partition_by=("ack_date", "destination"))
+        return DeltaRsTable(
+            self.uri, shape, APP_ID, storage_options=self.options, scratch=self.scratch
+        )
+
+    def addition(self, lo: int, hi: int, after: int | None = None) -> Addition:
+        mark = lo - 1 if after is None else after
+        staged = self.kit.stage(self.directory / "staging", lo, hi)
+        return Addition(
+            [staged], after=mark, through=hi, count=hi - mark, overlaps=lo <= mark, metadata="{}"
+        )
+
+    def table(self) -> Any:
+        return deltalake.DeltaTable(self.uri, storage_options=self.options)
+
+    def sequences(self) -> list[int]:
+        """What a reader of its own finds."""
+        rows = self.table().to_pyarrow_table(columns=["ack_seq"])
+        return sorted(rows["ack_seq"].to_pylist())
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("gs", marks=pytest.mark.long),
+        pytest.param("abfs", marks=pytest.mark.crash),
+        pytest.param("hdfs", marks=[pytest.mark.crash, pytest.mark.spark]),
+    ]
+)
+def bench(request: pytest.FixtureRequest, tmp_path: Path, kit: Any) -> Iterator[Bench]:
+    if request.param == "gs":
+        google = ObjectStore()
+        made = Bench(tmp_path, kit, google, f"gs://{BUCKET}", {**google.google_options, **HASTY})
+    elif request.param == "abfs":
+        azure = Azurite(tmp_path)
+        options = {**azure.storage_options, **HASTY}
+        made = Bench(tmp_path, kit, azure, f"abfs://{CONTAINER}", options)
+    else:
+        java = Path(request.getfixturevalue("spark").environment["JAVA_HOME"]) / "bin" / "java"
+        hadoop = Hdfs(str(java), tmp_path)
+        made = Bench(tmp_path, kit, hadoop, hadoop.uri, {})
+    yield made
+    made.server.close()
+
+
+def test_rows_and_mark_are_one_commit_of_which_one_writer_makes_it(bench: Bench) -> None:
+    """Both writers have compared the mark, and stand before their commit."""
+    opened = bench.open()
+    assert opened.state() == TableState(0, 0)
+    opened.append(bench.addition(1, 10))
+    opened.append(bench.addition(5, 20, after=10))  # overlaps: written anew
+    assert opened.state() == TableState(20, 2)
+    assert bench.sequences() == list(range(1, 21))
+    assert [path for path in bench.scratch.rglob("*") if path.is_file()] == []
+
+    first, second = bench.open(), bench.open()
+    meet = threading.Barrier(2, timeout=60)
+    outcomes: list[str] = []
+
+    def append(writer: DeltaRsTable, hi: int) -> None:
+        commit = writer._commit
+
+        def late(placed: Any, addition: Addition) -> None:
+            meet.wait()
+            commit(placed, addition)
+
+        writer._commit = late
+        try:
+            writer.append(bench.addition(21, hi))
+            outcomes.append("won")
+        except (MarkMovedError, CommitError) as exc:
+            outcomes.append(type(exc).__name__)
+
+    threads = [threading.Thread(target=append, args=pair) for pair in ((first, 30), (second, 35))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes.count("won") == 1
+    mark = bench.open().state().mark
+    assert mark in (30, 35)
+    assert bench.sequences() == list(range(1, mark + 1))
+
+    upkeep = DeltaRsUpkeep(bench.uri, retention=3600, storage_options=bench.options)
+    assert upkeep.turn(vacuums=True).removed >= 3
+    assert bench.open().state().mark == mark
+    assert bench.sequences() == list(range(1, mark + 1))
+    assert len(bench.table().file_uris()) == 3  # as many as there are destinations
+
+
+async def test_a_killed_job_and_a_store_that_is_away_leave_each_row_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("DEBUG")
+    log = bench.kit.MemoryLog()
+    directory = bench.directory / "sink"
+    directory.mkdir()
+    context = SinkContext("lake", "gw", directory)
+    options = SparkSinkOptions(
+        engine="deltalake",
+        table=bench.uri,
+        storage_options=bench.options,
+        commit_interval=0.1,
+        segment_rows=100,
+        segment_interval=0.02,
+        niceness=0,
+    )
+    sink = SparkSink(context, options, DeltaRsEngine(context, options), restart_delay=0.05)
+
+    async def until_released() -> None:
+        await bench.kit.until(lambda: log.released == log.last, 120)
+        await bench.kit.until(lambda: sink.health().problem == "", 60)
+
+    bench.server.set_reachable(False)
+    try:
+        await sink.start(log)
+        log.grow(250)
+        await bench.kit.until(lambda: "onnection refused" in sink.health().problem, 120)
+        assert "endpoint in spark_conf, storage_options" in sink.health().problem
+        assert "\n" not in sink.health().problem
+        bench.server.set_reachable(True)
+        await until_released()
+        log.grow(250)
+        await bench.kit.kill_job(sink)
+        log.grow(250)
+        await until_released()
+        bench.server.set_reachable(False)
+        log.grow(250)
+        await bench.kit.until(lambda: sink.health().problem, 120)
+        assert log.released == 750
+        bench.server.set_reachable(True)
+        await until_released()
+    finally:
+        bench.server.set_reachable(True)
+        await sink.stop()
+    assert bench.sequences() == list(range(1, 1_001))
+    assert bench.kit.staged_names(directory / "staging") == []
+    assert SECRET_KEY not in caplog.text
+    assert KEY not in caplog.text
+
+
+@pytest.mark.long
+def test_a_google_store_without_conditional_puts_is_refused(tmp_path: Path, kit: Any) -> None:
+    careless = ObjectStore(is_conditional=False)
+    try:
+        options = {**careless.google_options, **HASTY}
+        with pytest.raises(CommitError, match="several commits with one number"):
+            Bench(tmp_path, kit, careless, f"gs://{BUCKET}", options).open()
+        assert careless.names() == []
+    finally:
+        careless.close()
