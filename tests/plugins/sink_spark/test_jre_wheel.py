@@ -96,7 +96,7 @@ def install_extra(packages: Path) -> Path:
     return java
 
 
-@pytest.mark.long
+@pytest.mark.crash
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_with_the_wheels_java_spark_commits_and_reads_back(no_java: Path, tmp_path: Path) -> None:
