@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from interleaving_world import KINDS, Choices, Setting, SteppedWriter, drawn, play
+from interleaving_steps import KINDS, Choices, Setting, SteppedWriter
+from interleaving_world import drawn, play
 
 from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.turn.flow import Flow

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from interleaving_world import KINDS, Choices, Setting, SteppedWriter, drawn, play
+from interleaving_steps import KINDS, Choices, Setting, SteppedWriter
+from interleaving_world import drawn, play
 
 from tidegate_store_journal.write import ring
 
