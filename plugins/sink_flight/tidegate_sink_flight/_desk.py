@@ -32,6 +32,7 @@ _log = logging.getLogger("tidegate.sink.flight")
 #: Rows of one answer, and bytes of their bodies (or one row): what to encode them takes on the loop, about a millisecond.
 PAGE_ROWS: Final = 500
 PAGE_BYTES: Final = 1 << 20
+_ENDED: Final = protocol.Refusal("unauthenticated", "the session has ended; log in again")
 
 
 class Desk:
@@ -60,11 +61,11 @@ class Desk:
             body = await self._answer(call.question)
         except AccessError as error:
             kind = "unauthenticated" if isinstance(call.question, protocol.Login) else "denied"
-            body = protocol.Refusal(kind, error.for_client)
+            body = self._refused(call.question, kind, error)
         except (FlowControlError, StoreError) as error:
             body = protocol.Refusal("busy", error.for_client)
         except RequestError as error:
-            body = protocol.Refusal("invalid", error.for_client)
+            body = self._refused(call.question, "invalid", error)
         except GatewayError as error:
             body = protocol.Refusal("busy", error.for_client)
         except Exception:
@@ -87,7 +88,7 @@ class Desk:
             return protocol.View()
         connection = self._sessions.of(question.session)
         if connection is None:
-            return protocol.Refusal("unauthenticated", "the session has ended; log in again")
+            return _ENDED
         match question:
             case protocol.Look():
                 name = question.reader
@@ -118,6 +119,15 @@ class Desk:
                 return await self._page(connection, question)
             case _:
                 assert_never(question)
+
+    def _refused(
+        self, question: protocol.Question, kind: str, error: GatewayError
+    ) -> protocol.Refusal:
+        """Why there is no answer; that the gateway ended the session meanwhile comes before all else."""
+        is_of_session = not isinstance(question, protocol.Ready | protocol.Login)
+        if is_of_session and self._sessions.of(question.session) is None:
+            return _ENDED
+        return protocol.Refusal(kind, error.for_client)
 
     def _position(self, connection: BrokerConnection, name: str) -> Position:
         """Raises: AccessError, the same for a reader of others and for none."""
