@@ -190,7 +190,7 @@ class SparkSinkOptions:
         GB, kind=Kind.SIZE, minimum=512 * MB, help="Java heap of the Spark job."
     )
     niceness: int = option(
-        10,
+        5,
         minimum=0,
         maximum=19,
         help="How far the job steps back when the gateway wants the processor (nice).",

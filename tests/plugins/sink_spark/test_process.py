@@ -155,22 +155,3 @@ asyncio.run(main())
         finally:
             gateway.kill()
     await kit.until(lambda: not is_alive(job))
-
-
-def test_a_process_steps_back_and_its_session_with_it() -> None:
-    program = "from tidegate_sink_spark._priority import step_back; step_back(7); print(flush=True); input()"
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    with subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    ) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        own = min(before + 7, 19)
-        assert os.getpriority(os.PRIO_PROCESS, child.pid) == own
-        group = Path(f"/proc/{child.pid}/autogroup")
-        if group.exists():  # a kernel without them weighs niceness alone
-            assert group.read_text().split()[-2:] == ["nice", str(own)]
-        child.communicate(b"\n")

@@ -20,7 +20,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from tidegate_sink_spark._priority import step_back
 from tidegate_sink_spark._protocol import (
     Command,
     Failed,
@@ -53,7 +52,7 @@ def main() -> int:
     ).start()
     if config.umask is not None:
         os.umask(config.umask)
-    step_back(config.niceness)
+    os.nice(config.niceness)  # clients wait for the gateway, nobody waits for the table
 
     def report(value: Report) -> None:
         try:

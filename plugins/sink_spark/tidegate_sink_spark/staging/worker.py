@@ -15,21 +15,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidegate.spi.private_files import closed_umask
-from tidegate_sink_spark._priority import step_back
 from tidegate_sink_spark.staging import arrow, process
 from tidegate_sink_spark.staging.building import Segment
 from tidegate_sink_spark.staging.selection import Selection
 from tidegate_sink_spark.staging.storage import StagingDirectory
 
 #: The gateway is more important when the processor is short.
-NICENESS: Final = 10
+NICENESS: Final = 5
 _ROOM_BYTES: Final = 1 << 20
 
 
 def main(arguments: list[str]) -> None:
     """Build until the gateway is gone, or asks for no more."""
     gateway = os.getppid()
-    step_back(NICENESS)
+    os.nice(NICENESS)
     with socket.socket(fileno=int(arguments[0])) as link:
         frames = _Frames(link)
         first = frames.next()
