@@ -42,6 +42,7 @@ class Child:
             text=True,
         )
         self.confirmed: list[int] = []
+        self.said: list[str] = []  # the first word of each line that was read
         self.opened_at = -1
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._read, daemon=True)
@@ -86,6 +87,7 @@ class Child:
 
     def _take(self, line: str) -> str:
         kind, _, rest = line.partition(" ")
+        self.said.append(kind)
         if kind == "ok":
             self.confirmed.append(int(rest))
         elif kind == "open":

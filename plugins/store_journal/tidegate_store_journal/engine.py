@@ -488,5 +488,8 @@ class Engine:
         )
 
     def _require_open(self) -> None:
+        """Raises: StoreClosedError; StoreIOError after the lock was lost, which closes it, too."""
         if not self._is_open:
+            if self._giving_way is not None:
+                raise self._appender.failure_error()
             raise StoreClosedError("the journal store is not open")

@@ -26,7 +26,6 @@ from tidegate.spi import (
     Progress,
     RequestError,
     StoreCapabilities,
-    StoreClosedError,
     StoredMessage,
     StoreError,
     StoreFile,
@@ -101,8 +100,7 @@ class JournalStore(Engine):
 
     async def write(self, batch: WriteBatch) -> None:
         """See MessageStore."""
-        if not self._is_open:
-            raise StoreClosedError("the journal store is not open")
+        self._require_open()
         synced = batch.durability is Durability.SYNCED and (
             self._syncs_all or bool(batch.synced_for & self._synced_for)
         )

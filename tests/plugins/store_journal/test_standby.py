@@ -19,7 +19,6 @@ from tidegate.spi import (
     AddMessage,
     ConfigError,
     Message,
-    StoreClosedError,
     StoreContext,
     StoreIOError,
     StoreLockedError,
@@ -118,7 +117,8 @@ async def test_exactly_one_of_two_standbys_follows_and_then_the_other(tmp_path: 
             child.until("standby")
         master.kill()
         second, third = await asyncio.to_thread(first_to_open, waiting)
-        third.until("standby")  # now for the second
+        if third.said.count("standby") == 1:  # else that line came while both were asked
+            third.until("standby")  # now for the second
         second.step()
         second.until("ok")
         second.step("close")
@@ -183,7 +183,7 @@ async def test_a_master_whose_lock_was_taken_writes_no_more_and_says_so(tmp_path
     assert store.statistics().writable
     (tmp_path / "journal" / "lock").write_text("another gateway\n")
     await lost.wait()  # without a write
-    with pytest.raises(StoreClosedError):
+    with pytest.raises(StoreIOError, match="another gateway has taken it"):
         await store.write(WriteBatch([AddDestination("queue://q", 1)]))
     await store.close()
     assert await bodies(tmp_path) == {}, "its locks are free"
