@@ -13,7 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import (
+    ElementClickInterceptedException,
+    StaleElementReferenceException,
+)
 from selenium.webdriver import Chrome
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
@@ -171,7 +174,13 @@ class Browser:
 def pressed(item: WebElement | None) -> bool:
     if item is None:
         return False
-    item.click()
+    try:
+        item.click()
+    except (
+        ElementClickInterceptedException
+    ):  # behind the bar, to a driver that thinks it is in view
+        item.parent.execute_script("arguments[0].scrollIntoView({block: 'center'})", item)
+        return False
     return True
 
 

@@ -22,6 +22,7 @@ from tidegate.spi import (
 )
 from tidegate.spi.operate import (
     BrowseMessages,
+    CountDeadLetters,
     CreateDestination,
     ListDestinations,
     PauseDestination,
@@ -32,6 +33,7 @@ from tidegate.spi.operate import (
 
 ME = Identity("local:me", frozenset(), "", "", "operator")
 A, B, DEAD = "queue://a", "queue://b", "queue://DLQ.shared"
+LOOKS = (BrowseMessages, CountDeadLetters)
 
 
 async def ask(broker: Broker, request: Any) -> Any:
@@ -339,6 +341,8 @@ class Guard:
     [
         (BrowseMessages(DEAD), (Action.ADMIN, "")),
         (BrowseMessages(DEAD), (Action.BROWSE, DEAD)),
+        (CountDeadLetters(DEAD), (Action.ADMIN, "")),
+        (CountDeadLetters(DEAD), (Action.BROWSE, DEAD)),
         (PublishMessage(A), (Action.ADMIN, "")),
         (PublishMessage(A), (Action.PUBLISH, A)),
         (PublishMessage("queue://new"), (Action.CREATE, "queue://new")),
@@ -364,6 +368,6 @@ def test_each_request_needs_its_rights_and_auditors_hear_of_what_changes_somethi
             guard.events.clear()
             await ask(broker, request_)
             told_of = [event for event in guard.events if event.kind is AuditKind.OPERATED]
-            assert len(told_of) == (0 if isinstance(request_, BrowseMessages) else 1)
+            assert len(told_of) == (0 if isinstance(request_, LOOKS) else 1)
 
     run(main())

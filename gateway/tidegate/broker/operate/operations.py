@@ -15,6 +15,7 @@ from tidegate.broker.operate.authorized import ALONE, Around, Asking
 from tidegate.broker.operate.gateway_seen import GatewaySeen
 from tidegate.broker.operate.log_rows import log_rows
 from tidegate.broker.operate.messages.browsing import browse
+from tidegate.broker.operate.messages.grouping import grouped
 from tidegate.broker.operate.messages.over_messages import OverMessages, durable
 from tidegate.broker.operate.messages.publishing import Publishing
 from tidegate.broker.operate.messages.replaying import Replaying
@@ -38,7 +39,9 @@ from tidegate.spi.operate import (
     BrowseMessages,
     CompactSink,
     CopyMessages,
+    CountDeadLetters,
     CreateDestination,
+    DeadLetterGroups,
     DeleteDestination,
     DestinationDetails,
     DestinationPage,
@@ -261,6 +264,17 @@ class Operations(
         self._authorize(who, (Action.BROWSE, request.destination))
         core, pending_list = self._core, self._queue(request.destination)
         return await browse(core.store, pending_list, request, core.writer.now())
+
+    async def count_dead_letters(
+        self, who: Identity, request: CountDeadLetters
+    ) -> DeadLetterGroups:
+        """See Operator."""
+        self._authorize(who, (Action.BROWSE, request.destination))
+        core, pending_list = self._core, self._queue(request.destination)
+        writer = core.writer
+        last = writer.next_sequence - 1
+        through = min(request.through or last, last)
+        return await grouped(core.store, pending_list, request, through, writer.now())
 
     async def publish_message(self, who: Identity, request: PublishMessage) -> Done:
         """See Operator."""

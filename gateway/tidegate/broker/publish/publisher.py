@@ -304,7 +304,16 @@ def without_dead_letter_headers(message: Message) -> tuple[tuple[str, str], ...]
 
 def dead_letter_from(message: Message) -> str:
     """Where a dead letter was; "" for what is none. Its last header counts: another one is the producer's."""
-    found = [value for name, value in message.headers if name == DEAD_LETTER_FROM]
+    return _last_header(message, DEAD_LETTER_FROM)
+
+
+def dead_letter_reason(message: Message) -> str:
+    """Why it is one; "" for what is none."""
+    return _last_header(message, DEAD_LETTER_REASON)
+
+
+def _last_header(message: Message, wanted: str) -> str:
+    found = [value for name, value in message.headers if name == wanted]
     return found[-1] if found else ""
 
 

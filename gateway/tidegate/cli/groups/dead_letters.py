@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 import typer
@@ -10,14 +10,15 @@ import typer
 from tidegate.cli._commands import ConfigOption, JsonOption
 from tidegate.cli.groups._asking import ask, canonical, connected, go_on, moment
 from tidegate.cli.groups._lists import Columns, LimitOption, report, rows_of, show_rows
+from tidegate.cli.groups._words import size
 from tidegate.spi.operate import (
-    BrowsedMessage,
-    BrowseMessages,
+    CountDeadLetters,
+    DeadLetterGroup,
+    DeadLetterGroups,
     Destination,
     DestinationPage,
     DestinationSort,
     ListDestinations,
-    MessagePage,
     RetryMessages,
 )
 
@@ -30,9 +31,6 @@ app: Final = typer.Typer(
 #: Headers that a dead letter has besides its own.
 FROM: Final = "original-destination"
 REASON: Final = "dead-letter-reason"
-
-#: Messages that are asked for at a time.
-_PAGE: Final = 500
 
 _QueueArgument = Annotated[
     str, typer.Argument(metavar="QUEUE", help="A queue of dead letters, NAME or queue://NAME.")
@@ -52,21 +50,12 @@ _QUEUES: Final[Columns[Destination]] = (
 )
 
 
-class Group(msgspec.Struct):
-    """Dead letters that are alike. Attributes: first_at, last_at: when they were published, microseconds."""
-
-    origin: str
-    reason: str
-    count: int
-    first_at: int
-    last_at: int
-
-
-_GROUPS: Final[Columns[Group]] = (
+_GROUPS: Final[Columns[DeadLetterGroup]] = (
     ("from", lambda row: row.origin or "unknown"),
     ("messages", lambda row: row.count),
+    ("bodies", lambda row: size(row.size)),
     ("reason", lambda row: row.reason or "unknown"),
-    ("the first published", lambda row: moment(row.first_at)),
+    ("the first received", lambda row: moment(row.first_at)),
     ("the last", lambda row: moment(row.last_at)),
 )
 
@@ -95,17 +84,20 @@ def reasons(
     as_json: JsonOption = False,
 ) -> None:
     """Group the dead letters of a queue by where they come from, and why they are there."""
-    groups: dict[tuple[str, str], Group] = {}
-    looked, request = 0, BrowseMessages(canonical(queue), body_bytes=0, limit=_PAGE)
+    groups: dict[tuple[str, str], DeadLetterGroup] = {}
+    request = CountDeadLetters(canonical(queue), count_max=limit)
     with connected(config) as client:
         while True:
-            page = ask(client, request, MessagePage)
-            for row in page.rows:
-                _add(groups, row)
-            looked += len(page.rows)
-            if not page.next or 0 < limit <= looked:
+            found = ask(client, request, DeadLetterGroups)
+            for group in found.groups:
+                key = group.origin, group.reason
+                groups[key] = _together(groups[key], group) if key in groups else group
+            left = request.count_max - found.count
+            if found.is_complete or (limit and left <= 0):
                 break
-            request = msgspec.structs.replace(request, after=page.next)
+            request = msgspec.structs.replace(
+                request, after=found.after, through=found.through, count_max=left if limit else 0
+            )
     rows = sorted(groups.values(), key=lambda group: (-group.count, group.origin, group.reason))
     show_rows(_GROUPS, rows, "no dead letters", as_json)
 
@@ -136,18 +128,15 @@ def retry(
     report(f"moved {done.count} dead letters of {request.destination} back", done, as_json)
 
 
-def _add(groups: dict[tuple[str, str], Group], row: BrowsedMessage) -> None:
-    headers: dict[str, Any] = dict(
-        row.headers
-    )  # of repeated ones the last: those of dead-lettering
-    key = headers.get(FROM, ""), headers.get(REASON, "")
-    group = groups.get(key)
-    if group is None:
-        groups[key] = Group(*key, 1, row.received_at, row.received_at)
-        return
-    group.count += 1
-    group.first_at = min(group.first_at, row.received_at)
-    group.last_at = max(group.last_at, row.received_at)
+def _together(one: DeadLetterGroup, other: DeadLetterGroup) -> DeadLetterGroup:
+    """The same group of two answers."""
+    return msgspec.structs.replace(
+        one,
+        count=one.count + other.count,
+        size=one.size + other.size,
+        first_at=min(one.first_at, other.first_at),
+        last_at=max(one.last_at, other.last_at),
+    )
 
 
 def _quoted(text: str) -> str:

@@ -50,6 +50,8 @@ from tidegate.spi.operate._limits import (
 from tidegate.spi.operate._messages import (
     BrowseMessages,
     CopyMessages,
+    CountDeadLetters,
+    DeadLetterGroups,
     Done,
     Lengthy,
     MessagePage,
@@ -119,6 +121,7 @@ Request: TypeAlias = (
     | BrowseMessages
     | PublishMessage
     | Lengthy
+    | CountDeadLetters
     | ListSinks
     | ShowSink
     | ReadLog
@@ -152,6 +155,7 @@ Answer: TypeAlias = (
     | DestinationPage
     | DestinationDetails
     | MessagePage
+    | DeadLetterGroups
     | Done
     | SinkList
     | SinkDetails
@@ -225,6 +229,10 @@ class Operator(Protocol):
     async def copy_messages(self, who: Identity, request: CopyMessages) -> Done: ...
 
     async def retry_messages(self, who: Identity, request: RetryMessages) -> Done: ...
+
+    async def count_dead_letters(
+        self, who: Identity, request: CountDeadLetters
+    ) -> DeadLetterGroups: ...
 
     async def list_sinks(self, who: Identity, request: ListSinks) -> SinkList: ...
 

@@ -109,6 +109,22 @@ class RetryMessages(msgspec.Struct, frozen=True, tag="retry-messages"):
     through: Count = 0
 
 
+class CountDeadLetters(msgspec.Struct, frozen=True, tag="count-dead-letters"):
+    """Group the messages of a queue by where they come from and why they are there; nothing happens to them.
+
+    What is in flight is counted, too. An answer that is not complete says how far it came; its groups and those of
+    the same request with its ``after`` and ``through`` are to be added up.
+
+    Attributes: see :class:`PurgeDestination`; count_max: look at so many messages at most.
+    """
+
+    destination: str
+    selector: str = ""
+    count_max: Count = 0
+    after: Count = 0
+    through: Count = 0
+
+
 #: Requests that go over messages, and may have to be asked again to go on.
 Lengthy: TypeAlias = PurgeDestination | MoveMessages | CopyMessages | RetryMessages
 
@@ -148,6 +164,38 @@ class MessagePage(msgspec.Struct, frozen=True, tag="message-page"):
 
     rows: tuple[BrowsedMessage, ...]
     next: int = 0
+
+
+class DeadLetterGroup(msgspec.Struct, frozen=True):
+    """Messages that are alike.
+
+    Attributes:
+        origin, reason: where they come from, and why they are there; "": no header says so.
+        size: of their bodies together, in bytes.
+        first_at, last_at: when they were received, microseconds since the epoch.
+        selector: that selects them, for any request that has one; None: their headers are too long for one.
+    """
+
+    origin: str
+    reason: str
+    count: int
+    size: int
+    first_at: int
+    last_at: int
+    selector: str | None
+
+
+class DeadLetterGroups(msgspec.Struct, frozen=True, tag="dead-letter-groups"):
+    """Groups of what was looked at, the largest first.
+
+    Attributes: count: messages that were looked at; others: see :class:`Done`.
+    """
+
+    groups: tuple[DeadLetterGroup, ...]
+    count: int
+    is_complete: bool
+    after: int
+    through: int
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):

@@ -6,7 +6,7 @@ import json
 from urllib.parse import quote
 
 import pytest
-from browser import Browser
+from browser import ENTER, Browser
 from console import Console
 
 pytestmark = pytest.mark.long
@@ -129,7 +129,7 @@ def test_dead_letters_are_looked_at_and_go_back_some_or_all(console: Console) ->
     first = browser.rows("Messages")[0]
     assert first[2:4] == ["queue://work", "rejected after 1 deliveries"]
     for number in (1, 2, 4):
-        browser.all("tbody input[type=checkbox]")[number].click()
+        browser.all("[aria-label=Messages] tbody input")[number].click()
     browser.press("Retry chosen")
     browser.shows("3 messages were moved back.")
     browser.until(lambda: bodies(browser, 5) == ["0", "3", "5"])
@@ -140,3 +140,51 @@ def test_dead_letters_are_looked_at_and_go_back_some_or_all(console: Console) ->
     browser.shows("3 messages of queue://DLQ.work were moved back.")
     browser.shows("No message is here.")
     assert console.pending("queue://work") == 6
+
+
+def test_dead_letters_go_back_by_group_all_or_some_of_them(console: Console) -> None:
+    for queue, count in (("bills", 5), ("mails", 3)):
+        console.publish(f"/queue/{queue}", *[b"%d" % number for number in range(count)])
+        console.reject(f"/queue/{queue}", count)
+    # A policy could have all of them go to one queue.
+    console.ask("move-messages", destination="queue://DLQ.mails", target="queue://DLQ.bills")
+    console.publish("/queue/DLQ.bills", b"mine")
+    browser = console.go(place_of("queue://DLQ.bills", "dead-letter"))
+    why = "rejected after 1 deliveries"
+    expected = [
+        ("queue://bills", why, "5"),
+        ("queue://mails", why, "3"),
+        ("unknown", "unknown", "1"),
+    ]
+    browser.until(lambda: groups(browser) == expected)
+    browser.shows("9 messages in 3 groups.")
+    browser.field(f"Choose queue://mails: {why}").click()
+    browser.press("Look at them")
+    browser.until(lambda: [row[2] for row in browser.rows("Messages")] == ["queue://mails"] * 3)
+    browser.field(f"Choose queue://bills: {why}").click()
+    browser.shows("2 chosen groups, 8 messages:")
+    browser.press("Retry groups \u2026")
+    browser.shows(
+        "5 messages from queue://bills: rejected", "3 messages from queue://mails: rejected"
+    )
+    browser.fill("At most", "2").send_keys(ENTER)
+    browser.shows("4 messages of queue://DLQ.bills were moved back.")
+    expected = [
+        ("queue://bills", why, "3"),
+        ("queue://mails", why, "1"),
+        ("unknown", "unknown", "1"),
+    ]
+    browser.until(lambda: groups(browser) == expected)
+    assert (console.pending("queue://bills"), console.pending("queue://mails")) == (2, 2)
+    browser.field("Choose unknown: unknown").click()
+    browser.press("Purge groups \u2026")
+    browser.shows("1 message from unknown: unknown")
+    assert browser.driver.switch_to.active_element.text == "Cancel"
+    browser.press("Purge 1 message")
+    browser.until(lambda: groups(browser) == expected[:2])
+    assert console.pending("queue://DLQ.bills") == 4
+
+
+def groups(browser: Browser) -> list[tuple[str, ...]]:
+    """Where they come from, why, and how many."""
+    return [tuple(row[1:4]) for row in browser.rows("Why they are here")]

@@ -7,6 +7,7 @@ import * as format from '../format.js';
 import { complain, tell } from '../notices.js';
 import { every } from '../poll.js';
 import { Table } from '../table.js';
+import { groups } from './dead_letters.js';
 import { tagsOf } from './destinations.js';
 import { messages, publish } from './messages.js';
 
@@ -30,11 +31,12 @@ export function show(root, place, signal) {
   const feeds = new Table({
     caption: 'Where consumers are fed from', key: (feed) => feed.subscription, columns: FEEDS, empty: 'No list of messages is there now.',
   });
-  const browsed = isQueue && messages(destination, { signal, isDead, changed: () => refresh() });
+  const browsed = isQueue && messages(destination, { signal, isDead, changed: () => Promise.all([refresh(), grouped && grouped.load()]) });
+  const grouped = isDead && groups(destination, { signal, only: browsed.only, changed: () => Promise.all([refresh(), browsed.load()]) });
   const up = isDead ? el('a', { href: '#/dead-letters' }, '← Dead letters') : el('a', { href: '#/destinations' }, '← Destinations');
   root.append(el('nav', { 'aria-label': 'You are here' }, up),
     el('div', { class: 'head' }, heading, tags), problem, actions,
-    el('section', { class: 'card', 'aria-label': 'Now' }, numbers), ...(browsed ? [browsed.element] : []),
+    el('section', { class: 'card', 'aria-label': 'Now' }, numbers), ...[grouped, browsed].filter(Boolean).map((part) => part.element),
     el('section', { class: 'card' }, el('h2', {}, 'Where its consumers are fed from'), feeds.element),
     el('section', { class: 'card' }, el('details', {}, el('summary', {}, 'Policy'), policy)));
 
@@ -62,6 +64,7 @@ export function show(root, place, signal) {
   }
   const refresh = every(EVERY_MS, load, signal);
   if (browsed) browsed.load();
+  if (grouped) grouped.load();
 
   function buttons(row) {
     const made = [];
@@ -116,7 +119,7 @@ export function show(root, place, signal) {
 
   /** Show what is there now. */
   async function again() {
-    await Promise.all([refresh(), browsed && browsed.load()]);
+    await Promise.all([refresh(), browsed && browsed.load(), grouped && grouped.load()]);
   }
 
   async function purge() {

@@ -19,7 +19,7 @@ function header(row, name) {
   return row.headers.findLast(([key]) => key === name)?.[1] ?? '';
 }
 
-/** A card with the messages of a queue. changed: called when something was done to them. Returns {element, load}. */
+/** A card with the messages of a queue. changed: called when something was done to them. Returns {element, load, only}. */
 export function messages(destination, { signal, changed, isDead }) {
   const chosen = new Set();
   let rows = [];
@@ -144,8 +144,18 @@ export function messages(destination, { signal, changed, isDead }) {
     if (isSure) await each('purge-destination', {}, 'purged');
   }
 
+  /** Show those that *text* selects. */
+  async function only(text) {
+    selector.value = text;
+    pager.restart();
+    chosen.clear();
+    await load();
+    selector.scrollIntoView({ block: 'center' });
+    selector.focus();
+  }
+
   showChosen();
-  return { element, load };
+  return { element, load, only };
 }
 
 const COLUMNS = [
