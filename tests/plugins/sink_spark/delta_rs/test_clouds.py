@@ -5,14 +5,13 @@ Google's is moto's S3 server with Google's names of headers; Azure's is Azurite;
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-import deltalake
 import pytest
 from azurite import CONTAINER, KEY, Azurite
+from delta_table import HASTY, TableInStore
 from hdfs import Hdfs
 from object_store import BUCKET, SECRET_KEY, ObjectStore
 
@@ -20,14 +19,8 @@ from tidegate.spi import SinkContext
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._sink import SparkSink
 from tidegate_sink_spark.delta_rs.engine import DeltaRsEngine
-from tidegate_sink_spark.delta_rs.table import DeltaRsTable
-from tidegate_sink_spark.job.driver import Addition, CommitError, MarkMovedError, TableState
-from tidegate_sink_spark.job.table import Shape, application_id
+from tidegate_sink_spark.job.driver import CommitError, TableState
 from tidegate_sink_spark.upkeep.delta_rs import DeltaRsUpkeep
-
-APP_ID = application_id("gw", "store-1")
-#: So that a store that is away is missed within a second.
-HASTY = {"max_retries": "1", "retry_timeout": "1s"}
 
 
 class Server(Protocol):
@@ -37,40 +30,15 @@ class Server(Protocol):
     def close(self) -> None: ...
 
 
-class Bench:
-    """A store, a table in it, and staged files to append. Attributes: uri, options (of delta-rs)."""
+class Bench(TableInStore):
+    """A table in a store that can be away."""
 
     def __init__(
         self, directory: Path, kit: Any, server: Server, root: str, options: dict[str, str]
     ) -> None:
-        self.kit = kit
+        uri = f"{root}/sales/acknowledged"
+        super().__init__(directory, kit, uri, options, ("ack_date", "destination"))
         self.server = server
-        self.directory = directory
-        self.uri = f"{root}/sales/acknowledged"
-        self.options = options
-        self.scratch = directory / "scratch"
-        self.scratch.mkdir()
-
-    def open(self) -> DeltaRsTable:
-        shape = Shape("partitioned", partition_by=("ack_date", "destination"))
-        return DeltaRsTable(
-            self.uri, shape, APP_ID, storage_options=self.options, scratch=self.scratch
-        )
-
-    def addition(self, lo: int, hi: int, after: int | None = None) -> Addition:
-        mark = lo - 1 if after is None else after
-        staged = self.kit.stage(self.directory / "staging", lo, hi)
-        return Addition(
-            [staged], after=mark, through=hi, count=hi - mark, overlaps=lo <= mark, metadata="{}"
-        )
-
-    def table(self) -> Any:
-        return deltalake.DeltaTable(self.uri, storage_options=self.options)
-
-    def sequences(self) -> list[int]:
-        """What a reader of its own finds."""
-        rows = self.table().to_pyarrow_table(columns=["ack_seq"])
-        return sorted(rows["ack_seq"].to_pylist())
 
 
 @pytest.fixture(
@@ -106,29 +74,7 @@ def test_rows_and_mark_are_one_commit_of_which_one_writer_makes_it(bench: Bench)
     assert bench.sequences() == list(range(1, 21))
     assert [path for path in bench.scratch.rglob("*") if path.is_file()] == []
 
-    first, second = bench.open(), bench.open()
-    meet = threading.Barrier(2, timeout=60)
-    outcomes: list[str] = []
-
-    def append(writer: DeltaRsTable, hi: int) -> None:
-        commit = writer._commit
-
-        def late(placed: Any, addition: Addition) -> None:
-            meet.wait()
-            commit(placed, addition)
-
-        writer._commit = late
-        try:
-            writer.append(bench.addition(21, hi))
-            outcomes.append("won")
-        except (MarkMovedError, CommitError) as exc:
-            outcomes.append(type(exc).__name__)
-
-    threads = [threading.Thread(target=append, args=pair) for pair in ((first, 30), (second, 35))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    outcomes = bench.race(21, 30, 35)
     assert outcomes.count("won") == 1
     mark = bench.open().state().mark
     assert mark in (30, 35)

@@ -1,13 +1,13 @@
 """Tables on an object store, with delta-rs: a real S3 server (moto's) on loopback."""
 
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import deltalake
 import pytest
+from delta_table import HASTY, TableInStore
 from object_store import BUCKET, SECRET_KEY, ObjectStore
 
 from tidegate.spi import ConfigError, SinkContext
@@ -16,18 +16,12 @@ from tidegate_sink_spark._sink import SparkSink
 from tidegate_sink_spark._target import find_target
 from tidegate_sink_spark.delta_rs import place, table
 from tidegate_sink_spark.delta_rs.engine import DeltaRsEngine
-from tidegate_sink_spark.delta_rs.table import DeltaRsTable
-from tidegate_sink_spark.job.driver import Addition, CommitError, MarkMovedError, TableState
-from tidegate_sink_spark.job.table import Shape, application_id
+from tidegate_sink_spark.job.driver import CommitError, TableState
 from tidegate_sink_spark.plugin import SparkSinkFactory
 from tidegate_sink_spark.replay.selecting import ROWS
 from tidegate_sink_spark.replay.tables import open_table
 from tidegate_sink_spark.upkeep.delta_rs import DeltaRsUpkeep
 from tidegate_sink_spark.verify.seen import Log, look_at
-
-APP_ID = application_id("gw", "store-1")
-#: So that a store that is away is missed within a second.
-HASTY = {"max_retries": "1", "retry_timeout": "1s"}
 
 
 @pytest.fixture(scope="module")
@@ -37,36 +31,14 @@ def store() -> Iterator[ObjectStore]:
     made.close()
 
 
-class Bench:
-    """A table in the store, and staged files to append to it."""
+class Bench(TableInStore):
+    """A table in the store of Amazon's kind, whose objects can be looked at."""
 
     def __init__(self, directory: Path, kit: Any, store: ObjectStore) -> None:
-        self.kit = kit
         self.store = store
-        self.directory = directory
         self.prefix = f"{directory.name}/the table"
-        self.uri = f"s3a://{BUCKET}/{self.prefix}"
-        self.options = {**store.storage_options, **HASTY}
-        self.scratch = directory / "scratch"
-        self.scratch.mkdir()
-
-    def open(self) -> DeltaRsTable:
-        shape = Shape("partitioned")
-        return DeltaRsTable(
-            self.uri, shape, APP_ID, storage_options=self.options, scratch=self.scratch
-        )
-
-    def addition(self, lo: int, hi: int, after: int | None = None) -> Addition:
-        mark = lo - 1 if after is None else after
-        staged = self.kit.stage(self.directory / "staging", lo, hi)
-        return Addition(
-            [staged], after=mark, through=hi, count=hi - mark, overlaps=lo <= mark, metadata="{}"
-        )
-
-    def sequences(self) -> list[int]:
-        """What a reader of its own finds."""
-        rows = deltalake.DeltaTable(self.uri, storage_options=self.options)
-        return sorted(rows.to_pyarrow_table(columns=["ack_seq"])["ack_seq"].to_pylist())
+        options = {**store.storage_options, **HASTY}
+        super().__init__(directory, kit, f"s3a://{BUCKET}/{self.prefix}", options)
 
     def data_files(self) -> list[str]:
         return [name for name in self.store.names(self.prefix) if name.endswith(".parquet")]
@@ -95,29 +67,7 @@ def test_rows_and_mark_are_one_commit_and_nothing_stays_here(bench: Bench) -> No
 @pytest.mark.long
 def test_of_two_writers_that_saw_the_same_mark_one_is_refused(bench: Bench) -> None:
     """Without a lock: both have compared the mark, and stand before their commit."""
-    first, second = bench.open(), bench.open()
-    meet = threading.Barrier(2, timeout=60)
-    outcomes: list[str] = []
-
-    def append(writer: DeltaRsTable, hi: int) -> None:
-        commit = writer._commit
-
-        def late(placed: Any, addition: Addition) -> None:
-            meet.wait()
-            commit(placed, addition)
-
-        writer._commit = late
-        try:
-            writer.append(bench.addition(1, hi))
-            outcomes.append("won")
-        except (MarkMovedError, CommitError) as exc:
-            outcomes.append(type(exc).__name__)
-
-    threads = [threading.Thread(target=append, args=pair) for pair in ((first, 10), (second, 15))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    outcomes = bench.race(1, 10, 15)
     assert outcomes.count("won") == 1
     assert set(outcomes) < {"won", "MarkMovedError", "CommitError"}
     mark = bench.open().state().mark
