@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from broker_harness import Broker, run
+from broker_harness import CURSORS, Broker, run
 
+from tidegate.broker.operate.changing import change
 from tidegate.broker.operate.operations import Operations
 from tidegate.config import DestinationPolicy
 from tidegate.spi import (
@@ -308,6 +309,11 @@ def test_queues_of_dead_letters_are_found_by_the_policies() -> None:
                 "queue://all",
                 "queue://dead.x.end",
             ]
+            # As a reload does.
+            changed = [DestinationPolicy(match="queue://x", dead_letter="Orders.EU")]
+            change(broker.core, broker.core.config, [], changed, CURSORS)
+            page = await ask(broker, ListDestinations(dead_letters=True))
+            assert [row.destination for row in page.rows] == ["queue://DLQ.a", "queue://Orders.EU"]
             page = await ask(broker, ListDestinations(contains="S.eU"))
             assert [row.destination for row in page.rows] == ["queue://Orders.EU"]
             page = await ask(broker, ListDestinations(contains="dlq", match="topic://>"))

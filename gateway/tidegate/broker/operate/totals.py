@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from tidegate.broker.lists.pending_list import Consumer, PendingList
 from tidegate.broker.operate.messages.dead_letters import DeadLetters
@@ -78,6 +79,23 @@ class Totals:
             self.body_bytes += limit.bytes
 
 
+#: What destinations are sorted by: of a queue, and of what the lists of a topic have together.
+_NUMBERS: Final[Mapping[DestinationSort, Callable[[PendingList], int]]] = {
+    DestinationSort.NAME: lambda _: 0,
+    DestinationSort.PENDING: lambda queue: queue.cursor.size,
+    DestinationSort.CONSUMERS: lambda queue: len(queue.all_consumers()),
+    DestinationSort.MEMORY: lambda queue: queue.cursor.memory_bytes,
+    DestinationSort.DROPPED: lambda queue: queue.lost,
+}
+_TOPIC_NUMBERS: Final[Mapping[DestinationSort, Callable[[Totals], int]]] = {
+    DestinationSort.NAME: lambda _: 0,
+    DestinationSort.PENDING: lambda totals: totals.pending,
+    DestinationSort.CONSUMERS: lambda totals: totals.consumers,
+    DestinationSort.MEMORY: lambda totals: totals.memory_bytes,
+    DestinationSort.DROPPED: lambda totals: totals.dropped,
+}
+
+
 class Survey:
     """A look at all destinations, or at what *request* wants of them: queues, of which there may be very many,
     are looked at no closer than it asks for.
@@ -108,7 +126,7 @@ class Survey:
     def look(self, lists: Iterable[PendingList], paused: Collection[str]) -> Iterator[None]:
         """In steps. Args: paused: destinations whose producers are."""
         request = self._request
-        is_cursory = request.sort is DestinationSort.NAME and not request.with_totals
+        number = _NUMBERS[request.sort]
         wants_all = not (request.match or request.contains or request.dead_letters)
         for count, pending_list in enumerate(lists, 1):
             destination = pending_list.destination
@@ -116,10 +134,10 @@ class Survey:
                 if not pending_list.is_queue:
                     totals = self.topics.setdefault(destination, Totals())
                     totals.add(pending_list, self._overflow(pending_list), self.in_flight)
-                elif is_cursory:
-                    self.numbers[destination] = 0
                 else:
-                    self._queue(pending_list, destination in paused)
+                    self.numbers[destination] = number(pending_list)
+                    if request.with_totals:
+                        self._add(pending_list, destination in paused)
             if not count % STEP_LISTS:
                 yield
         for destination in list(paused):
@@ -153,11 +171,11 @@ class Survey:
             and (not request.dead_letters or self._dead_letters.go_to(destination))
         )
 
-    def _queue(self, queue: PendingList, is_paused: bool) -> None:
+    def _add(self, queue: PendingList, is_paused: bool) -> None:
         cursor, consumers = queue.cursor, queue.all_consumers()
-        pending, memory_bytes = cursor.size, cursor.memory_bytes
+        pending = cursor.size
         self._pending += pending
-        self._memory_bytes += memory_bytes
+        self._memory_bytes += cursor.memory_bytes
         self._dropped += queue.lost
         self._full += queue.is_full
         self._paused += is_paused or queue.is_paused
@@ -169,9 +187,6 @@ class Survey:
                 self._dead += pending
             elif not consumers:
                 self._unattended += 1
-        self.numbers[queue.destination] = self._number(
-            pending, len(consumers), memory_bytes, queue.lost
-        )
 
     def _topic(self, destination: str, totals: Totals, is_paused: bool) -> None:
         self._pending += totals.pending
@@ -182,22 +197,7 @@ class Survey:
         self._full += totals.is_full
         self._paused += is_paused
         self._unattended += bool(totals.pending and not totals.consumers)
-        self.numbers[destination] = self._number(
-            totals.pending, totals.consumers, totals.memory_bytes, totals.dropped
-        )
-
-    def _number(self, pending: int, consumers: int, memory_bytes: int, dropped: int) -> int:
-        match self._request.sort:
-            case DestinationSort.NAME:
-                return 0
-            case DestinationSort.PENDING:
-                return pending
-            case DestinationSort.CONSUMERS:
-                return consumers
-            case DestinationSort.MEMORY:
-                return memory_bytes
-            case DestinationSort.DROPPED:
-                return dropped
+        self.numbers[destination] = _TOPIC_NUMBERS[self._request.sort](totals)
 
 
 def covers(match: str, destination: str) -> bool:

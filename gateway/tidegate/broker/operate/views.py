@@ -33,7 +33,6 @@ class Views:
         self._store = store
         self._destinations = destinations
         self._publisher = publisher
-        self._dead_letters = DeadLetters(destinations.policies)
 
     async def page(self, request: ListDestinations) -> DestinationPage:
         """Raises: RequestError for an ``after`` that is none."""
@@ -69,7 +68,9 @@ class Views:
         return DestinationDetails(row, feeds, oldest, policy, unstored=_unstored(queue))
 
     async def _surveyed(self, request: ListDestinations) -> Survey:
-        survey = Survey(request, self._overflow, self._dead_letters)
+        # A reload may have changed the policies; patterns that were compiled before are remembered.
+        dead_letters = DeadLetters(self._destinations.policies)
+        survey = Survey(request, self._overflow, dead_letters)
         lists = list(self._destinations.charged)
         await in_slices(survey.look(lists, self._publisher.paused))
         return survey

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from tidegate.config import DEFAULT_POLICY, DestinationPolicy
@@ -12,16 +13,10 @@ class DeadLetters:
     """What *policies* call them."""
 
     def __init__(self, policies: Iterable[DestinationPolicy]) -> None:
-        self._patterns = {
-            tuple(policy.dead_letter.split("{name}")) for policy in (*policies, DEFAULT_POLICY)
-        }
+        named = {policy.dead_letter for policy in (*policies, DEFAULT_POLICY)}
+        each = (".+".join(map(re.escape, one.split("{name}"))) for one in sorted(named))
+        self._is_one = re.compile(names.queue("(?:" + "|".join(each) + ")"), re.DOTALL).fullmatch
 
     def go_to(self, destination: str) -> bool:
         """A policy has dead letters of some destination go there."""
-        name = names.name_of(destination)
-        return names.is_queue(destination) and any(
-            name == ends[0]
-            if len(ends) == 1
-            else name.startswith(ends[0]) and name.endswith(ends[-1]) and name != "".join(ends)
-            for ends in self._patterns
-        )
+        return self._is_one(destination) is not None
