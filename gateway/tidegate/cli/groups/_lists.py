@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Protocol, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec
 import typer
 
 from tidegate.cli import _show
 from tidegate.cli._host import column_table, plain_table
-from tidegate.cli.groups._asking import connected
-from tidegate.operator_socket import OperatorClient
-from tidegate.spi.operate import Done, Request
+from tidegate.cli.groups._asking import ask, connected
+from tidegate.spi.operate import Answer, Done, Request
 from tidegate.spi.printable import printable
 
 #: Rows asked for at a time.
@@ -42,20 +41,20 @@ class Page(Protocol[_RowT_co]):
 
 
 def rows_of(
-    config: Path | None,
-    request: Request,
-    page_of: Callable[[OperatorClient, Request], Page[_RowT]],
-    limit: int,
+    config: Path | None, request: Request, kind: type[Page[_RowT]], limit: int
 ) -> list[_RowT]:
     """All rows of a list, or *limit* of them, asked for page by page.
 
-    Args: request: has ``limit`` and ``after``; page_of: asks for one page. Raises: as :func:`ask`.
+    Args: request: has ``limit`` and ``after``; kind: of the pages. Raises: as :func:`ask`.
     """
     rows: list[_RowT] = []
     with connected(config) as client:
         while True:
             wanted = min(_PAGE, limit - len(rows)) if limit else _PAGE
-            page = page_of(client, msgspec.structs.replace(request, limit=wanted))
+            answer = ask(
+                client, msgspec.structs.replace(request, limit=wanted), cast("type[Answer]", kind)
+            )
+            page = cast("Page[_RowT]", answer)
             rows += page.rows
             if not page.next or len(rows) == limit:
                 return rows

@@ -80,12 +80,7 @@ def list_connections(
     as_json: JsonOption = False,
 ) -> None:
     """List clients that are connected, by user and client id."""
-    rows = rows_of(
-        config,
-        ListConnections(match, sort),
-        lambda client, request: ask(client, request, ConnectionPage),
-        limit,
-    )
+    rows = rows_of(config, ListConnections(match, sort), ConnectionPage, limit)
     show_rows(_COLUMNS, rows, "no connections", as_json)
 
 

@@ -68,7 +68,7 @@ def list_queues(
     rows = rows_of(
         config,
         ListDestinations(sort=DestinationSort.PENDING, dead_letters=True),
-        lambda client, request: ask(client, request, DestinationPage),
+        DestinationPage,
         limit,
     )
     show_rows(_QUEUES, rows, "no queues of dead letters", as_json)

@@ -79,12 +79,7 @@ def list_destinations(
     as_json: JsonOption = False,
 ) -> None:
     """List queues, and the filters of topics that somebody subscribes to."""
-    rows = rows_of(
-        config,
-        ListDestinations(match, sort),
-        lambda client, request: ask(client, request, DestinationPage),
-        limit,
-    )
+    rows = rows_of(config, ListDestinations(match, sort), DestinationPage, limit)
     show_rows(_COLUMNS, rows, "no destinations", as_json)
 
 

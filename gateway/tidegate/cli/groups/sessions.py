@@ -94,12 +94,7 @@ def list_sessions(
     as_json: JsonOption = False,
 ) -> None:
     """List sessions, by user and client id."""
-    rows = rows_of(
-        config,
-        ListSessions(match, sort, away),
-        lambda client, request: ask(client, request, SessionPage),
-        limit,
-    )
+    rows = rows_of(config, ListSessions(match, sort, away), SessionPage, limit)
     show_rows(_SESSIONS, rows, "no sessions", as_json)
 
 
@@ -150,12 +145,7 @@ def list_subscriptions(
     as_json: JsonOption = False,
 ) -> None:
     """List subscriptions to topics, by user, client id and name."""
-    rows = rows_of(
-        config,
-        ListSubscriptions(match, sort, durable),
-        lambda client, request: ask(client, request, SubscriptionPage),
-        limit,
-    )
+    rows = rows_of(config, ListSubscriptions(match, sort, durable), SubscriptionPage, limit)
     show_rows(_SUBSCRIPTIONS, rows, "no subscriptions", as_json)
 
 

@@ -120,12 +120,7 @@ def list_access(
     as_json: JsonOption = False,
 ) -> None:
     """List what each user that is known or connected may do with one destination."""
-    rows = rows_of(
-        config,
-        ListAccess(destination, match),
-        lambda client, request: ask(client, request, AccessPage),
-        limit,
-    )
+    rows = rows_of(config, ListAccess(destination, match), AccessPage, limit)
     show_rows(_ACCESS, rows, "no users", as_json)
 
 
@@ -137,20 +132,13 @@ def users(
     as_json: JsonOption = False,
 ) -> None:
     """List the users that authenticators know, without secrets."""
-    rows = rows_of(
-        config,
-        ListUsers(match),
-        lambda client, request: ask(client, request, UserPage),
-        limit,
-    )
+    rows = rows_of(config, ListUsers(match), UserPage, limit)
     show_rows(_USERS, rows, "no users are listed", as_json)
 
 
 def show_running(config: Path | None, as_json: bool) -> None:
     """Print the plugins that the gateway has found, and what is set of each."""
-    rows = rows_of(
-        config, ListPlugins(), lambda client, request: ask(client, request, PluginPage), 0
-    )
+    rows = rows_of(config, ListPlugins(), PluginPage, 0)
     show_rows(_PLUGINS, rows, "no plugins installed", as_json)
 
 

@@ -86,12 +86,7 @@ def list_limits(
     as_json: JsonOption = False,
 ) -> None:
     """List limits that are set, of the gateway, users, connections and destinations."""
-    rows = rows_of(
-        config,
-        ListLimits(match, scope, sort, percent),
-        lambda client, request: ask(client, request, LimitPage),
-        limit,
-    )
+    rows = rows_of(config, ListLimits(match, scope, sort, percent), LimitPage, limit)
     show_rows(_LIMITS, rows, "no limits", as_json)
 
 
@@ -142,12 +137,7 @@ def list_cursors(
     as_json: JsonOption = False,
 ) -> None:
     """List what holds the pending messages of each queue and subscription in memory."""
-    rows = rows_of(
-        config,
-        ListCursors(match, sort, paging),
-        lambda client, request: ask(client, request, CursorPage),
-        limit,
-    )
+    rows = rows_of(config, ListCursors(match, sort, paging), CursorPage, limit)
     show_rows(_CURSORS, rows, "no cursors", as_json)
 
 

@@ -91,12 +91,7 @@ def files(
     as_json: JsonOption = False,
 ) -> None:
     """List the files of the store of the gateway that runs, and what lives in them."""
-    rows = rows_of(
-        config,
-        ListFiles(match, sort),
-        lambda client, request: ask(client, request, FilePage),
-        limit,
-    )
+    rows = rows_of(config, ListFiles(match, sort), FilePage, limit)
     show_rows(_FILES, rows, "no files", as_json)
 
 
