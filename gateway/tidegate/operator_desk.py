@@ -7,6 +7,7 @@ from typing import Final
 
 from tidegate import __version__
 from tidegate.broker import BrokerCore
+from tidegate.broker.operate.operations import Operations
 from tidegate.broker.sessions.callers import LoggedIn
 from tidegate.operator_socket import perform_in_time
 from tidegate.spi import (
@@ -15,7 +16,7 @@ from tidegate.spi import (
     StoreUnavailableError,
 )
 from tidegate.spi.clients.operators import Phase, Readiness
-from tidegate.spi.operate import Answer, Operator, Request
+from tidegate.spi.operate import Answer, Overview, Request
 
 #: A write that takes longer is a problem: somebody waits for the confirmation.
 WRITE_S: Final = 5.0
@@ -35,7 +36,7 @@ class Desk:
         self.version = __version__
         self.directory = directory
         self.phase = Phase.RECOVERING
-        self.operator: Operator | None = None
+        self.operator: Operations | None = None
         self._core = core
         self._what = ""
         self._percent: float | None = None
@@ -62,6 +63,10 @@ class Desk:
             problems=tuple(_problems(self._core)),
             warnings=tuple(_warnings(self._core)),
         )
+
+    def overview(self) -> Overview | None:
+        """See OperatorDesk."""
+        return None if self.operator is None else self.operator.overview()
 
     async def log_in(self, request: ConnectRequest) -> LoggedIn:
         """See OperatorDesk."""

@@ -197,6 +197,7 @@ class AdminFrontEnd:
             metrics_destinations_max=options.metrics_destinations_max,
             metrics_destinations_by=options.metrics_destinations_by,
             metrics_destinations=options.metrics_destinations,
+            directory=str(self._desk.directory),
         )
 
     # --- what it asks ----------------------------------------------------------------------------
@@ -205,6 +206,8 @@ class AdminFrontEnd:
         assert self._desk is not None
         if isinstance(ask, protocol.AskHealth):
             return protocol.Health(ask.id, self._desk.readiness())
+        if isinstance(ask, protocol.AskSample):
+            return protocol.Sample(ask.id, self._desk.overview())
         try:
             return protocol.Answer(ask.id, msgspec.Raw(await self._body(ask)))
         except LoginError as error:

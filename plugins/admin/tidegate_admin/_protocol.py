@@ -1,8 +1,8 @@
 """What the gateway and its admin process say to each other: lines of JSON on a socket pair.
 
 The gateway begins with :class:`Start`. The process then asks, as often and as much at once as it likes, and
-each :class:`Ask` has one :class:`Answer` with its number, each :class:`AskHealth` one :class:`Health`. What is answered is JSON already and
-goes through as it is.
+each :class:`Ask` has one :class:`Answer` with its number, each :class:`AskHealth` one :class:`Health`, each :class:`AskSample` one :class:`Sample`.
+What is answered is JSON already and goes through as it is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from tidegate.spi.clients.operators import Readiness
-from tidegate.spi.operate import DestinationSort
+from tidegate.spi.operate import DestinationSort, Overview
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
@@ -24,6 +24,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
         certificate, key: paths; "" for no TLS.
         health_is_public, connections_max, requests_max, request_limit, request_timeout,
             metrics_destinations_max, metrics_destinations_by, metrics_destinations: see the options.
+        directory: path of one that is the gateway's user's alone.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     metrics_destinations_max: int
     metrics_destinations_by: DestinationSort
     metrics_destinations: str
+    directory: str
 
 
 class Renew(msgspec.Struct, frozen=True, tag="renew"):
@@ -59,6 +61,13 @@ class Health(msgspec.Struct, frozen=True, tag="health"):
 
     id: int
     readiness: Readiness
+
+
+class Sample(msgspec.Struct, frozen=True, tag="sample"):
+    """The answer to :class:`AskSample`. Attributes: overview: None: the gateway does not run."""
+
+    id: int
+    overview: Overview | None
 
 
 class Credentials(msgspec.Struct, frozen=True):
@@ -90,8 +99,14 @@ class AskHealth(msgspec.Struct, frozen=True, tag="ask-health"):
     id: int
 
 
-FromGateway: TypeAlias = Start | Renew | Answer | Health
-FromServer: TypeAlias = Ask | AskHealth
+class AskSample(msgspec.Struct, frozen=True, tag="ask-sample"):
+    """How much goes through it?"""
+
+    id: int
+
+
+FromGateway: TypeAlias = Start | Renew | Answer | Health | Sample
+FromServer: TypeAlias = Ask | AskHealth | AskSample
 
 #: Kind of the error of somebody whose credentials do not count, or who showed none.
 LOGIN: Final = "LoginError"

@@ -3,8 +3,10 @@
 import asyncio
 import json
 import re
+import time
 from collections.abc import Callable, Mapping
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,9 +17,23 @@ from tidegate.spi.operate import DestinationSort
 from tidegate_admin import _protocol as protocol
 from tidegate_admin.server import guard, health
 from tidegate_admin.server.app import Application
+from tidegate_admin.server.history import COLUMNS, Ring
 
 START = protocol.Start(
-    "gw", "1.2", ("gateway.example",), "", "", True, 10, 2, 1000, 5.0, 3, DestinationSort.NAME, ""
+    "gw",
+    "1.2",
+    ("gateway.example",),
+    "",
+    "",
+    True,
+    10,
+    2,
+    1000,
+    5.0,
+    3,
+    DestinationSort.NAME,
+    "",
+    "",
 )
 SHOWN = {"authorization": "Bearer right", "content-type": "application/json"}
 
@@ -64,7 +80,8 @@ class Server:
 
     def __init__(self, start: protocol.Start = START) -> None:
         self.gateway = Gateway()
-        self.app = Application(start, self.gateway).asgi()  # type: ignore[arg-type]
+        self.ring = Ring(Path("nowhere"))
+        self.app = Application(start, self.gateway, self.ring).asgi()  # type: ignore[arg-type]
 
     async def call(
         self,
@@ -392,3 +409,38 @@ async def test_health_that_is_not_public_wants_credentials_and_no_right() -> Non
     assert (await server.call("GET", "/health/ready", authorization="")).status == 401
     assert (await server.call("GET", "/health/ready", authorization="Bearer x")).status == 401
     assert (await server.call("GET", "/health/ready")).status == 200
+
+
+# --- history -------------------------------------------------------------------------------------
+
+
+async def test_history_is_for_whom_the_overview_is(server: Server) -> None:
+    assert (await server.call("GET", "/history", authorization="")).status == 401
+    assert not server.gateway.asked
+    assert (await server.call("GET", "/history", authorization="Bearer wrong")).status == 401
+    server.gateway.error = ("AccessError", "no")
+    assert (await server.call("GET", "/history")).status == 403
+    assert server.gateway.asked[-1][2] == {"type": "show-overview"}
+    server.gateway.error = ("", "")
+    found = await server.call("GET", "/history")
+    assert found.status == 200
+    assert (found.json()["type"], found.json()["range"]) == ("history", "15m")
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("range=7d", 200),
+        ("range=1y", 400),
+        ("range=", 400),
+        ("wrong=7d", 400),
+        ("range=1h&range=7d", 400),
+    ],
+)
+async def test_history_goes_back_as_far_as_is_said(server: Server, query: str, status: int) -> None:
+    server.ring.add(time.time(), 5.0, [1.0] * len(COLUMNS))
+    found = await server.call("GET", "/history", query=query)
+    assert found.status == status
+    if status == 200:
+        assert found.json()["step_s"] == 600
+        assert {line[-1] for line in found.json()["series"].values()} == {1}

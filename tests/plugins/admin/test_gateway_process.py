@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+import stat
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from free_ports import free_port
 from gateway_process import GatewayProcess
 from http_raw import HttpClient
+
+from tidegate_admin.server.history import FILE_BYTES, HISTORY_FILE, Ring
 
 pytestmark = pytest.mark.long
 
@@ -73,3 +78,38 @@ def test_sighup_reads_the_token_anew(gateway: GatewayProcess, port: int) -> None
         assert gateway.stop() == 0
         assert old not in gateway.tail()
         assert new not in gateway.tail()
+
+
+def test_the_history_of_samples_outlives_both_processes(gateway: GatewayProcess, port: int) -> None:
+    path = gateway.directory / "data" / HISTORY_FILE
+
+    def seen() -> list[float | None]:
+        token = path.with_name("admin.token").read_text().strip()
+        found = asyncio.run(HttpClient(port).bearer(token).get("/history?range=7d"))
+        return [value for value in found.json()["series"]["connections"] if value is not None]
+
+    def kept() -> bool:
+        ring = Ring(path)
+        with contextlib.suppress(FileNotFoundError):
+            ring.load()
+        _, rows = ring.last(2, 1008, time.time())
+        return any(rows)
+
+    with gateway:
+        wait(kept, gateway)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        (child,) = children(gateway.pid)
+        os.kill(child, signal.SIGKILL)
+        wait(lambda: children(gateway.pid) not in ([], [child]), gateway)
+        wait(seen, gateway)
+        gateway.kill()
+        gateway.start()
+        wait(seen, gateway)
+    assert path.stat().st_size == FILE_BYTES
+
+
+def wait(look: Callable[[], object], gateway: GatewayProcess) -> None:
+    deadline = time.monotonic() + 60
+    while not look():
+        assert time.monotonic() < deadline, gateway.tail()
+        time.sleep(0.05)

@@ -14,6 +14,10 @@ class GatewaySeen(RunningOperated):
     async def show_overview(self, who: Identity, request: ShowOverview) -> Overview:
         """See Operator."""
         self._authorize(who)
+        return self.overview()
+
+    def overview(self) -> Overview:
+        """The same for the gateway itself: whoever shows it to anybody asks access control."""
         core, traffic = self._core, self._core.traffic
         totals, rates = traffic.totals(), traffic.rates()
         through = {name: Traffic(total, round(rates[name], 1)) for name, total in totals.items()}

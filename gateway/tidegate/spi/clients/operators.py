@@ -15,7 +15,7 @@ import msgspec
 
 from tidegate.spi.clients.requests import ConnectRequest
 from tidegate.spi.clients.security import Identity
-from tidegate.spi.operate import Answer, Request
+from tidegate.spi.operate import Answer, Overview, Request
 
 
 class Phase(enum.Enum):
@@ -81,6 +81,13 @@ class OperatorDesk(Protocol):
 
     def readiness(self) -> Readiness:
         """Cheap."""
+        ...
+
+    def overview(self) -> Overview | None:
+        """How much goes through it, for what keeps a history of that; None: it does not run. Cheap.
+
+        Nobody asks, so access control is not asked either: it must be about whoever is shown the history.
+        """
         ...
 
     async def log_in(self, request: ConnectRequest) -> Caller:

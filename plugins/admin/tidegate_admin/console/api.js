@@ -56,6 +56,11 @@ export function readiness(signal) {
   return answer('../health/ready', {}, signal, [200, 503]);
 }
 
+/** How the gateway was; range: one of the server's names. */
+export function history(range, signal) {
+  return answer(`../history?range=${range}`, {}, signal);
+}
+
 async function answer(path, options, signal, good = [200]) {
   const limit = AbortSignal.timeout(TIMEOUT_MS);
   const headers = { ...options.headers };

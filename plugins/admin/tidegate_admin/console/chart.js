@@ -1,53 +1,103 @@
-// A line chart of the last minutes, drawn as SVG, with its numbers in words beside it.
+// A line chart of the last minutes, hours or days, drawn as SVG, with its numbers in words beside it. What nobody saw is a gap.
 
 import { el, setText, svg } from './dom.js';
-import { duration } from './format.js';
+import { bytes, duration } from './format.js';
 
-/** As far back as it goes; when less is known, as far as that, and a minute at least. */
-const LONGEST_MS = 10 * 60_000;
-const SHORTEST_MS = 60_000;
 const WIDTH = 600;
 const HEIGHT = 100;
+/** Of the width, that an arrow key goes. */
+const STRIDE = 1 / 60;
 
+/** Points are {at, apart, …} with a number or null by column: what is further away than its apart is behind a gap. */
 export class Chart {
-  /** series: [{name, value: sample => number}]; format: number => text. */
+  /** series: [{name, column}]; format: number => text. */
   constructor(title, series, format) {
     this.series = series;
     this.format = format;
+    this.points = [];
+    this.chosen = null;
     this.lines = series.map((_, index) => svg('path', { class: `line line-${index}`, 'vector-effect': 'non-scaling-stroke' }));
+    this.cursor = svg('path', { class: 'cursor', 'vector-effect': 'non-scaling-stroke' });
     this.top = el('span', { class: 'top' });
     this.values = series.map(() => el('b'));
     this.began = el('span');
-    this.picture = svg('svg', { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: 'none', role: 'img', 'aria-label': title },
-      svg('path', { class: 'grid', d: `M0 ${HEIGHT / 2}H${WIDTH}M0 ${HEIGHT}H${WIDTH}`, 'vector-effect': 'non-scaling-stroke' }), this.lines);
+    this.middle = el('span');
+    this.when = el('span', { class: 'when', role: 'status' });
+    this.picture = svg('svg', {
+      viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: 'none', role: 'img', tabindex: '0', 'aria-label': `${title}. Arrow keys: the numbers of a moment`,
+      onpointermove: (event) => this.choose((event.clientX - this.picture.getBoundingClientRect().left) / this.picture.getBoundingClientRect().width),
+      onpointerleave: () => this.choose(null), onblur: () => this.choose(null), onkeydown: (event) => this.press(event),
+    }, svg('path', { class: 'grid', d: `M0 ${HEIGHT / 2}H${WIDTH}M0 ${HEIGHT}H${WIDTH}`, 'vector-effect': 'non-scaling-stroke' }), this.cursor, this.lines);
     const legend = series.map((item, index) => el('li', {}, el('i', { class: `swatch line-${index}`, 'aria-hidden': 'true' }), `${item.name} `, this.values[index]));
     this.element = el('figure', { class: 'chart card' },
       el('figcaption', {}, el('h2', {}, title), el('ul', { class: 'legend' }, legend)),
       el('div', { class: 'plot' }, this.top, this.picture),
-      el('div', { class: 'axis', 'aria-hidden': 'true' }, this.began, el('span', {}, 'now')));
+      el('div', { class: 'axis' }, this.began, this.middle, el('span', {}, 'now'), this.when));
   }
 
-  draw(samples, now = Date.now()) {
-    const shown = samples.filter((sample) => sample.at >= now - LONGEST_MS);
-    const length = Math.max(SHORTEST_MS, shown.length ? now - shown[0].at : 0);
-    setText(this.began, `${duration(length / 1000)} ago`);
-    const columns = this.series.map((item) => shown.map(item.value));
-    const highest = niceCeiling(Math.max(0, ...columns.flat()));
+  /** Show points, the oldest first, from the moment *begin* to *end*, milliseconds since the epoch. */
+  draw(points, begin, end) {
+    Object.assign(this, { points, begin, end });
+    setText(this.began, `${duration((end - begin) / 1000)} ago`);
+    setText(this.middle, `${duration((end - begin) / 2000)} ago`);
+    const columns = this.series.map(({ column }) => column);
+    const highest = niceCeiling(points.reduce((most, point) => columns.reduce((more, column) => Math.max(more, point[column] ?? 0), most), 0), this.format === bytes ? 1024 : 1000);
     setText(this.top, this.format(highest));
+    const across = (at) => (WIDTH * (at - begin) / (end - begin)).toFixed(1);
     columns.forEach((column, index) => {
-      const points = column.map((value, number) => {
-        const x = WIDTH * (1 - (now - shown[number].at) / length);
-        return `${x.toFixed(1)} ${(HEIGHT * (1 - value / highest)).toFixed(2)}`;
-      });
-      this.lines[index].setAttribute('d', points.length ? `M${points.join('L')}` : '');
-      setText(this.values[index], column.length ? this.format(column.at(-1)) : '–');
+      let path = '';
+      let before = null;
+      for (const point of points) {
+        const value = point[column];
+        if (value === null || value === undefined) continue;
+        const isApart = before === null || point.at - before.at > Math.max(point.apart, before.apart);
+        // A point alone is a line as well, of no length: it is drawn as a dot.
+        path += `${isApart ? 'M' : 'L'}${across(point.at)} ${(HEIGHT * (1 - value / highest)).toFixed(2)}${isApart ? 'h0' : ''}`;
+        before = point;
+      }
+      this.lines[index].setAttribute('d', path);
+    });
+    this.tell();
+  }
+
+  /** Tell the numbers of a moment: a part of the width, or null for now. */
+  choose(share) {
+    this.chosen = share === null ? null : Math.min(1, Math.max(0, share));
+    this.tell();
+  }
+
+  press(event) {
+    const stride = { ArrowLeft: -STRIDE, ArrowRight: STRIDE, Home: -1, End: 1 }[event.key];
+    if (event.key === 'Escape') this.choose(null);
+    if (!stride) return;
+    event.preventDefault();
+    this.choose((this.chosen ?? 1) + stride);
+  }
+
+  tell() {
+    let point = this.points.at(-1);
+    if (this.chosen !== null) {
+      const at = this.begin + this.chosen * (this.end - this.begin);
+      const nearest = this.points.reduce((best, one) => (!best || Math.abs(one.at - at) < Math.abs(best.at - at) ? one : best), null);
+      point = nearest && Math.abs(nearest.at - at) <= Math.max(nearest.apart, (this.end - this.begin) * STRIDE) ? nearest : null;
+    }
+    this.cursor.setAttribute('d', this.chosen === null ? '' : `M${(WIDTH * this.chosen).toFixed(1)} 0V${HEIGHT}`);
+    setText(this.when, this.chosen === null ? '' : point ? momentOf(point.at, this.end - this.begin) : 'nothing was seen then');
+    this.series.forEach(({ column }, index) => {
+      const value = point?.[column];
+      setText(this.values[index], value === null || value === undefined ? '–' : this.format(value));
     });
   }
 }
 
-/** The next of 1, 2, 5, 10, 20, … so that the scale seldom changes. */
-function niceCeiling(value) {
+function momentOf(at, length) {
+  const style = length > 86_400_000 ? { dateStyle: 'short', timeStyle: 'short' } : { timeStyle: 'medium' };
+  return new Date(at).toLocaleString(undefined, style);
+}
+
+/** The next of 1, 2, 5, 10, 20, … so that the scale seldom changes. thousand: 1024 where units are that far apart. */
+function niceCeiling(value, thousand) {
   if (value <= 0) return 1;
-  const size = 10 ** Math.floor(Math.log10(value));
-  return [1, 2, 5, 10].map((step) => step * size).find((step) => step >= value);
+  const size = thousand ** Math.floor(Math.log(value) / Math.log(thousand));
+  return [1, 2, 5, 10, 20, 50, 100, 200, 500, thousand].map((step) => step * size).find((step) => step >= value) ?? value;
 }

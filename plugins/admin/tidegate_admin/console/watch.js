@@ -1,5 +1,5 @@
 // The gateway as a whole, looked at every two seconds for as long as somebody is logged in; what was seen in the
-// last minutes is kept for the charts.
+// last minutes is kept for the charts, where it is finer than the history.
 
 import { look, readiness } from './api.js';
 import { every } from './poll.js';

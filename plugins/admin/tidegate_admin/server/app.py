@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import time
 from collections.abc import Awaitable, Callable
+from typing import Final
 
+import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -14,24 +17,30 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from tidegate.spi.operate import ShowOverview
 from tidegate_admin import _protocol as protocol
 from tidegate_admin.server import console, health
 from tidegate_admin.server.answers import JSON, answered, json, problem
 from tidegate_admin.server.endpoints import Endpoint, ParameterError, endpoints
 from tidegate_admin.server.guard import Guard
+from tidegate_admin.server.history import RANGES, Ring
+from tidegate_admin.server.history import shown as history
 from tidegate_admin.server.link import Link
 from tidegate_admin.server.metrics import Shown, metrics
 from tidegate_admin.server.openapi import document
+
+_OVERVIEW: Final = msgspec.json.encode(ShowOverview())
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Application:
-    """Args: start: how to serve; link: to the gateway."""
+    """Args: start: how to serve; link: to the gateway; ring: how it was."""
 
-    def __init__(self, start: protocol.Start, link: Link) -> None:
+    def __init__(self, start: protocol.Start, link: Link, ring: Ring) -> None:
         self._start = start
         self._link = link
+        self._ring = ring
         self._asking = 0
         self._endpoints = endpoints()
         self._document = document(self._endpoints, start.name, start.version)
@@ -43,6 +52,7 @@ class Application:
             Route("/health/ready", self._health(health.ready)),
             Route("/openapi.json", self._bounded(self._openapi)),
             Route("/metrics", self._bounded(self._metrics)),
+            Route("/history", self._bounded(self._history)),
             *(
                 Route(
                     item.path,
@@ -97,6 +107,21 @@ class Application:
             start.metrics_destinations,
         )
         return await metrics(self._link, _peer(request), shown, accept, which)
+
+    async def _history(self, request: Request) -> Response:
+        """For whom the overview is, which is what it is made of."""
+        shown = credentials_of(request)
+        if shown is None:
+            return _unknown()
+        answer = await self._link.ask(_peer(request), shown, _OVERVIEW)
+        if answer.kind:
+            return answered(answer)
+        wanted = request.query_params.multi_items() or [("range", next(iter(RANGES)))]
+        if len(wanted) > 1 or wanted[0][0] != "range" or wanted[0][1] not in RANGES:
+            return problem(
+                400, "RequestError", f"say range={' or '.join(RANGES)}, and nothing else"
+            )
+        return json(msgspec.json.encode(history(self._ring, wanted[0][1], time.time())))
 
     def _health(self, how: Callable[[Link], Awaitable[Response]]) -> Handler:
         async def handle(request: Request) -> Response:

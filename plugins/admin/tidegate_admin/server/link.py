@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from tidegate.spi.clients.operators import Readiness
+from tidegate.spi.operate import Overview
 from tidegate_admin import _protocol as protocol
 
 T = TypeVar("T")
@@ -35,6 +36,7 @@ class Link:
         self._ids = itertools.count(1)
         self._asked: dict[int, asyncio.Future[protocol.Answer]] = {}
         self._asked_health: dict[int, asyncio.Future[Readiness]] = {}
+        self._asked_sample: dict[int, asyncio.Future[Overview | None]] = {}
         self._silent_since = 0.0
         self.last_readiness: Readiness | None = None
 
@@ -49,6 +51,8 @@ class Link:
                     self.last_readiness = told.readiness
                     self._silent_since = 0.0
                     _give(self._asked_health, told.id, told.readiness)
+                elif isinstance(told, protocol.Sample):
+                    _give(self._asked_sample, told.id, told.overview)
                 elif isinstance(told, protocol.Renew):
                     self._renew()
         finally:
@@ -83,6 +87,20 @@ class Link:
             return None
         finally:
             self._asked_health.pop(number, None)
+
+    async def sample(self, timeout_s: float) -> Overview | None:
+        """The gateway as a whole; None: it does not run, or does not say within *timeout_s*."""
+        number = next(self._ids)
+        future = asyncio.get_running_loop().create_future()
+        self._asked_sample[number] = future
+        try:
+            async with asyncio.timeout(timeout_s):
+                self._writer.write(protocol.line(protocol.AskSample(number)))
+                return await future
+        except TimeoutError:
+            return None
+        finally:
+            self._asked_sample.pop(number, None)
 
     @property
     def silent_s(self) -> float:

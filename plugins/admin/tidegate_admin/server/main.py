@@ -9,6 +9,7 @@ import resource
 import socket
 import ssl
 import sys
+from pathlib import Path
 from typing import Final
 
 import uvicorn
@@ -16,6 +17,7 @@ import uvicorn
 from tidegate_admin import _protocol as protocol
 from tidegate_admin.server.app import Application
 from tidegate_admin.server.connections import HEADER_BYTES_MAX, KEEP_ALIVE_S, bounded
+from tidegate_admin.server.history import EVERY_S, HISTORY_FILE, Ring, Sampler
 from tidegate_admin.server.link import Link
 
 #: The gateway is more important when the processor is short.
@@ -39,8 +41,10 @@ async def serve(link_socket: socket.socket, listening: socket.socket) -> None:
             context.load_cert_chain(start.certificate, start.key)
 
     link = Link(reader, writer, renew)
+    ring = Ring(Path(start.directory) / HISTORY_FILE)
+    sampler = Sampler(ring, lambda: link.sample(EVERY_S))
     config = uvicorn.Config(
-        Application(start, link).asgi(),
+        Application(start, link, ring).asgi(),
         http=bounded(start.connections_max, start.request_timeout),
         ws="none",
         lifespan="off",
@@ -56,9 +60,10 @@ async def serve(link_socket: socket.socket, listening: socket.socket) -> None:
     config.load()
     if config.ssl is not None:
         config.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
-    following = asyncio.create_task(link.follow())
+    following = [asyncio.create_task(link.follow()), asyncio.create_task(sampler.follow())]
     await uvicorn.Server(config).serve(sockets=[listening])
-    following.cancel()
+    for task in following:
+        task.cancel()
 
 
 def _bound_descriptors(connections_max: int) -> None:

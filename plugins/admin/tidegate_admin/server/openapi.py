@@ -10,6 +10,7 @@ import msgspec
 from tidegate.spi.clients.operators import Readiness
 from tidegate_admin.server.answers import JSON, Problem
 from tidegate_admin.server.endpoints import Endpoint
+from tidegate_admin.server.history import RANGES, History
 
 _TEMPLATE: Final = "#/components/schemas/{name}"
 _PROBLEM: Final = {"$ref": _TEMPLATE.format(name=Problem.__name__)}
@@ -31,15 +32,15 @@ _ERRORS: Final[Mapping[str, str]] = {
 def document(endpoints: Iterable[Endpoint], name: str, version: str) -> bytes:
     """JSON of the document. Args: name, version: of the gateway."""
     endpoints = tuple(endpoints)
-    types: list[Any] = [Problem, Readiness]
+    types: list[Any] = [Problem, Readiness, History]
     for endpoint in endpoints:
         types += [endpoint.request, endpoint.answer]
     schemas, components = msgspec.json.schema_components(types, ref_template=_TEMPLATE)
-    of_endpoints = zip(endpoints, schemas[2::2], schemas[3::2], strict=True)
-    paths: dict[str, Any] = dict(_fixed(schemas[1]))
+    of_endpoints = zip(endpoints, schemas[3::2], schemas[4::2], strict=True)
+    paths: dict[str, Any] = dict(_fixed(schemas[1], schemas[2]))
     for endpoint, request, answer in of_endpoints:
         paths[endpoint.path] = _path(endpoint, _untagged(request, components), answer)
-    for request in schemas[2::2]:
+    for request in schemas[3::2]:
         components.pop(_name_of(request))
     return msgspec.json.encode(
         {
@@ -109,7 +110,7 @@ def _responses(answer: Any, errors: Mapping[str, str] = _ERRORS) -> dict[str, An
     return found
 
 
-def _fixed(readiness: Any) -> dict[str, Any]:
+def _fixed(readiness: Any, history: Any) -> dict[str, Any]:
     live = {"type": "object", "properties": {"status": {"type": "string"}}, "required": ["status"]}
     ready = {
         "allOf": [readiness],
@@ -136,6 +137,22 @@ def _fixed(readiness: Any) -> dict[str, Any]:
                         },
                     },
                 },
+            }
+        },
+        "/history": {
+            "get": {
+                "operationId": "history",
+                "summary": "How the gateway was: rates, waits, backlog, disk and memory of up to a week.",
+                "description": "For whom show-overview is. The shorter the range, the finer the steps.",
+                "parameters": [
+                    {
+                        "name": "range",
+                        "in": "query",
+                        "required": False,
+                        "schema": {"enum": list(RANGES), "default": next(iter(RANGES))},
+                    }
+                ],
+                "responses": _responses(history),
             }
         },
         "/openapi.json": {

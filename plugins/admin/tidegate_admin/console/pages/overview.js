@@ -1,8 +1,8 @@
 // How the gateway is, in one look: readiness, rates, confirmations, backlog, and what is near its limit.
 
-import { look } from '../api.js';
+import { history, look } from '../api.js';
 import { Chart } from '../chart.js';
-import { el, facts, setText } from '../dom.js';
+import { button, el, facts, setText } from '../dom.js';
 import * as format from '../format.js';
 import { every } from '../poll.js';
 import { columns } from './destinations.js';
@@ -13,10 +13,23 @@ const LARGEST = 5;
 const LARGEST_EVERY_MS = 5000;
 const NEAR = 0.7;
 const AT = 0.9;
+/** As the server calls them: [name, words, milliseconds]. */
+const RANGES = [['15m', '15 min', 900_000], ['1h', '1 h', 3_600_000], ['24h', '24 h', 86_400_000], ['7d', '7 d', 604_800_000]];
+const HISTORY_EVERY_MS = 30_000;
+/** What this page itself sees is drawn behind the history where the steps of that are as short, and at most so far apart. */
+const FINE_S = 10;
+const SEEN_APART_MS = 15_000;
+/** Less is not stretched over the whole width. */
+const SHORTEST_MS = 60_000;
 
-export function show(root, _place, signal) {
+export function show(root, place, signal) {
+  let [range, , length] = RANGES.find(([name]) => name === place.query.get('range')) ?? RANGES[0];
+  let past = [];
+  let isFine = true;
   const readiness = el('ul', { class: 'conditions' });
   const tiles = TILES.map((tile) => new Tile(tile));
+  const ranges = RANGES.map((item) => button(item[1], () => goBack(item), { 'aria-pressed': String(item[0] === range) }));
+  const problem = el('p', { class: 'problem', role: 'alert' });
   const charts = CHARTS.map(({ title, series, unit }) => new Chart(title, series, unit));
   const rooms = el('tbody');
   const gateway = el('div');
@@ -26,6 +39,7 @@ export function show(root, _place, signal) {
   });
   root.append(el('h1', {}, 'Overview'), readiness,
     el('div', { class: 'tiles' }, tiles.map((tile) => tile.element)),
+    el('div', { class: 'actions', role: 'group', 'aria-label': 'How far back the charts go' }, ranges), problem,
     el('div', { class: 'charts' }, charts.map((chart) => chart.element)),
     el('div', { class: 'columns' },
       el('section', { class: 'card' }, el('h2', {}, 'Room'), el('table', { class: 'rooms' },
@@ -37,15 +51,47 @@ export function show(root, _place, signal) {
   function draw() {
     const { overview, ready, samples } = seen;
     readiness.replaceChildren(...conditions(ready, overview));
-    for (const chart of charts) chart.draw(samples);
+    drawCharts(samples.map(pointOf));
     if (!overview) return;
     for (const tile of tiles) tile.update(overview);
     rooms.replaceChildren(...ROOMS.map(([name, of, unit]) => room(name, of(overview), unit)));
     gateway.replaceChildren(about(overview));
   }
 
+  function drawCharts(fresh) {
+    const points = isFine ? together(past, fresh) : past;
+    const end = Date.now();
+    const known = points.length ? end - points[0].at + SHORTEST_MS : 0;
+    // Of the last minutes there is as much as is known; a day is a day.
+    const shown = range === RANGES[0][0] ? Math.min(length, Math.max(SHORTEST_MS, known)) : length;
+    for (const chart of charts) chart.draw(points.filter(({ at }) => at >= end - shown), end - shown, end);
+  }
+
+  function goBack([name, , milliseconds]) {
+    [range, length] = [name, milliseconds];
+    ranges.forEach((item, index) => item.setAttribute('aria-pressed', String(RANGES[index][0] === name)));
+    window.history.replaceState(null, '', `#/overview?range=${name}`);
+    refresh();
+  }
+
   watching.addEventListener('seen', draw, { signal });
   draw();
+  const refresh = every(HISTORY_EVERY_MS, async () => {
+    const wanted = range;
+    try {
+      const found = await history(wanted, signal);
+      if (wanted !== range) {
+        setTimeout(refresh);
+        return;
+      }
+      problem.textContent = '';
+      past = pointsOf(found);
+      isFine = found.step_s <= FINE_S;
+      draw();
+    } catch (error) {
+      if (!signal.aborted) problem.textContent = `What was before is not known: ${error.message}.`;
+    }
+  }, signal);
   every(LARGEST_EVERY_MS, async () => {
     try {
       largest.update((await look('list-destinations', { sort: 'pending', limit: LARGEST }, signal)).rows);
@@ -107,19 +153,55 @@ const TILES = [
   },
 ];
 
-const persecond = (name) => ({ name, value: ({ overview }) => overview[name].per_second });
-
 const CHARTS = [
-  { title: 'Messages a second', unit: format.rate, series: ['published', 'delivered', 'acknowledged'].map(persecond) },
+  { title: 'Messages a second', unit: format.rate, series: ['published', 'delivered', 'acknowledged'].map((name) => ({ name, column: name })) },
   {
     title: 'Wait for confirmation', unit: format.milliseconds,
-    series: [
-      { name: 'p50', value: ({ overview }) => overview.confirmation.p50_ms },
-      { name: 'p99', value: ({ overview }) => overview.confirmation.p99_ms },
-    ],
+    series: [{ name: 'p50', column: 'confirmation_p50_ms' }, { name: 'p99', column: 'confirmation_p99_ms' }],
   },
-  { title: 'Backlog', unit: format.count, series: [{ name: 'messages', value: ({ overview }) => overview.backlog }] },
+  { title: 'Backlog', unit: format.count, series: [{ name: 'messages', column: 'backlog' }] },
+  {
+    title: 'Memory', unit: format.bytes,
+    series: [{ name: 'all', column: 'memory_bytes' }, { name: 'for clients', column: 'held_bytes' }, { name: 'in cursors', column: 'stored_memory_bytes' }],
+  },
+  { title: 'Store', unit: format.bytes, series: [{ name: 'on disk', column: 'store_bytes' }] },
+  { title: 'Room on its disk', unit: format.bytes, series: [{ name: 'free', column: 'disk_free_bytes' }] },
 ];
+
+/** What this page has seen, as the history has it. */
+function pointOf({ at, overview }) {
+  const { confirmation: waits } = overview;
+  return {
+    at,
+    apart: SEEN_APART_MS,
+    published: overview.published.per_second,
+    delivered: overview.delivered.per_second,
+    acknowledged: overview.acknowledged.per_second,
+    confirmation_p50_ms: waits.count ? waits.p50_ms : null,
+    confirmation_p99_ms: waits.count ? waits.p99_ms : null,
+    backlog: overview.backlog,
+    memory_bytes: overview.memory_bytes,
+    held_bytes: overview.held.used,
+    stored_memory_bytes: overview.stored_memory.used,
+    store_bytes: overview.store.used,
+    disk_free_bytes: overview.disk_free,
+  };
+}
+
+/** All that was seen, and what else the history has. */
+function together(past, fresh) {
+  const stepOf = ({ at }) => Math.floor(at / 1000 / FINE_S);
+  const seenIn = new Set(fresh.map(stepOf));
+  return [...past.filter((point) => !seenIn.has(stepOf(point))), ...fresh].sort((a, b) => a.at - b.at);
+}
+
+/** Steps in which somebody looked. */
+function pointsOf({ step_s: step, first_at: first, series }) {
+  const names = Object.keys(series);
+  return series.backlog.map((_, index) => ({
+    at: first / 1000 + index * step * 1000, apart: 1.5 * step * 1000, ...Object.fromEntries(names.map((name) => [name, series[name][index]])),
+  })).filter(({ backlog }) => backlog !== null);
+}
 
 const ROOMS = [
   ['Store', (found) => found.store, format.bytes],
