@@ -14,6 +14,8 @@ import msgspec
 
 from tidegate.spi.storage.large import LargeBody
 
+#: Of sequences, and of times in microseconds: stores keep 64 bits, with a sign.
+NUMBER_MAX: Final = 2**63 - 1
 #: Priority of a message that states none (JMS and STOMP convention, 0 lowest to 9 highest).
 PRIORITY_DEFAULT: Final = 4
 

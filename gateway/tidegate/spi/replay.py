@@ -15,7 +15,7 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from tidegate.spi.messages import PRIORITY_DEFAULT
+from tidegate.spi.messages import NUMBER_MAX, PRIORITY_DEFAULT
 
 #: Messages of one request at most.
 REPLAYED_MAX: Final = 1000
@@ -46,7 +46,7 @@ class ReplayedMessage(msgspec.Struct, frozen=True, array_like=True):
     destination: str
     body: bytes
     headers: tuple[tuple[str, str], ...] = ()
-    expires_at: int = 0
+    expires_at: Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)] = 0
     priority: Annotated[int, msgspec.Meta(ge=0, le=9)] = PRIORITY_DEFAULT
     persistent: bool = True
     qos: Annotated[int, msgspec.Meta(ge=0, le=2)] = 2

@@ -132,3 +132,26 @@ def json_refs(node: object) -> typing.Iterator[str]:
     elif isinstance(node, list):
         for value in node:
             yield from json_refs(value)
+
+
+def test_a_number_that_no_store_can_keep_is_refused() -> None:
+    """One in a message made the store read-only."""
+    body = b'{"destination":"queue://a","expires_at":%d}'
+    assert str(2**63 - 1).encode() in ALL["publish-message"].of_body(body % (2**63 - 1))
+    with pytest.raises(ParameterError, match="expires_at"):
+        ALL["publish-message"].of_body(body % 2**63)
+    with pytest.raises(ParameterError, match="after"):
+        ALL["browse-messages"].of_query([("destination", "queue://a"), ("after", str(2**64))])
+    replayed = b'{"replay":"r","after":"","through":"1","messages":[["1","queue://a","",[],%d]]}'
+    ALL["publish-replayed"].of_body(replayed % (2**63 - 1))
+    with pytest.raises(ParameterError, match="messages"):
+        ALL["publish-replayed"].of_body(replayed % 2**63)
+
+
+def test_patterns_of_the_document_are_those_of_every_language() -> None:
+    """JSON Schema's are of ECMA-262, which has no ``\\A``."""
+    found = json.loads(document(endpoints(), "gw", "1"))
+    body = found["paths"]["/api/v1/begin-replay"]["post"]["requestBody"]["content"]
+    fields = body["application/json"]["schema"]["properties"]
+    assert fields["replay"]["pattern"] == "^[A-Za-z0-9_-]+$"
+    assert b"\\A" not in document(endpoints(), "gw", "1")

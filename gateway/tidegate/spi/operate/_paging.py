@@ -6,6 +6,8 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
+from tidegate.spi.messages import NUMBER_MAX
+
 #: Rows of one page at most.
 PAGE_MAX: Final = 1000
 
@@ -13,4 +15,4 @@ PAGE_MAX: Final = 1000
 WORK_S: Final = 10.0
 
 Limit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)]
-Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -66,10 +67,18 @@ def document(endpoints: Iterable[Endpoint], name: str, version: str) -> bytes:
 def _untagged(schema: Mapping[str, Any], components: Mapping[str, Any]) -> dict[str, Any]:
     """The schema of a request as it is sent here: the path says which it is."""
     found = dict(components[_name_of(schema)])
-    found["properties"] = {k: v for k, v in found["properties"].items() if k != "type"}
+    fields = found["properties"].items()
+    found["properties"] = {k: _with_pattern(v) for k, v in fields if k != "type"}
     found["required"] = [name for name in found.get("required", ()) if name != "type"]
     found["additionalProperties"] = False
     return found
+
+
+def _with_pattern(field: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A pattern is one of ECMA-262 in the document: there ``^`` and ``$`` are Python's ``\\A`` and ``\\Z``."""
+    if "pattern" not in field:
+        return field
+    return {**field, "pattern": re.sub(r"^\\A(.*)\\Z$", r"^\1$", field["pattern"])}
 
 
 def _name_of(schema: Mapping[str, Any]) -> str:
