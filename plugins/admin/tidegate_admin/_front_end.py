@@ -18,7 +18,7 @@ from tidegate.spi import (
     ListenerConfig,
 )
 from tidegate.spi.clients.operators import OperatorDesk
-from tidegate.spi.operate import Request
+from tidegate.spi.operate import Request, ShowStore
 from tidegate_admin import _protocol as protocol
 from tidegate_admin._callers import Callers, LoginError
 from tidegate_admin._options import AdminOptions, check, is_loopback
@@ -36,6 +36,8 @@ _AGAIN_MAX_S: Final = 30.0
 _LASTED_S: Final = 60.0
 _BACKLOG: Final = 128
 
+#: Refused to whoever has not the right ``admin``, and soon answered.
+_MAY_ASK: Final = ShowStore()
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(Request).decode
 
@@ -222,6 +224,7 @@ class AdminFrontEnd:
         assert self._desk is not None
         who = await self._callers.identity(ask.peer, ask.credentials)
         if bytes(ask.request) == b"null":
+            await self._desk.perform(who, _MAY_ASK)
             return b"null"
         return _encode(await self._desk.perform(who, _decode(ask.request)))
 

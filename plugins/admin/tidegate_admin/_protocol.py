@@ -82,7 +82,7 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 class Ask(msgspec.Struct, frozen=True, tag="ask"):
-    """Carry out a request; ``null``: only say whether the credentials count.
+    """Carry out a request; ``null``: only say whether the credentials count, and who they are of may ask.
 
     Attributes: peer: ``host:port`` of the client; request: JSON of a :data:`tidegate.spi.operate.Request`.
     """
