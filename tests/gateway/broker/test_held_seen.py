@@ -8,6 +8,7 @@ import pytest
 from broker_harness import Broker, Client
 from test_operations import Guard
 
+from tidegate.broker.operate import paging
 from tidegate.broker.operate.operations import Operations
 from tidegate.config import DestinationPolicy, Quota
 from tidegate.spi import (
@@ -27,6 +28,7 @@ from tidegate.spi.operate import (
     LimitSort,
     ListCursors,
     ListLimits,
+    ShowDrain,
     ShowHeld,
     perform,
 )
@@ -196,3 +198,30 @@ async def test_nobody_without_the_right_sees_any(request_: Any) -> None:
         with pytest.raises(AccessError):
             await ask(broker, request_)
         assert [(e.kind, e.action) for e in guard.events] == [(AuditKind.REFUSED, Action.ADMIN)]
+
+
+async def steps_of(request: Any, broker: Broker) -> int:
+    """How often others have their turn until *request* is answered."""
+    asking, steps = perform(Operations(broker.core), ME, request), 0
+    while True:
+        try:
+            asking.send(None)
+        except StopIteration:
+            return steps
+        steps += 1
+
+
+@pytest.mark.parametrize(
+    "request_", [ListLimits(), ShowHeld("anonymous"), ListCursors(), ShowDrain()]
+)
+async def test_what_goes_over_all_clients_or_lists_lets_others_have_their_turn(
+    request_: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paging, "SLICE_S", 0.0)  # each look at the clock ends one
+    async with Broker() as broker:
+        clients = [await broker.client(client_id=str(number)) for number in range(40)]
+        for number, client in enumerate(clients):
+            client.subscribe(f"queue://{number}")
+        await broker.settle()
+        assert await steps_of(request_, broker) >= 40 // paging._LOOKED_AT_ONCE
+        await ended(broker, *clients)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import insort
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from itertools import islice
 from operator import itemgetter
@@ -15,7 +16,7 @@ from tidegate.spi import RequestError
 #: What is looked at before others have their turn, at most.
 STEP: Final = 1000
 #: And before the clock is.
-_LOOKED_AT_ONCE: Final = 8
+_LOOKED_AT_ONCE: Final = 4
 
 #: What a row comes by: minus the number that is sorted by, then a name that no other one has.
 Key: TypeAlias = tuple[int, str]
@@ -49,17 +50,15 @@ async def page_of_rows(
     limit: int,
 ) -> tuple[list[U], str]:
     """The same of rows, where each of *everything* has several, or none."""
-    begin, end = _parsed(after), None
-    best: list[tuple[Key, U]] = []
+    begin = _parsed(after)
+    best: list[tuple[Key, U]] = []  # in order, one more than wanted at most
     async for some in _slices(everything):
         for item in some:
             for row in rows_of(item):
-                if (begin is None or row[0] > begin) and (end is None or row[0] < end):
-                    best.append(row)
-        if len(best) > 2 * limit + STEP:
-            best = sorted(best, key=itemgetter(0))[: limit + 1]
-            end = best[-1][0]
-    best = sorted(best, key=itemgetter(0))[: limit + 1]
+                is_behind = begin is None or row[0] > begin
+                if is_behind and (len(best) <= limit or row[0] < best[-1][0]):
+                    insort(best, row, key=itemgetter(0))
+                    del best[limit + 1 :]
     shown = best[:limit]
     has_more = len(best) > limit
     return [item for _, item in shown], f"{-shown[-1][0][0]} {shown[-1][0][1]}" if has_more else ""
@@ -93,6 +92,8 @@ async def _slices(items: Iterable[T]) -> AsyncIterator[Sequence[T]]:
             ends_at = perf_counter() + SLICE_S
         yield some
         looked += len(some)
+    if looked > _LOOKED_AT_ONCE:  # what comes next begins a slice of its own
+        await asyncio.sleep(0)
 
 
 def _parsed(after: str) -> Key | None:

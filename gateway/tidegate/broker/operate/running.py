@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from tidegate.broker.connection.connection import Connection
 from tidegate.broker.operate.authorized import Authorized
+from tidegate.broker.operate.paging import in_steps
 from tidegate.spi import Action, Identity, RequestError
 from tidegate.spi.operate import (
     Drain,
@@ -36,7 +38,7 @@ class RunningOperated(Authorized):
             raise RequestError("moved where? give a server_reference")
         self._core.draining.begin(reference, is_moved=request.is_moved, timeout_s=request.timeout_s)
         self._tell(who, Action.ADMIN, "", f"drains the gateway, clients use {reference!r}")
-        return self._drain_state()
+        return await self._drain_state()
 
     async def undrain(self, who: Identity, request: Undrain) -> DrainState:
         """See Operator."""
@@ -44,23 +46,24 @@ class RunningOperated(Authorized):
         if self._core.draining.is_on:
             self._core.draining.end()
             self._tell(who, Action.ADMIN, "", "lets clients in again")
-        return self._drain_state()
+        return await self._drain_state()
 
     async def show_drain(self, who: Identity, request: ShowDrain) -> DrainState:
         """See Operator."""
         self._authorize(who)
-        return self._drain_state()
+        return await self._drain_state()
 
-    def _drain_state(self) -> DrainState:
+    async def _drain_state(self) -> DrainState:
         core, draining = self._core, self._core.draining
+        in_flight = await in_steps(list(core.connections), _in_flight)
         return DrainState(
             draining.is_on,
             len(core.connections),
-            sum(
-                len(consumer.in_flight)
-                for connection in core.connections
-                for consumer in connection.consumers.values()
-            ),
+            sum(in_flight),
             draining.server_reference if draining.is_on else "",
             draining.is_on and draining.is_moved,
         )
+
+
+def _in_flight(connection: Connection) -> int:
+    return sum([len(consumer.in_flight) for consumer in connection.consumers.values()])

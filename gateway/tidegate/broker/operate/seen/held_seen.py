@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from heapq import nlargest
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 from tidegate.broker.connection.connection import Connection
 from tidegate.broker.limits.accounts import Account, Counted
@@ -48,6 +47,8 @@ _ACTS: Final = {
     **_acts("destinations", DestinationPolicy),
 }
 
+T = TypeVar("T")
+
 #: What has limits: the gateway (None), users, connections, lists.
 _Holding: TypeAlias = Account | Connection | PendingList | None
 
@@ -71,27 +72,26 @@ class HeldSeen(Authorized):
                 nearest = request.sort is LimitSort.NEAREST
                 yield (-int(row.percent * 1000) if nearest else 0, name), row
 
-        holding = list(self._holding(request.scope))
+        holding = self._holding(request.scope)
         rows, following = await page_of_rows(holding, rows_of, request.after, request.limit)
         return LimitPage(tuple(rows), following)
 
     async def show_held(self, who: Identity, request: ShowHeld) -> HeldDetails:
         """See Operator."""
         self._authorize(who)
-        accounts, below = self._core.accounts, list[Holder]()
+        accounts = self._core.accounts
         if not request.user:
-            account, users = accounts.gateway, list(accounts.principals())
-            below = await in_steps(users, lambda item: _holder(item, _user(item), 0))
+            account = accounts.gateway
+            users = await _largest(list(accounts.principals()), lambda item: item, _user)
+            below = [_holder(item, _user(item), 0) for item in users]
         else:
             account = self._account(request.user)
-            connections = await in_steps(
+            connections = await _largest(
                 list(self._core.connections),
-                lambda item: item if item.account.parent is account else None,
+                lambda item: item.account if item.account.parent is account else None,
+                lambda item: f"{item.number:020d}",
             )
             below = [_holder(item.account, item.address, item.number) for item in connections]
-        largest = nlargest(
-            HOLDERS_MAX, below, key=lambda item: item.held.used + item.in_flight.used
-        )
         return HeldDetails(
             request.user,
             Room(account.held, account.limit),
@@ -101,7 +101,7 @@ class HeldSeen(Authorized):
             account.refused,
             {kind.name.lower(): account.kinds[kind] for kind in Held},
             {what.name.lower(): self._count(account, what) for what in Counted},
-            tuple(largest),
+            tuple(below),
         )
 
     async def list_cursors(self, who: Identity, request: ListCursors) -> CursorPage:
@@ -128,16 +128,18 @@ class HeldSeen(Authorized):
 
     # --- of limits -------------------------------------------------------------------------------
 
-    def _holding(self, scope: LimitScope | None) -> Iterator[_Holding]:
+    def _holding(self, scope: LimitScope | None) -> list[_Holding]:
         core = self._core
+        found: list[_Holding] = []
         if scope in (None, LimitScope.GATEWAY):
-            yield None
+            found.append(None)
         if scope in (None, LimitScope.USER):
-            yield from core.accounts.principals()
+            found += core.accounts.principals()
         if scope in (None, LimitScope.CONNECTION):
-            yield from core.connections
+            found += core.connections
         if scope in (None, LimitScope.DESTINATION):
-            yield from core.destinations.charged
+            found += core.destinations.charged
+        return found
 
     def _limits_of(self, holding: _Holding) -> Iterator[LimitRow]:
         match holding:
@@ -254,6 +256,21 @@ def _row(
         part = min(1.0, limit / max(1, used))
     act = _ACTS[option]
     return LimitRow(scope, holder, number, option, used, limit, round(100 * part, 1), refused, act)
+
+
+async def _largest(
+    items: Sequence[T], account_of: Callable[[T], Account | None], name_of: Callable[[T], str]
+) -> list[T]:
+    """Those for whom most is held. Args: account_of: None: it is not wanted; name_of: no other has it."""
+
+    def key(item: T) -> Key | None:
+        account = account_of(item)
+        if account is None:
+            return None
+        return -(account.held + account.in_flight), name_of(item)
+
+    largest, _ = await page(items, key, "", HOLDERS_MAX)
+    return largest
 
 
 def _user(account: Account) -> str:
