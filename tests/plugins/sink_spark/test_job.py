@@ -628,13 +628,8 @@ class Outside:
         return len(list(self._table.rglob("*.parquet")))
 
 
-@pytest.mark.parametrize(
-    "table_format",
-    [
-        pytest.param("delta", marks=pytest.mark.long),
-        pytest.param("iceberg", marks=pytest.mark.crash),
-    ],
-)
+@pytest.mark.crash  # of kills, test_sink_kill.py is the one that takes less
+@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
 async def test_killed_jobs_and_lost_local_state_leave_every_row_once(
     tmp_path: Path, spark: Any, kit: Any, table_format: str
 ) -> None:
@@ -793,7 +788,7 @@ def test_a_job_without_a_gateway_kills_itself(
 @pytest.mark.parametrize(
     "table_format",
     [
-        pytest.param("delta", marks=pytest.mark.long),
+        pytest.param("delta", marks=pytest.mark.crash),
         pytest.param("iceberg", marks=pytest.mark.crash),
         pytest.param("parquet", marks=pytest.mark.long),
     ],
