@@ -31,6 +31,7 @@ ROOMS = {
     "tidegate-acl": ("plugins/acl", "tidegate_acl"),
     "tidegate-auth-file": ("plugins/auth_file", "tidegate_auth_file"),
     "tidegate-auth-jwt": ("plugins/auth_jwt", "tidegate_auth_jwt"),
+    "tidegate-bridge": ("plugins/bridge", "tidegate_bridge"),
 }
 
 

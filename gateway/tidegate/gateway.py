@@ -35,6 +35,7 @@ from tidegate.spi import (
     GatewayInfo,
     RecoveredState,
     RequestError,
+    Resident,
     Service,
     ServingSink,
     Sink,
@@ -111,6 +112,7 @@ class Gateway:
         self._running: Running | None = None
         self._reloading = asyncio.Lock()
         self._services: list[Service] = []
+        self._residents: list[Resident] = []
         self._sinks: list[RunningSink] = []
         self._operator_socket: OperatorSocket | None = None
         self._stopped = asyncio.Event()
@@ -233,6 +235,11 @@ class Gateway:
                 _log.info("sink=%s listening address=%s", item.name, address)
         await self._listeners.start()
         self.addresses[:] = self._listeners.addresses
+        for item in config.extensions:
+            if isinstance(item.instance, Resident):
+                self._residents.append(item.instance)
+                with exit_is_error(f"extension-{item.name}"):
+                    await item.instance.move_in(broker)
         self._running = Running(config, self._plugins, broker, self._listeners, self._changed)
         desk.phase = Phase.RUNNING
 
@@ -344,6 +351,9 @@ class Gateway:
             if isinstance(running.sink, ServingSink):
                 with logged(f"ending the readers of sink {running.name}"):
                     await running.sink.stop_serving()
+        for resident in reversed(self._residents):
+            with logged(f"ending {resident}"):
+                await resident.move_out()
         if self._broker is not None:
             with logged("ending the connections"):
                 await self._broker.end_connections()

@@ -19,12 +19,12 @@ from typing import Any, Final, cast
 
 from tidegate.plugin_exit import exit_is_error
 from tidegate.spi import (
-    Authorizer,
     Directory,
     Explainer,
     FrontEnd,
     PluginContractError,
     Reloadable,
+    Resident,
     Service,
     ServingSink,
     Sink,
@@ -181,7 +181,7 @@ def protocols_in(annotation: object) -> tuple[type, ...]:
 
 #: What a plugin may make besides, by what it makes.
 _BESIDES: Final[Mapping[type, tuple[type, ...]]] = {
-    Authorizer: (Service, Directory, UserList, Explainer, Reloadable),  # any extension
+    Resident: (Service, Directory, UserList, Explainer, Reloadable),  # any extension
     Sink: (ServingSink,),
     FrontEnd: (OperatorFrontEnd, Reloadable),
 }

@@ -86,6 +86,7 @@ PROVIDERS: Final[Mapping[str, str]] = {
     "extension-auth-file": "tidegate-auth-file",
     "extension-auth-jwt": "tidegate-auth-jwt",
     "extension-acl": "tidegate-acl",
+    "extension-bridge": "tidegate-bridge",
 }
 
 

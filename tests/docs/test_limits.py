@@ -30,6 +30,7 @@ OTHERS = {
     *("network_timeout", "connections_max", "cleanup_limit"),  # of the SQL stores
     *("filepool_limit", "journal_buffer_timeout"),  # of the journal
     "gap_timeout",  # of the sink
+    "reconnect_max",  # of the bridge
 }
 #: What DiskWatch.snapshot() tells.
 DISK = {"disk.free.bytes", "disk.short", "store.used.bytes", "store.full"}

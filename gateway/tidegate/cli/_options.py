@@ -40,9 +40,21 @@ def option_table(options_type: type, *, skip: tuple[str, ...] = ()) -> str:
             " ".join(info.help.split()),
         )
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        inner = _table_within(hints[field.name])
+        if inner is not None:
+            nested = option_table(inner).splitlines()[2:]
+            rows += [row.replace("| `", f"| `{field.name}[].", 1) for row in nested]
     if len(rows) == 2:
         return "No options of its own.\n"
     return "\n".join(rows) + "\n"
+
+
+def _table_within(annotation: Any) -> type | None:
+    """What each table of a list of tables is read into."""
+    if typing.get_origin(annotation) is not tuple:
+        return None
+    inner = cast("type", typing.get_args(annotation)[0])
+    return inner if hasattr(inner, "__dataclass_fields__") else None
 
 
 def limit_table(options_type: type) -> str:
@@ -102,6 +114,8 @@ def _type_in_words(annotation: Any, info: OptionInfo) -> str:
     if origin is tuple:
         inner = _type_in_words(typing.get_args(annotation)[0], info)
         return f"list, each {inner}"
+    if hasattr(cast("object", origin), "__dataclass_fields__"):
+        return "table"
     return _WORDS.get(cast("object", origin), repr(annotation))
 
 

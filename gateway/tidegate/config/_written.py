@@ -87,6 +87,12 @@ def plain_value(value: object, info: OptionInfo) -> object:
             str(key): HIDDEN if item and _SECRET_KEY.search(str(key)) else plain_value(item, info)
             for key, item in table.items()
         }
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {
+            field.name: option_value(field, getattr(value, field.name))
+            for field in dataclasses.fields(value)
+            if getattr(value, field.name) != _default(field)
+        }
     if isinstance(value, (tuple, list, frozenset)):
         return [plain_value(item, info) for item in cast("tuple[object, ...]", value)]
     return _SECRET_INSIDE.sub(rf"\1{HIDDEN}", _USER_INFO.sub(rf"\1:{HIDDEN}@", str(value)))

@@ -15,6 +15,11 @@ from tidegate.spi.clients.connection import (
     Stranger,
     Token,
 )
+from tidegate.spi.clients.extensions import (
+    Extension,
+    ExtensionFactory,
+    Resident,
+)
 from tidegate.spi.clients.frontend import (
     AuthenticatingOptions,
     FrontEnd,
@@ -42,8 +47,6 @@ from tidegate.spi.clients.security import (
     EnhancedAuthenticator,
     Explainer,
     Explanation,
-    Extension,
-    ExtensionFactory,
     Identity,
     Interceptor,
     KnownUser,
@@ -338,6 +341,7 @@ __all__ = [
     "RemoveSession",
     "RemoveSubscription",
     "RequestError",
+    "Resident",
     "RetainHandling",
     "Service",
     "ServingSink",

@@ -77,7 +77,8 @@ class ConfigError(GatewayError):
 
     def at(self, *, path: str = "", prefix: str = "") -> ConfigError:
         """The same problem seen from further out: *prefix* goes before the key."""
-        key = f"{prefix}.{self.key}" if prefix and self.key else (prefix or self.key)
+        dot = "" if self.key.startswith("[") else "."
+        key = f"{prefix}{dot}{self.key}" if prefix and self.key else (prefix or self.key)
         return ConfigError(self.problem, key=key, path=path or self.path)
 
     @property

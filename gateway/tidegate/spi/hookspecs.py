@@ -18,8 +18,8 @@ from typing import Final
 
 import pluggy
 
+from tidegate.spi.clients.extensions import ExtensionFactory
 from tidegate.spi.clients.frontend import FrontEndFactory
-from tidegate.spi.clients.security import ExtensionFactory
 from tidegate.spi.sink import SinkFactory, SinkLag
 from tidegate.spi.storage.cursor import CursorFactory
 from tidegate.spi.storage.store import MessageStoreFactory
@@ -159,7 +159,7 @@ def register_sink() -> SinkFactory | None:
 
 @hookspec(firstresult=True)
 def register_extension() -> ExtensionFactory | None:
-    """Return the factory of an extension: authenticator, authorizer or interceptor.
+    """Return the factory of an extension: authenticator, authorizer, interceptor or resident.
 
     Called once, when an ``[[extensions]]`` names it.
     """

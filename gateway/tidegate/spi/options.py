@@ -129,6 +129,8 @@ def unknown_key(key: str, known: typing.Iterable[str]) -> ConfigError:
 def _read(key: str, value: object, annotation: Any, info: OptionInfo, base: Path | None) -> object:
     try:
         result = _convert(value, annotation, info, base)
+    except ConfigError as error:  # of a table within it
+        raise error.at(prefix=key) from None
     except ValueError as error:
         text = str(error)
         if is_secret(key):
@@ -183,10 +185,24 @@ def _convert(value: object, annotation: Any, info: OptionInfo, base: Path | None
         items = cast("list[object]", _expect(value, list, "a list"))
         inner = typing.get_args(annotation)[0]
         one = OptionInfo("", choices=info.choices)
-        return tuple(_convert(item, inner, one, base) for item in items)
+        return tuple(
+            _convert_item(position, item, inner, one, base) for position, item in enumerate(items)
+        )
     if origin is dict:
         return _convert_dict(value)
+    if dataclasses.is_dataclass(cast("object", origin)):
+        table = cast("dict[str, object]", _expect(value, dict, "a table"))
+        return parse_options(cast("type[object]", origin), table, base=base)
     raise TypeError(f"options of type {annotation!r} are not supported")
+
+
+def _convert_item(
+    position: int, item: object, annotation: Any, info: OptionInfo, base: Path | None
+) -> object:
+    try:
+        return _convert(item, annotation, info, base)
+    except ConfigError as error:  # a table's: its keys say which one it is
+        raise error.at(prefix=f"[{position}]") from None
 
 
 def _convert_quantity(value: object, kind: Kind, info: OptionInfo) -> object:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from tidegate.spi.messages import Message
 
@@ -302,21 +302,4 @@ class Interceptor(Protocol):
 
         Raises: AccessError to refuse this publish.
         """
-        ...
-
-
-#: What an extension is: one of these or several in one object, and a :class:`Service` besides.
-Extension: TypeAlias = Authenticator | EnhancedAuthenticator | Authorizer | Auditor | Interceptor
-
-
-class ExtensionFactory(Protocol):
-    """What a plugin registers for an extension (hook ``register_extension``)."""
-
-    @property
-    def options_type(self) -> type:
-        """A frozen dataclass; the host parses the ``[[extensions]]`` table into it."""
-        ...
-
-    def create(self, options: object) -> Extension:
-        """Build it. Raises: ConfigError."""
         ...

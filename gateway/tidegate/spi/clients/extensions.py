@@ -1,0 +1,54 @@
+"""What an ``[[extensions]]`` table can make, and what a resident is: a client inside the gateway."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from tidegate.spi.clients.connection import Broker
+from tidegate.spi.clients.security import (
+    Auditor,
+    Authenticator,
+    Authorizer,
+    EnhancedAuthenticator,
+    Interceptor,
+)
+
+
+@runtime_checkable
+class Resident(Protocol):
+    """An extension that is a client of the gateway that it is in, such as a bridge.
+
+    It connects (:meth:`Broker.connect`) as a front-end does for its clients, with the same checks, limits and
+    back-pressure.
+    """
+
+    async def move_in(self, broker: Broker) -> None:
+        """Begin, and return soon. Called once, when the listeners accept connections.
+
+        Any exception ends the start of the gateway.
+        """
+        ...
+
+    async def move_out(self) -> None:
+        """End: called when nobody is let in any more and before the connections are ended, also after a
+        ``move_in`` that failed. Bounded in time; what is confirmed nowhere stays where it came from."""
+        ...
+
+
+#: What an extension is: one of these or several in one object, and a :class:`Service` besides.
+Extension: TypeAlias = (
+    Authenticator | EnhancedAuthenticator | Authorizer | Auditor | Interceptor | Resident
+)
+
+
+class ExtensionFactory(Protocol):
+    """What a plugin registers for an extension (hook ``register_extension``)."""
+
+    @property
+    def options_type(self) -> type:
+        """A frozen dataclass; the host parses the ``[[extensions]]`` table into it."""
+        ...
+
+    def create(self, options: object) -> Extension:
+        """Build it. Raises: ConfigError."""
+        ...

@@ -1,0 +1,111 @@
+"""A bridge's process as a child: started, told, listened to, and certainly ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import sys
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from tidegate.spi.machine.children import follow_lines, kill_group, start_child
+from tidegate_bridge import _protocol as protocol
+
+_log = logging.getLogger("tidegate.bridge")
+
+#: ``-P``: a file named ``stomp.py`` in the working directory must not replace the library.
+COMMAND: Final = (sys.executable, "-P", "-m", "tidegate_bridge.remote.main")
+#: Frames dealt with before others have their turn.
+_AT_ONCE: Final = 32
+
+
+class BridgeProcess:
+    """A running process. Made by :meth:`start`; used on one event loop."""
+
+    def __init__(
+        self,
+        name: str,
+        process: asyncio.subprocess.Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        heard: Callable[[protocol.FromProcess], None],
+    ) -> None:
+        self.pid = process.pid
+        self._name = name
+        self._process = process
+        self._reader = reader
+        self._writer = writer
+        self._heard = heard
+        self._following = (
+            asyncio.create_task(follow_lines(process.stderr, self._say)),
+            asyncio.create_task(self._follow()),
+        )
+
+    @classmethod
+    async def start(
+        cls, start: protocol.Start, heard: Callable[[protocol.FromProcess], None]
+    ) -> BridgeProcess:
+        """Start it; what it says is given to *heard*. Raises: OSError."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                number = theirs.fileno()
+                process = await start_child([*COMMAND, str(number)], pass_fds=(number,))
+            reader, writer = await asyncio.open_connection(sock=ours)
+        except BaseException:
+            ours.close()
+            raise
+        writer.write(protocol.frame(start))
+        return cls(start.name, process, reader, writer, heard)
+
+    def tell(self, told: protocol.FromGateway) -> None:
+        """Nothing waits here: what is under way is bounded by the windows."""
+        if not self._writer.is_closing():
+            self._writer.write(protocol.frame(told))
+
+    async def drain(self) -> None:
+        """Wait until it has taken most of what it was told. Raises nothing."""
+        with contextlib.suppress(OSError):
+            await self._writer.drain()
+
+    @property
+    def has_unsent(self) -> bool:
+        return self._writer.transport.get_write_buffer_size() > 0
+
+    async def wait(self) -> int:
+        """Wait until it has ended; its exit code."""
+        return await self._process.wait()
+
+    async def end(self) -> None:
+        """Kill it: what it has is confirmed nowhere and stays at its source. Idempotent."""
+        kill_group(self._process)
+        await self._process.wait()
+        for task in self._following:
+            task.cancel()
+        await asyncio.gather(*self._following, return_exceptions=True)
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+    async def _follow(self) -> None:
+        taken = 0
+        try:
+            while True:
+                size = protocol.length_of(await self._reader.readexactly(protocol.LENGTH_BYTES))
+                self._heard(protocol.decode_from_process(await self._reader.readexactly(size)))
+                taken += 1
+                if not taken % _AT_ONCE:
+                    await asyncio.sleep(0)
+        except (asyncio.IncompleteReadError, OSError):
+            pass
+        except msgspec.DecodeError as error:
+            _log.error("bridge=%s pid=%d says what is no frame: %s", self._name, self.pid, error)
+        kill_group(self._process)  # whoever waits for its end starts another one
+
+    def _say(self, line: str) -> None:
+        """What it says when something is wrong with it: never a message's content."""
+        _log.warning("bridge=%s pid=%d %s", self._name, self.pid, line[:500])

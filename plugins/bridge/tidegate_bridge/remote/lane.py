@@ -1,0 +1,234 @@
+"""One rule in the process: connects, moves, and tries again, for ever, in a thread of its own.
+
+Everything that happens to a lane comes to it as an event, whatever thread it happened in, so that only one thread changes
+its state. What belongs to an attempt that is over is dropped: the source gives it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from tidegate_bridge import _protocol as protocol
+from tidegate_bridge._names import Names
+from tidegate_bridge._options import Direction
+from tidegate_bridge.remote.budget import Budget
+from tidegate_bridge.remote.hops import Hops
+from tidegate_bridge.remote.link import Link
+
+_log = logging.getLogger("tidegate.bridge")
+
+#: An attempt that went well for so long counts as a success: the next pause is a short one.
+_LASTED_S: Final = 60.0
+#: Events dealt with before what they confirm is told.
+_TOGETHER: Final = 200
+
+
+class LaneError(Exception):
+    """An attempt is over. Attributes: problem, remedy: for the operator."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The other broker has gone, or said that something is wrong."""
+
+    epoch: int
+    problem: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The other broker has confirmed a message. Attributes: key: what it was sent under."""
+
+    epoch: int
+    key: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unwanted:
+    """The other broker does not want one, and the attempt is over."""
+
+    epoch: int
+    key: int
+    problem: str
+
+
+Event: TypeAlias = protocol.Take | protocol.Done | protocol.Stop | Broken | Confirmed | Unwanted
+
+
+class Lane(ABC):
+    """See the module. Args: number: of the rule in *start*."""
+
+    def __init__(self, start: protocol.Start, number: int, link: Link) -> None:
+        self.start = start
+        self.number = number
+        self.rule = start.rules[number]
+        self.link = link
+        self.inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.epoch = 0
+        self.is_in = self.rule.direction is Direction.IN
+        self.names = Names(
+            self.rule.remote,
+            self.rule.local,
+            is_in=self.is_in,
+            is_mqtt=start.scheme.startswith("mqtt"),
+        )
+        self.hops = Hops(start.here, start.hops_max, is_echoed=self.rule.is_echoed)
+        self.budget = Budget(start.window_bytes)
+        self.done: list[int] = []
+        self.looped = 0
+        self.has_moved = False
+
+    @property
+    def client_id(self) -> str:
+        """Of this rule's connection: its session, or durable subscription, is kept under it."""
+        return f"{self.start.client_id}-{self.rule.name}"
+
+    # --- what each protocol does ---------------------------------------------------------------
+
+    @abstractmethod
+    def connect(self) -> str:
+        """Connect. Returns: what the other broker says that it is. Raises: LaneError."""
+
+    @abstractmethod
+    def consume(self) -> None:
+        """Subscribe: messages come as :meth:`brought`. Raises: LaneError."""
+
+    @abstractmethod
+    def acknowledge(self, number: int) -> None:
+        """Of one that was brought. Raises: LaneError."""
+
+    @abstractmethod
+    def send(self, take: protocol.Take) -> None:
+        """To the other broker. Raises: LaneError."""
+
+    @abstractmethod
+    def sent(self, key: int) -> int | None:
+        """Which number *key* stood for; None: it is not known any more."""
+
+    @abstractmethod
+    def disconnect(self) -> None:
+        """End the attempt, whatever state it is in. Idempotent; raises nothing."""
+
+    # --- the loop --------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start the thread."""
+        threading.Thread(target=self._run, name=self.rule.name, daemon=True).start()
+
+    def _run(self) -> None:
+        wait_s = self.start.reconnect_min
+        while True:
+            self.epoch += 1
+            self.done, self.looped, self.has_moved = [], 0, False
+            self.budget.open()
+            began = time.monotonic()
+            problem = remedy = ""
+            try:
+                self._attempt()
+            except LaneError as error:
+                problem, remedy = error.problem, error.remedy
+            except Exception as error:
+                _log.exception("rule=%s: an error of the bridge's own", self.rule.name)
+                problem = f"{type(error).__name__}: {error}"
+                remedy = "report it, with the log of the gateway; it is tried again"
+            self.budget.close()
+            self.disconnect()
+            if self.has_moved or time.monotonic() - began > _LASTED_S:
+                wait_s = self.start.reconnect_min
+            self.link.send(protocol.Lost(self.number, self.epoch, problem, remedy, wait_s))
+            self._pause(wait_s)
+            wait_s = min(2 * wait_s, self.start.reconnect_max)
+
+    def _attempt(self) -> None:
+        """Raises: LaneError, always."""
+        server = self.connect()
+        self.link.send(protocol.Ready(self.number, self.epoch, server))
+        if self.is_in:
+            self.consume()
+        while True:
+            self._deal_with(self.inbox.get())
+            for _ in range(_TOGETHER):
+                try:
+                    event = self.inbox.get_nowait()
+                except queue.Empty:
+                    break
+                self._deal_with(event)
+            self.tell_done()
+
+    def tell_done(self) -> None:
+        """Say what was confirmed since it was said last."""
+        if self.done:
+            self.has_moved = True
+            told = protocol.Done(self.number, self.epoch, self.done, self.looped)
+            self.done, self.looped = [], 0
+            self.link.send(told)
+
+    def _deal_with(self, event: Event) -> None:
+        if event.epoch != self.epoch:
+            return
+        if isinstance(event, protocol.Take):
+            if self.hops.is_copy_of_ours(event.message.headers):
+                self._drop(event.number)
+            else:
+                self.send(event)
+        elif isinstance(event, Confirmed):
+            number = self.sent(event.key)
+            if number is not None:
+                self.done.append(number)
+        elif isinstance(event, protocol.Done):
+            self.has_moved = True
+            for number in event.numbers:
+                self.acknowledge(number)
+            if event.looped:
+                self.link.send(protocol.Done(self.number, self.epoch, [], event.looped))
+        elif isinstance(event, Unwanted):
+            self.tell_done()
+            number = self.sent(event.key)
+            if number is not None:
+                self.link.send(protocol.Refused(self.number, self.epoch, number, event.problem))
+            raise LaneError(
+                f"the other broker refused a message: {event.problem}",
+                "it is sent again, and goes to the dead letter queue here when that was often enough",
+            )
+        else:
+            self.tell_done()
+            raise LaneError(event.problem, event.remedy)
+
+    def _drop(self, number: int) -> None:
+        """A copy that need not go out."""
+        self.done.append(number)
+        self.looped += 1
+
+    def too_many_hops(self) -> LaneError:
+        """Of a queue's message, which may not be dropped."""
+        return LaneError(
+            f"a message has gone through {self.start.hops_max} bridges",
+            "bridges send in a circle: end it, or raise hops_max if they do not",
+        )
+
+    def too_large(self, size: int) -> LaneError:
+        return LaneError(
+            f"a message has a body of {size} bytes, and message_limit is {self.start.message_limit}",
+            "raise message_limit, or take the message out of the source",
+        )
+
+    def _pause(self, seconds: float) -> None:
+        """Drop what comes meanwhile: it belongs to an attempt that is over."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            try:
+                self.inbox.get(timeout=left)
+            except queue.Empty:
+                return

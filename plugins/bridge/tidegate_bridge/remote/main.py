@@ -1,0 +1,48 @@
+"""``python -m tidegate_bridge.remote.main LINK``: the process that a bridge starts."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from typing import Final
+
+from tidegate_bridge import _protocol as protocol
+from tidegate_bridge.remote.lane import Lane
+from tidegate_bridge.remote.link import Link
+from tidegate_bridge.remote.mqtt_lane import MqttLane
+from tidegate_bridge.remote.stomp_lane import StompLane
+
+#: The gateway is more important when the processor is short.
+NICENESS: Final = 5
+
+
+def serve(link: Link) -> None:
+    """Move messages until the gateway is gone."""
+    start = link.receive()
+    if not isinstance(start, protocol.Start):
+        return
+    kind = MqttLane if start.scheme.startswith("mqtt") else StompLane
+    lanes: list[Lane] = [kind(start, number, link) for number in range(len(start.rules))]
+    for lane in lanes:
+        lane.begin()
+    while (told := link.receive()) is not None:
+        if not isinstance(told, protocol.Start):
+            lanes[told.rule].inbox.put(told)
+
+
+def main(arguments: list[str]) -> None:
+    """Move messages until the gateway is gone."""
+    os.nice(NICENESS)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
+    # What went wrong is told to the gateway, once; the libraries would say it with each attempt.
+    logging.getLogger("stomp.py").setLevel(logging.CRITICAL)
+    try:
+        serve(Link(socket.socket(fileno=int(arguments[0]))))
+    finally:
+        os._exit(0)  # lanes may wait for a broker; nothing of theirs would be lost
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
