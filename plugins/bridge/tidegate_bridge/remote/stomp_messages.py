@@ -19,7 +19,7 @@ DUPLICATE_ID: Final = "_AMQ_DUPL_ID"
 #: Of a MESSAGE: how it was delivered, or what becomes a field.
 _NOT_USER: Final = frozenset(
     (
-        "ack", "content-length", "content-type", "correlation-id", "correlation-id-encoding", "destination", "expires",
+        "ack", "content-length", "content-type", "correlation-id", "correlation-id-encoding", "destination", "destination-type", "expires",
         "message-id", "payload-format", "persistent", "priority", "receipt", "redelivered", "reply-to", "retain", "retained",
         "subscription", "transaction", *OWN,
     )
