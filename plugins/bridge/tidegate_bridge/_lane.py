@@ -52,7 +52,7 @@ class Lane(ABC):
 
     Attributes:
         server: what the other broker says that it is; "" while it is not connected.
-        problem, remedy: of the last attempt that ended; moved, moved_bytes, refused, looped: since the start.
+        problem, remedy: of the last attempt that ended; moved, moved_bytes, looped: since the start.
         last_at: when something was confirmed last, microseconds since the Unix epoch; 0: never.
     """
 
@@ -72,7 +72,6 @@ class Lane(ABC):
         self.remedy = ""
         self.moved = 0
         self.moved_bytes = 0
-        self.refused = 0
         self.looped = 0
         self.last_at = 0
         self._options = options
@@ -423,8 +422,6 @@ class OutLane(Lane):
     def _heard(self, told: protocol.FromProcess) -> None:
         if isinstance(told, protocol.Done):
             self._acknowledge(told)
-        elif isinstance(told, protocol.Refused):
-            self._reject(told)
         else:
             super()._heard(told)
 
@@ -439,23 +436,6 @@ class OutLane(Lane):
             except GatewayError as error:
                 if self._consumer is not None:
                     self.failed(self._consumer, error)
-
-    def _reject(self, told: protocol.Refused) -> None:
-        self.refused += 1
-        if self._in_flight.pop(told.number, None) is None or self._connection is None:
-            return
-        _log.warning(
-            "event=bridge-refused bridge=%s rule=%s sequence=%d problem=%r",
-            self._options.name,
-            self.rule.name,
-            told.number,
-            told.problem,
-        )
-        try:
-            self._connection.reject(_KEY, [told.number])
-        except GatewayError as error:
-            if self._consumer is not None:
-                self.failed(self._consumer, error)
 
     def failed(self, consumer: _Consumer, error: GatewayError) -> None:
         """The connection here has ended: what was in flight is in its place again."""

@@ -91,15 +91,6 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     looped: int = 0
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
-    """The other broker does not want this one."""
-
-    rule: int
-    epoch: int
-    number: int
-    problem: str
-
-
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """Connected. Attributes: server: what the other broker says that it is."""
 
@@ -128,7 +119,7 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
 
 
 FromGateway: TypeAlias = Start | Take | Done | Stop
-FromProcess: TypeAlias = Ready | Lost | Bring | Done | Refused
+FromProcess: TypeAlias = Ready | Lost | Bring | Done
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 decode_from_gateway: Final = msgspec.msgpack.Decoder(FromGateway).decode

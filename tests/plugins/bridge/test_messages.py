@@ -166,7 +166,12 @@ def test_what_a_gateway_says_of_another_protocols_message_is_understood() -> Non
         "id-1",
     )
     assert properties is not None
-    assert properties.UserProperty == [("x", "y"), *user[:3], *HOPS, ("_AMQ_DUPL_ID", "id-1")]
+    assert vars(properties)["UserProperty"] == [
+        ("x", "y"),
+        *user[:3],
+        *HOPS,
+        ("_AMQ_DUPL_ID", "id-1"),
+    ]
 
 
 def test_what_has_expired_does_not_go_out() -> None:

@@ -27,6 +27,8 @@ _log = logging.getLogger("tidegate.bridge")
 _LASTED_S: Final = 60.0
 #: Events dealt with before what they confirm is told.
 _TOGETHER: Final = 200
+#: How long the reason may take to arrive when the connection is closed under what we write.
+_SAYS_S: Final = 0.5
 
 
 class LaneError(Exception):
@@ -55,16 +57,7 @@ class Confirmed:
     key: int
 
 
-@dataclass(frozen=True, slots=True)
-class Unwanted:
-    """The other broker does not want one, and the attempt is over."""
-
-    epoch: int
-    key: int
-    problem: str
-
-
-Event: TypeAlias = protocol.Take | protocol.Done | protocol.Stop | Broken | Confirmed | Unwanted
+Event: TypeAlias = protocol.Take | protocol.Done | protocol.Stop | Broken | Confirmed
 
 
 class Lane(ABC):
@@ -138,7 +131,8 @@ class Lane(ABC):
             try:
                 self._attempt()
             except LaneError as error:
-                problem, remedy = error.problem, error.remedy
+                said = self._said() if not error.remedy else None
+                problem, remedy = said or (error.problem, error.remedy)
             except Exception as error:
                 _log.exception("rule=%s: an error of the bridge's own", self.rule.name)
                 problem = f"{type(error).__name__}: {error}"
@@ -193,18 +187,21 @@ class Lane(ABC):
                 self.acknowledge(number)
             if event.looped:
                 self.link.send(protocol.Done(self.number, self.epoch, [], event.looped))
-        elif isinstance(event, Unwanted):
-            self.tell_done()
-            number = self.sent(event.key)
-            if number is not None:
-                self.link.send(protocol.Refused(self.number, self.epoch, number, event.problem))
-            raise LaneError(
-                f"the other broker refused a message: {event.problem}",
-                "it is sent again, and goes to the dead letter queue here when that was often enough",
-            )
         else:
             self.tell_done()
             raise LaneError(event.problem, event.remedy)
+
+    def _said(self) -> tuple[str, str] | None:
+        """Why the other broker has closed what was written to, where it says so; problem and remedy."""
+        until = time.monotonic() + _SAYS_S
+        while (left := until - time.monotonic()) > 0:
+            try:
+                event = self.inbox.get(timeout=left)
+            except queue.Empty:
+                return None
+            if isinstance(event, Broken) and event.epoch == self.epoch:
+                return event.problem, event.remedy
+        return None
 
     def _drop(self, number: int) -> None:
         """A copy that need not go out."""

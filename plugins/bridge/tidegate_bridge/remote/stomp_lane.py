@@ -8,7 +8,7 @@ from tidegate.spi import names
 from tidegate_bridge import _protocol as protocol
 from tidegate_bridge._names import is_queue_like
 from tidegate_bridge.remote import brokers
-from tidegate_bridge.remote.lane import Broken, Confirmed, Lane, LaneError, Unwanted
+from tidegate_bridge.remote.lane import Broken, Confirmed, Lane, LaneError
 from tidegate_bridge.remote.link import Link
 from tidegate_bridge.remote.stomp_connection import Pairs, StompConnection
 from tidegate_bridge.remote.stomp_messages import arriving, leaving
@@ -158,9 +158,11 @@ class _Heard:
 
     def error(self, headers: Mapping[str, str], text: str) -> None:
         receipt_id = headers.get("receipt-id", "")
-        if receipt_id.isdigit():
-            self._lane.inbox.put(Unwanted(self._epoch, int(receipt_id), text))
-        self._broken(f"the other broker says: {text}", "see its log")
+        of_message = f" of message {receipt_id}" if receipt_id.isdigit() else ""
+        self._broken(
+            f"the other broker says{of_message}: {text}",
+            "mend it there; it is sent again until it is taken, unless you move it to another queue",
+        )
 
     def gone(self) -> None:
         self._broken("the other broker closed the connection", "it is tried again; see its log")
