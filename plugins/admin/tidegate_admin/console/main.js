@@ -13,6 +13,7 @@ import * as destination from './pages/destination.js';
 import * as destinations from './pages/destinations.js';
 import { cursors, limits } from './pages/limits.js';
 import * as login from './pages/login.js';
+import * as memory from './pages/memory.js';
 import * as overview from './pages/overview.js';
 import { plugins } from './pages/plugins.js';
 import * as sinks from './pages/sinks.js';
@@ -32,6 +33,7 @@ const PAGES = new Map([
   ['subscriptions', { label: 'Subscriptions', page: subscriptions }],
   ['subscription', { page: subscription, within: 'subscriptions' }],
   ['sinks', { label: 'Sinks', page: sinks }],
+  ['memory', { label: 'Memory', page: memory }],
   ['limits', { label: 'Limits', page: limits }],
   ['cursors', { label: 'Cursors', page: cursors }],
   ['store', { label: 'Store', page: store }],

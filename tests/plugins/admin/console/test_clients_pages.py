@@ -106,3 +106,39 @@ def test_limits_and_cursors_are_listed_the_nearest_first(console: Console) -> No
     browser.until(lambda: "queue://fed" in column(browser, "Cursors"))
     row = next(row for row in browser.rows("Cursors") if row[0] == "queue://fed")
     assert row[2:5] == ["store", "memory", "1"]
+
+
+def test_memory_is_a_tree_whose_sums_add_up(console: Console) -> None:
+    console.publish("/queue/remembered", *[b"x" * 1000] * 20)
+    console.publish("/queue/given", *[b"y" * 1000] * 5)
+    with connected(console, "/queue/given"):
+        browser = console.go("memory")
+        browser.until(lambda: "queue://remembered" in names(browser))
+        browser.until(lambda: "anonymous" in names(browser))
+        (user,) = [
+            item
+            for item in browser.all(".tree details details details > summary")
+            if item.text.startswith("anonymous") and item.is_displayed()
+        ][:1]
+        user.click()
+        # Its connection, for which something is held and in flight.
+        browser.until(lambda: any(name.startswith("127.0.0.1:") for name in names(browser)))
+        assert browser.driver.execute_script(SUMS) == []
+        held = browser.rows("What is held for clients")
+        assert "Sockets and clients" in [row[0] for row in held]
+        # What is open stays open.
+        browser.until(lambda: user.is_displayed())
+        assert user.find_element("xpath", "..").get_attribute("open")
+
+
+def names(browser: Browser) -> list[str]:
+    return [item.text for item in browser.all(".tree .what") if item.is_displayed()]
+
+
+#: Branches whose parts are not drawn as long as they are together.
+SUMS = """
+const length = (item) => parseFloat(item.querySelector(':scope > .row .meter > span, :scope > details > summary .meter > span').style.width);
+return [...document.querySelectorAll('.tree details')].filter((item) => item.querySelector(':scope > ul > li')).map((item) => [
+    length(item.parentElement), [...item.querySelectorAll(':scope > ul > li')].reduce((sum, part) => sum + length(part), 0)
+]).filter(([whole, parts]) => !(Math.abs(whole - parts) < 0.01));
+"""

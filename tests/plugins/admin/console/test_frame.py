@@ -7,6 +7,7 @@ import pwd
 from pathlib import Path
 
 import pytest
+from browser import ENTER
 from console import Console
 
 from tidegate_auth_file._hashes import make_hash
@@ -84,12 +85,27 @@ def test_access_is_explained_and_users_are_listed(console: Console) -> None:
     browser = console.go("access")
     browser.fill("User", "ann")
     browser.fill("Destination", "queue://a")
-    browser.press("Explain")
+    browser.press("Look")
     browser.until(lambda: ["publish", "refused"] in [row[:2] for row in decided(console)])
     browser.press("All users")
     browser.until(lambda: [row[0] for row in browser.rows("Users")] == ["ann", "ben"])
     browser.press("ann")
     browser.until(lambda: ["admin", "allowed"] in [row[:2] for row in decided(console)])
+
+
+def test_who_may_do_what_with_a_destination_is_listed_and_leads_to_why(console: Console) -> None:
+    browser = console.go("access?destination=queue%3A%2F%2Fa")
+    caption = "Who may do what there"
+    browser.until(lambda: [row[0] for row in browser.rows(caption)] == ["ann", "anonymous", "ben"])
+    assert {row[3] for row in browser.rows(caption)} == {"refused"}
+    browser.fill("Search", "NN").send_keys(ENTER)
+    browser.until(lambda: [row[0] for row in browser.rows(caption)] == ["ann"])
+    browser.press("ann")
+    browser.until(lambda: ["consume", "refused"] in [row[:2] for row in decided(console)])
+    browser.until(lambda: len(browser.rows(caption)) == 3)
+    browser.fill("Destination", "topic://t.>")
+    browser.press("Look")
+    browser.shows("without wildcards")
 
 
 def decided(console: Console) -> list[list[str]]:

@@ -4,8 +4,10 @@ import { look } from '../api.js';
 import { el } from '../dom.js';
 import * as format from '../format.js';
 import { list } from '../list.js';
-import { Table } from '../table.js';
+import { Pager, Table } from '../table.js';
 
+const ROWS = 50;
+const WORDS = { allow: 'allowed', filter: 'allowed in part', deny: 'refused' };
 const KINDS = { allow: 'good', filter: 'warn', deny: 'bad' };
 
 export const access = { show(root, place, signal) {
@@ -13,14 +15,16 @@ export const access = { show(root, place, signal) {
   const destination = field('destination', 'Destination', place.query.get('destination') ?? '', 'queue://orders');
   const problem = el('p', { class: 'problem', role: 'alert' });
   const summary = el('p', { class: 'quiet', role: 'status' });
-  const table = new Table({ caption: 'What they may do', key: (row) => row.action, columns: DECIDED, empty: 'Enter a user, and a destination or none.' });
+  const table = new Table({ caption: 'What they may do', key: (row) => row.action, columns: DECIDED, empty: 'Enter a user for what they may do and why, a destination for who may do what there, or both.' });
   table.update([]);
   root.append(el('h1', {}, 'Access'), el('form', { class: 'tools', onsubmit: (event) => {
     event.preventDefault();
     const wanted = new URLSearchParams({ user: user.value.trim(), destination: destination.value.trim() });
     location.hash = `#/access?${wanted}`;
-  } }, el('label', { for: 'user' }, 'User'), user, el('label', { for: 'destination' }, 'Destination'), destination, el('button', { type: 'submit', class: 'primary' }, 'Explain')),
-  problem, summary, table.element, el('p', {}, el('a', { href: '#/users' }, 'All users')));
+  } }, el('label', { for: 'user' }, 'User'), user, el('label', { for: 'destination' }, 'Destination'), destination, el('button', { type: 'submit', class: 'primary' }, 'Look')),
+  problem, summary, table.element);
+  everybody(root, destination.value, signal);
+  root.append(el('p', {}, el('a', { href: '#/users' }, 'All users')));
   if (!user.value) return;
   look('explain-access', { user: user.value, destination: destination.value }, signal).then((found) => {
     table.update(found.decided);
@@ -36,9 +40,57 @@ function field(id, label, value, placeholder) {
   return made;
 }
 
+/** What everybody may do with *destination*, "" for none, below what one may: whose name leads to why. */
+function everybody(root, destination, signal) {
+  if (!destination) return;
+  const problem = el('p', { class: 'problem', role: 'alert' });
+  const search = el('input', { id: 'match', type: 'search', placeholder: 'ann', spellcheck: 'false', 'aria-describedby': 'match-hint' });
+  const place = el('div');
+  const pager = new Pager(() => load());
+  root.append(el('section', { class: 'card' }, el('h2', {}, 'Who may do what there'),
+    el('form', { class: 'tools', role: 'search', onsubmit: (event) => {
+      event.preventDefault();
+      pager.restart();
+      load();
+    } }, el('label', { for: 'match' }, 'Search'), search, el('button', { type: 'submit' }, 'Find'),
+    el('small', { id: 'match-hint' }, 'Any part of a user\'s name. Users that are listed or connected, and anonymous; asked without client id and address, about which there may be rules.')),
+    problem, place, pager.element));
+  let table = null;
+  async function load() {
+    try {
+      const found = await look('list-access', { destination, match: search.value.trim(), after: pager.after, limit: ROWS }, signal);
+      problem.textContent = '';
+      if (!table) {
+        const actions = Object.keys(found.rows[0]?.verdicts ?? {});
+        table = new Table({ caption: 'Who may do what there', key: (row) => row.user, columns: columnsOf(actions, destination), empty: 'No user is found by that.' });
+        place.replaceChildren(table.element);
+      }
+      table.update(found.rows);
+      const first = pager.before.length * ROWS + 1;
+      pager.update(found.next, found.rows.length ? `${format.count(first)} to ${format.count(first + found.rows.length - 1)}` : '');
+    } catch (error) {
+      if (!signal.aborted) problem.textContent = error.message;
+    }
+  }
+  load();
+}
+
+function columnsOf(actions, destination) {
+  return [
+    { head: 'User', cell: (row) => [{ text: row.user, href: `#/access?${new URLSearchParams({ user: row.user, destination })}`, kind: 'name' }] },
+    { head: 'Groups', cell: (row) => row.groups.join(', ') },
+    { head: 'Connections', isNumber: true, cell: (row) => format.count(row.connections) },
+    ...actions.map((action) => ({ head: action, cell: (row) => [verdictOf(row.verdicts[action])] })),
+  ];
+}
+
+function verdictOf(verdict) {
+  return { text: WORDS[verdict] ?? verdict, kind: `tag ${KINDS[verdict] ?? ''}` };
+}
+
 const DECIDED = [
   { head: 'To', cell: (row) => row.action },
-  { head: 'Is', cell: (row) => [{ text: { allow: 'allowed', filter: 'allowed in part', deny: 'refused' }[row.verdict] ?? row.verdict, kind: `tag ${KINDS[row.verdict] ?? ''}` }] },
+  { head: 'Is', cell: (row) => [verdictOf(row.verdict)] },
   { head: 'Because', cell: (row) => (row.reasons.length
     ? row.reasons.map(({ authorizer, why }) => `${authorizer}: ${why.join('; ') || 'gives no reason'}`).join(' | ')
     : 'nobody is asked, and all is allowed') },
