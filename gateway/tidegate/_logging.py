@@ -7,9 +7,9 @@ of ``key=%s`` with a space, a quote, an equals sign or a backslash stands in quo
 middle of a sentence with any of the last three does, and everything that is not printable is escaped.
 Lines of a traceback are indented: none of them can be taken for a record.
 
-With ``log_format = "json"`` a line is one JSON object: ``time``, ``level``, ``logger``, ``event`` (the text as
-above), ``exception``, and each field under its own name, numbers as numbers. Fields are read off the text that
-the program has, never off what is put into it.
+With ``log_format = "json"`` a line is one JSON object: ``time``, ``level``, ``logger``, ``event`` (of an event, its name:
+:mod:`tidegate.spi.events`), ``text`` (as above), ``exception``, and each field under its own name, numbers as numbers.
+Fields are read off the text that the program has, never off what is put into it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Final, TextIO, TypeAlias, cast
 from tidegate.spi.printable import printable, printable_json
 
 #: What a field of a JSON line can be.
-_Value: TypeAlias = str | int | float | None
+Value: TypeAlias = str | int | float | None
 
 
 class LogLevel(enum.Enum):
@@ -75,7 +75,7 @@ class KeyValueFormatter(logging.Formatter):
             f"{moment}.{int(record.msecs):03d}Z",
             f"{record.levelname:<7}",
             record.name,
-            _text(record),
+            text_of(record),
         ]
         parts.extend(
             f"{key}={_quoted(value)}" for key, value in vars(record).items() if key not in _STANDARD
@@ -90,7 +90,9 @@ class KeyValueFormatter(logging.Formatter):
 
 
 #: Names of a JSON line's own; a field that is called so has ``_`` behind its name.
-JSON_NAMES: Final = ("time", "level", "logger", "event", "exception")
+JSON_NAMES: Final = ("time", "level", "logger", "event", "text", "exception")
+#: Where a record has the name of its event.
+_EVENT: Final = "event"
 
 
 class JsonFormatter(logging.Formatter):
@@ -98,15 +100,20 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
-        line: dict[str, _Value] = {
+        line: dict[str, Value] = {
             "time": moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "event": _text(record),
         }
-        fields = [*_fields(record)]
+        event = vars(record).get(_EVENT)
+        if event is not None:
+            line[_EVENT] = _value(event)
+        line["text"] = text_of(record)
+        fields = [*fields_of(record)]
         fields += [
-            (key, _value(value)) for key, value in vars(record).items() if key not in _STANDARD
+            (key, _value(value))
+            for key, value in vars(record).items()
+            if key not in _STANDARD and key != _EVENT
         ]
         for key, value in fields:
             line[f"{key}_" if key in JSON_NAMES else key] = value
@@ -183,7 +190,7 @@ def configure_logging(level: LogLevel, stream: TextIO | None = None) -> Logging:
     return Logging(level, stream)
 
 
-def _text(record: logging.LogRecord) -> str:
+def text_of(record: logging.LogRecord) -> str:
     """The record's message with every argument made safe, see the module's docstring."""
     message, arguments = str(record.msg), record.args
     if not arguments:
@@ -277,7 +284,7 @@ def _fields_of(message: str) -> Sequence[_Field]:
     return found
 
 
-def _fields(record: logging.LogRecord) -> list[tuple[str, _Value]]:
+def fields_of(record: logging.LogRecord) -> list[tuple[str, Value]]:
     """The fields of the record's text, in order. Libraries write values into the text itself, where what is
     theirs and what a client chose cannot be told apart: of theirs only arguments count."""
     message, arguments = str(record.msg), record.args
@@ -285,7 +292,7 @@ def _fields(record: logging.LogRecord) -> list[tuple[str, _Value]]:
     given = cast("tuple[object, ...]", arguments if isinstance(arguments, tuple) else ())
     if len(_pieces(message)) != len(given):
         return []
-    fields: list[tuple[str, _Value]] = []
+    fields: list[tuple[str, Value]] = []
     for field in _fields_of(message):
         own = given[field.first : field.first + field.count]
         if field.is_one:
@@ -297,7 +304,7 @@ def _fields(record: logging.LogRecord) -> list[tuple[str, _Value]]:
     return fields
 
 
-def _value(value: object) -> _Value:
+def _value(value: object) -> Value:
     if value is None or isinstance(value, int):
         return value
     if isinstance(value, float):

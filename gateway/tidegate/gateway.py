@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidegate import __version__
 from tidegate.broker import BrokerCore
+from tidegate.broker.events import Events
 from tidegate.broker.operate.authorized import Around
 from tidegate.broker.operate.operations import Operations
 from tidegate.config import require_acknowledged_log, require_measured_store
@@ -44,6 +45,7 @@ from tidegate.spi import (
     StoreLockedError,
 )
 from tidegate.spi.clients.operators import Phase
+from tidegate.spi.events import Event, log_only
 from tidegate.spi.operate import Reloaded
 from tidegate.spi.private_files import make_private_directory, warn_of_others
 
@@ -160,10 +162,17 @@ class Gateway:
             desk.progressed(what, done, total)
             progress(what, done, total)
 
+        events, waits = Events(), list[str]()
+
         def stands_by(owner: str) -> None:
             desk.stands_by(owner)
             if owner:
                 progress(f"waiting for {owner}", 0, 0)
+            if owner and not waits:
+                waits.append(owner)
+                events.tell(Event.STANDBY_BEGUN, _log, "store=waiting owner=%s", owner)
+            elif waits and not owner:
+                events.tell(Event.TAKEN_OVER, _log, "store=ours, after it was waited for")
 
         broker = BrokerCore(
             config.broker,
@@ -179,6 +188,7 @@ class Gateway:
                     progress=progressed,
                     stands_by=stands_by,
                     lost=self._lost,
+                    tell=events.tell,
                 ),
                 config.store.options,
             ),
@@ -193,6 +203,7 @@ class Gateway:
             # The clock can: a gateway that numbers less than a million messages a second never
             # catches up with it, so no message id is ever given out twice.
             sequence_floor=time.time_ns() // 1000,
+            events=events,
         )
         desk = Desk(config.broker.name, self._borrowed or directory, broker)
         require_measured_store(broker.store, config.store.name, config.broker)
@@ -208,6 +219,10 @@ class Gateway:
             # What only opening the store can tell, such as a statement that its database refuses.
             raise error.at(path=config.path, prefix="store") from error.__cause__
         self._broker, desk.phase = broker, Phase.STARTING
+        text = "store=open pending=%d queues=%d last_sequence=%d"
+        pending = broker.store.statistics().pending_messages
+        queues = len(broker.destinations.queues)
+        self._tell(Event.STORE_RECOVERED, text, pending, queues, self.recovered.last_sequence)
         broker.limits.overflows.announce = self._plugins.announce_overflow
         broker.slow_consumers.announce = self._plugins.announce_slow
         broker.acknowledged_log.announce = self._plugins.announce_filling
@@ -241,6 +256,9 @@ class Gateway:
                 with exit_is_error(f"extension-{item.name}"):
                     await item.instance.move_in(broker)
         self._running = Running(config, self._plugins, broker, self._listeners, self._changed)
+        for address in self.addresses:
+            self._tell(Event.LISTENER_ADDED, "listener=%s takes connections", address)
+        self._tell(Event.GATEWAY_STARTED, "listeners=%d started", len(self.addresses))
         desk.phase = Phase.RUNNING
 
     def _around(self) -> Around:
@@ -293,7 +311,8 @@ class Gateway:
     def _lost(self, problem: str) -> None:
         """See StoreContext.lost."""
         if not self._loss:
-            _log.critical("store=lost: the gateway ends, nothing more is confirmed: %s", problem)
+            text = "store=lost: the gateway ends, nothing more is confirmed: %s"
+            self._tell(Event.STORE_LOST, text, problem)
             self._loss = problem
             self._woken.set()
 
@@ -309,15 +328,36 @@ class Gateway:
             running = self._running
             if running is None or self._stopping:
                 raise RequestError("the gateway starts or stops; nothing is changed")
-            found = await reload(running, check_only=check_only)
+            before = set(self.addresses)
+            try:
+                found = await reload(running, check_only=check_only)
+            except RequestError as error:
+                if not check_only:
+                    self._tell(Event.CONFIGURATION_REFUSED, "reload=refused: %s", error)
+                raise
             self.config = running.config
             self.addresses[:] = self._listeners.addresses
         if not check_only:
-            for change in found.changed:
-                _log.info("key=%s %s", change.key, change.what)
-            for change in found.left:
-                _log.warning("key=%s %s", change.key, change.what)
+            self._tell_reloaded(found, before)
         return found
+
+    def _tell_reloaded(self, found: Reloaded, before: set[str]) -> None:
+        """Args: before: addresses of listeners."""
+        for change in found.changed:
+            _log.info("key=%s %s", change.key, change.what)
+        for change in found.left:
+            _log.warning("key=%s %s", change.key, change.what)
+        text = "reload=done changed=%d not_changed=%d"
+        self._tell(Event.CONFIGURATION_RELOADED, text, len(found.changed), len(found.left))
+        for address in sorted(before.difference(self.addresses)):
+            self._tell(Event.LISTENER_REMOVED, "listener=%s takes no connections any more", address)
+        for address in sorted(set(self.addresses) - before):
+            self._tell(Event.LISTENER_ADDED, "listener=%s takes connections", address)
+
+    def _tell(self, event: Event, text: str, *values: object) -> None:
+        """An event of a gateway whose store is open, or was."""
+        tell = log_only if self._broker is None else self._broker.events.tell
+        tell(event, _log, text, *values)
 
     @property
     def _front_ends(self) -> list[FrontEnd]:
@@ -331,6 +371,7 @@ class Gateway:
             return
         self._stopping = True
         if self._serves:
+            self._tell(Event.GATEWAY_STOPPING, "listeners=%d stopping", len(self.addresses))
             self._plugins.announce_stopping(self.info())
         try:
             await self._take_apart()

@@ -222,7 +222,7 @@ def test_a_json_line_has_the_fields_of_the_text_as_values(stream: io.StringIO) -
     assert line == {
         "level": "warning",
         "logger": "tidegate.x",
-        "event": r'store=short free_bytes=1099511627776 share=0.2 who="a \"b\"": the disk is full',
+        "text": r'store=short free_bytes=1099511627776 share=0.2 who="a \"b\"": the disk is full',
         "store": "short",
         "free_bytes": 1 << 40,
         "share": 0.25,
@@ -250,7 +250,7 @@ def test_a_value_cannot_forge_fields_of_a_json_line(
     assert len(stream.getvalue().split("\n")) == 3
     assert stream.getvalue().replace("\n", "").isprintable()
     first, second = json_lines(stream)
-    own = {"time", "level", "logger", "event"}
+    own = {"time", "level", "logger", "text"}
     assert first.keys() == own | {"client", "n"}
     assert (first["client"], first["n"]) == (value, 7)
     assert second.keys() == own | {"client"}
@@ -262,7 +262,7 @@ def test_what_a_library_writes_into_its_text_is_no_field(stream: io.StringIO) ->
     logging.getLogger("library").warning("user=admin logged in")
     logging.getLogger("library").warning("user=admin peer=%s", "1.2.3.4")
     logging.getLogger("library").warning("%(user)s", {"user": "x"})
-    fields = [line.keys() - {"time", "level", "logger", "event"} for line in json_lines(stream)]
+    fields = [line.keys() - {"time", "level", "logger", "text"} for line in json_lines(stream)]
     assert fields == [set(), {"peer"}, set()]
 
 
@@ -276,7 +276,7 @@ def test_a_value_of_several_arguments_is_one_field(stream: io.StringIO) -> None:
         "delay": "1.5s",
         "bytes": "nan",
     }
-    assert line["event"] == "100% of rows=3..9 after delay=1.5s, bytes=nan."
+    assert line["text"] == "100% of rows=3..9 after delay=1.5s, bytes=nan."
 
 
 def test_a_field_cannot_take_the_place_of_a_json_line_s_own(stream: io.StringIO) -> None:
@@ -316,7 +316,7 @@ def test_level_and_format_change_while_it_runs(stream: io.StringIO) -> None:
     logger.debug("three")
     logger.info("four")
     first, second = stream.getvalue().splitlines()
-    assert json.loads(first)["event"] == "two"
+    assert json.loads(first)["text"] == "two"
     assert second.endswith(" tidegate.x four")
 
 

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
+from tidegate.broker.connection import told
 from tidegate.broker.connection.client import identity_of
 from tidegate.broker.connection.connection import Connection
 from tidegate.broker.connection.deciding import Deciding
@@ -19,6 +20,7 @@ from tidegate.broker.connection.slow_consumers import SlowConsumers
 from tidegate.broker.idle_queues import IdleQueues
 from tidegate.broker.limits.disk import DiskWatch
 from tidegate.broker.limits.full_cursors import FullCursors
+from tidegate.broker.limits.memory_watch import MemoryWatch
 from tidegate.broker.limits.overload import Overload
 from tidegate.broker.limits.sockets import Sockets
 from tidegate.broker.limits.unauthenticated import Unauthenticated
@@ -29,6 +31,7 @@ from tidegate.broker.queues import NOTHING
 from tidegate.broker.sessions.abandoned import Abandoned
 from tidegate.broker.sessions.authentication import Authentication
 from tidegate.broker.sessions.callers import LoggedIn
+from tidegate.broker.sink_watch import SinkWatch
 from tidegate.broker.traffic import Traffic
 from tidegate.broker.turn.flow import STATE_WORK
 from tidegate.broker.turn.writer import FULL_BACK_OFF_S
@@ -50,6 +53,7 @@ from tidegate.spi import (
     StoreIOError,
     Subscription,
 )
+from tidegate.spi.events import Event
 
 _log = logging.getLogger("tidegate.broker")
 
@@ -64,11 +68,14 @@ class BrokerCore(Parts):
         super().__post_init__()
         self.connections: set[Connection] = set()
         self.clients_maximum = 0
+        tell = self.events.tell
         overload = self.overload = Overload(self.config.overload_lag)
         config = self.config
         self.disk = DiskWatch(self.store, self.writer, config.disk_free_limit, config.store_limit)
+        overload.tell = self.disk.tell = tell
         account = self.accounts.gateway
         sockets = self.sockets = Sockets(account, self.config.connections_max, overload.refuses)
+        sockets.tell = tell
         self.socket_opened, self.socket_closed = sockets.opened, sockets.closed
         unauthenticated = Unauthenticated(account, self.config.login_input_limit)
         self.unauthenticated_holds = unauthenticated.holds
@@ -82,6 +89,7 @@ class BrokerCore(Parts):
             self.destinations.policy,
             is_on=any(item.slow_consumer_age or item.slow_consumer_rate for item in self.policies),
         )
+        self.slow_consumers.tell = tell
         self.abandoned = Abandoned(
             self.flow,
             self.destinations,
@@ -98,6 +106,9 @@ class BrokerCore(Parts):
         self._numbers = 0
         self._expiring: set[Connection] = set()
         self.draining = Draining(lambda: self.connections, self.until_durable, self.tasks)
+        self.draining.tell = tell
+        self._memory_watch = MemoryWatch(lambda: account.refused, tell)
+        self._sink_watch = SinkWatch(self.acknowledged_log.health, tell)
         self._closing = False
         self._stopped = False
 
@@ -121,6 +132,26 @@ class BrokerCore(Parts):
         return self.store.capabilities.large_bodies
 
     async def connect(self, request: ConnectRequest, peer: ClientPeer) -> ConnectResult:
+        try:
+            connection = await self._enter(request, peer)
+        except AccessError:
+            raise  # auditors were told, and so was everybody
+        except GatewayError as error:
+            told.refused(self.events.tell, request, error)
+            raise
+        connection.is_admitted = False  # whoever takes over meanwhile ends it without a will
+        try:
+            result, is_stored = await self._result(connection, request)
+            connection.is_admitted = True
+        except BaseException:
+            connection.disconnect(graceful=True)
+            raise
+        if is_stored:
+            await self._admit(connection)
+        return result
+
+    async def _enter(self, request: ConnectRequest, peer: ClientPeer) -> Connection:
+        """Check whether a client may come in, and count it as one that is there. Raises: GatewayError."""
         if self._closing:
             raise ConnectionEndedError("shutdown", "the gateway is shutting down")
         if self.writer.error is not None:
@@ -166,16 +197,8 @@ class BrokerCore(Parts):
             self._by_client[key] = connection
         if connection.expires_at or request.exchange is not None:  # which may come to expire
             self._expiring.add(connection)
-        connection.is_admitted = False  # whoever takes over meanwhile ends it without a will
-        try:
-            result, is_stored = await self._result(connection, request)
-            connection.is_admitted = True
-        except BaseException:
-            connection.disconnect(graceful=True)
-            raise
-        if is_stored:
-            await self._admit(connection)
-        return result
+        told.connected(self.events.tell, connection)
+        return connection
 
     async def log_in(self, request: ConnectRequest) -> LoggedIn:
         """Let an operator in, who is no connection, also while the store takes nothing.
@@ -373,6 +396,9 @@ class BrokerCore(Parts):
         now, elapsed = self.now(), self.writer.elapsed()
         self.waiting.sample()
         self.traffic.sample()
+        self._memory_watch.look()
+        self._sink_watch.look()
+        self.events.look()
         for connection in [item for item in self._expiring if 0 < item.expires_at <= now]:
             connection.end(
                 AccessError("the credentials have expired", principal=connection.principal)
@@ -406,9 +432,17 @@ class BrokerCore(Parts):
         self._expiring.discard(connection)
         if self._by_client.get(connection.key) is connection:
             del self._by_client[connection.key]
+        if connection.number:
+            told.disconnected(self.events.tell, connection)
 
     def rights_changed(self) -> None:
         """Rights or users are other ones now: see :class:`tidegate.spi.Service`."""
+        self.events.tell(
+            Event.RIGHTS_CHANGED,
+            _log,
+            "connections=%d: it is decided anew what they may do",
+            len(self.connections),
+        )
         self.wills.forget_rights()
         self._deciding.begin(self.connections)
 

@@ -28,6 +28,7 @@ from tidegate.spi import (
     Subscription,
     names,
 )
+from tidegate.spi.events import Event
 
 _log = logging.getLogger("tidegate.broker")
 
@@ -130,7 +131,22 @@ class Destinations(Queues):
         if not is_stored:
             return self._make_list(made, 0, once=once)
         self._writer.add_operation(PutSubscription(made))
+        self._tell(Event.SUBSCRIPTION_MADE, made, "made")
         return self.restore_subscription(made, NOTHING, once=once)
+
+    def _tell(self, event: Event, subscription: Subscription, what: str) -> None:
+        if not (subscription.durable or subscription.share_group):
+            return
+        self.tell(
+            event,
+            _log,
+            "subscription=%r filter=%r client=%r principal=%r %s",
+            subscription.share_group or subscription.name,
+            subscription.filter,
+            subscription.client_id,
+            subscription.owner,
+            what,
+        )
 
     def _make_list(self, wanted: Subscription, messages: int, *, once: bool) -> PendingList:
         cursor = self._make_cursor(wanted.filter, wanted.pending_list, messages)
@@ -209,6 +225,7 @@ class Destinations(Queues):
                 group = group_of(subscription)
                 if self.shared.get(group) is pending_list:
                     del self.shared[group]
+            self._tell(Event.SUBSCRIPTION_ENDED, subscription, f"ended: {why}")
             self._ended.end_subscription(subscription, why)
 
     def lists_of(self, client_key: str) -> dict[str, PendingList]:

@@ -95,7 +95,6 @@ class IdleQueues:
                     or self._flow.writer.is_adding(pending_list)
                 ):
                     continue
-                _log.info("queue=%s deleted: idle", pending_list.destination)
                 destinations.remove_queue(pending_list.destination, "idle")
                 self._since.pop(pending_list, None)
                 self._flow.add_own_work(STATE_WORK)

@@ -33,6 +33,7 @@ from tidegate.spi import (
     names,
     text_bytes,
 )
+from tidegate.spi.events import Tell, log_only
 
 #: What a pending list with its cursor takes in memory, a level of its name in the tree of filters, and
 #: a selector when it is compiled, by its length; measured over 10,000 and rounded up.
@@ -56,6 +57,7 @@ class Lists:
     Attributes:
         charged: all lists there are, each with who is charged with it.
         feeds: where all of them are fed from.
+        tell: of events.
     """
 
     _config: BrokerConfig
@@ -72,6 +74,7 @@ class Lists:
     def __post_init__(self) -> None:
         self.charged: dict[PendingList, tuple[Account, Counted, int]] = {}
         self.feeds = FeedTotals()
+        self.tell: Tell = log_only
         self._store = self._flow.store
         self._writer = self._flow.writer
         self._policies = PolicyMap(self.policies)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 from tidegate.broker.destinations import Destinations
 from tidegate.broker.ended_lists import EndedLists
+from tidegate.broker.events import Events
 from tidegate.broker.limits.accounts import Accounts
 from tidegate.broker.limits.acknowledged import AcknowledgedLog
 from tidegate.broker.limits.list_limits import ListLimits
@@ -45,6 +46,7 @@ class Parts:
         extensions: authenticators, authorizers, interceptors in configured order.
         sequence_floor: no sequence below this is given out, whatever the store remembers.
         quotas: in file order; the first that matches a principal wins.
+        events: where what operators want to know is kept.
         keeps_log: there are sinks, and the store keeps the acknowledged log for them.
     """
 
@@ -59,10 +61,12 @@ class Parts:
     sequence_floor: int = 1
     quotas: Sequence[Quota] = ()
     keeps_log: bool = False
+    events: Events = field(default_factory=Events)
 
     def __post_init__(self) -> None:
         config = self.config
         self.tasks = Tasks()
+        tell = self.events.tell
         self.accounts = Accounts(config, self.quotas)
         spooling = None
         if any(policy.non_persistent == SPOOLED for policy in self.policies):
@@ -80,11 +84,13 @@ class Parts:
             on_write=self.acknowledged_log.notify,
         )
         self.writer = self.flow.writer
+        self.writer.tell = self.acknowledged_log.tell = tell
         if self.keeps_log:
             self.writer.keeps_log = True
             self.writer.logged = frozenset(map(Outcome.of, config.acknowledged_outcomes))
         detours: set[object] = set()
         self.limits = ListLimits(self.flow, detours)
+        self.limits.overflows.tell = tell
         self.ended_lists = EndedLists(
             store, self.writer, self.tasks, lambda: not self.acknowledged_log.has_room
         )
@@ -99,6 +105,7 @@ class Parts:
             temporary_directory=self.temporary_directory,
             spooling=spooling,
         )
+        self.destinations.tell = tell
         self.deliveries = RetainedDeliveries(
             self.flow, self.retained, self.acknowledged_log, detours
         )
@@ -112,8 +119,10 @@ class Parts:
             self.temporary,
             detours,
         )
+        self.publisher.dead_lettered = self.events.dead_lettered
         self.limits.bury, self.limits.bury_new = self.publisher.bury, self.publisher.bury_new
         self.access = Access(self.extensions, self.acknowledged_log, self.destinations.queues)
+        self.access.tell = tell
         has_ids = store.capabilities.duplicate_ids is not None
         self.duplicates = DuplicateIds(self.writer, config, self.accounts.gateway, is_kept=has_ids)
         self.branches = Branches(

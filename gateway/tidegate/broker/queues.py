@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -20,6 +21,9 @@ from tidegate.spi import (
     RequestError,
     names,
 )
+from tidegate.spi.events import Event
+
+_log = logging.getLogger("tidegate.broker")
 
 #: What is in a list that is new.
 NOTHING: Final = PendingCount(0, 0)
@@ -86,6 +90,7 @@ class Queues(Lists):
             list_id = self._writer.take_list_id()
             self._writer.add_operation(AddDestination(destination, list_id, ""))
             made = self.make_queue(destination, list_id, NOTHING)
+            self._tell_made(made)
             self._charge(made, self._accounts.gateway, Counted.QUEUES, list_bytes(destination))
 
     def add_temporary_queue(self, destination: str, owner: str) -> PendingList:
@@ -104,7 +109,13 @@ class Queues(Lists):
         made = self.make_queue(destination, take_id(), NOTHING)
         made.owner = owner
         self._charge(made, account, Counted.QUEUES, size)
+        if made.is_stored:
+            self._tell_made(made)
         return made
+
+    def _tell_made(self, made: PendingList) -> None:
+        text = "destination=%s principal=%r made"
+        self.tell(Event.DESTINATION_MADE, _log, text, made.destination, made.owner)
 
     def restore_queue(self, found: RecoveredDestination, pending: PendingCount) -> None:
         """Make the list of a queue that was there before the start, whatever its owner may have."""
@@ -148,6 +159,7 @@ class Queues(Lists):
             gone.detach(consumer)
         self._remove_list(gone)
         gone.is_stored = False
+        self.tell(Event.DESTINATION_DELETED, _log, "destination=%s deleted: %s", destination, why)
         self._ended.end_queue(destination, gone.id, why)
 
     def watch_queues(self, filter_name: str, consumer: Consumer) -> None:

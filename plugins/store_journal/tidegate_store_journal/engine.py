@@ -359,7 +359,13 @@ class Engine:
         self._tidy = Tidy(series, index, checkpointer, compactor, percentage)
         room.used = lambda: self._disk_bytes() - self._files.pool_bytes
         self._maintenance = Maintenance(
-            options, room, checkpointer, self._reclaim, self._tidy, self._workers
+            options,
+            room,
+            checkpointer,
+            self._reclaim,
+            self._tidy,
+            self._workers,
+            self._context.tell,
         )
 
     async def _drop_losses(self, found: Replay) -> None:

@@ -83,6 +83,7 @@ class Session:
         "_is_behind",
         "_is_graceful",
         "_loop",
+        "_reason",
         "_receiving",
         "_throttled",
         "_wire",
@@ -123,6 +124,7 @@ class Session:
         self._client: Client | None = None
         self._farewells = Farewells()
         self._is_graceful = False  # the client said DISCONNECT
+        self._reason = ""  # what the client was told with the last ERROR
         self._receiving: Receiving | None = None  # since CONNECTED
         self._intake: Intake | None = None  # from CONNECTED to the end
         self._throttled = False
@@ -420,6 +422,7 @@ class Session:
             receipt = shown.headers.get("receipt")
         log = logger.debug if isinstance(error, ConnectionEndedError) else logger.info
         log("refused peer=%s state=%s reason=%s", self._wire.link.peer, self.state.name, error)
+        self._reason = str(error)
         return error_frame(error, self._admission.version, frame=shown, receipt=receipt)
 
     def _ignore_rest(self) -> None:
@@ -445,7 +448,7 @@ class Session:
         self._farewells.forget()
         client, self._client = self._client, None
         if client is not None:
-            client.connection.disconnect(graceful=self._is_graceful)
+            client.connection.disconnect(graceful=self._is_graceful, reason=self._reason)
 
     def _heart_beat_expired(self, silent_s: float) -> None:
         logger.info(

@@ -6,10 +6,12 @@ import logging
 import pytest
 from broker_harness import Broker, Client
 
-from tidegate.broker.limits.overflow import LINES_MAX, WORST_MAX
+from tidegate.broker.events import BURST
+from tidegate.broker.limits.overflow import WORST_MAX
 from tidegate.broker.operate.operations import Operations
 from tidegate.config import DestinationPolicy
 from tidegate.spi import MESSAGE_OVERHEAD_BYTES, Identity, ListOverflow
+from tidegate.spi.events import Event
 from tidegate.spi.operate import ListDestinations
 
 ME = Identity("local:me", frozenset(), "", "", "operator")
@@ -125,7 +127,7 @@ async def test_each_list_that_loses_messages_is_told_once_and_when_it_loses_no_m
 async def test_however_many_lose_messages_the_log_and_the_metric_have_a_few_lines(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    count, told = LINES_MAX + 15, list[ListOverflow]()
+    count, told = BURST + 15, list[ListOverflow]()
     with caplog.at_level(logging.INFO, "tidegate.broker.limit"):
         async with Broker(LOSING) as broker:
             clients = await losers(broker, count, told)
@@ -133,9 +135,13 @@ async def test_however_many_lose_messages_the_log_and_the_metric_have_a_few_line
             counts = broker.core.client_counts()
             assert counts["overflow.lists"] == count == len(told)
             assert len(str(counts["overflow.worst"]).splitlines()) == WORST_MAX
-            texts = [r.getMessage() for r in caplog.records if r.name == "tidegate.broker.limit"]
-            assert len(texts) == LINES_MAX + 1
-            assert "15 more lines like these are left out" in texts[-1]
+            texts = [
+                record.getMessage()
+                for record in caplog.records
+                if vars(record).get("event") == Event.LIMIT_REACHED.value
+            ]
+            assert len(texts) == BURST + 1
+            assert texts[-1] == "count=15 more in about a second"
             for client in clients:  # who is gone loses nothing
                 client.connection.disconnect(graceful=True)
             await broker.settle()

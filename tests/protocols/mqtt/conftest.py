@@ -267,8 +267,9 @@ class FakeConnection:
         publish_will: bool = False,
         session_expiry: int | None = None,
         unanswered: Mapping[str, Sequence[int]] = {},
+        reason: str = "",
     ) -> None:
-        self.unanswered = dict(unanswered)
+        self.unanswered, self.left_for = dict(unanswered), reason
         self._call("disconnect", (graceful, publish_will, session_expiry))
 
     def make_temporary(self, destination: str) -> str:

@@ -61,7 +61,7 @@ class Connection:
     def has_unconfirmed(self):
         return self.waiting > 0
 
-    def disconnect(self, *, graceful, detached=(), publish_will=False):
+    def disconnect(self, *, graceful, detached=(), publish_will=False, reason=""):
         self.disconnected = graceful
 
     def later(self, token):

@@ -60,6 +60,10 @@ _END_WORK: Final = 4
 #: with a thousand of them.
 CONNECTION_BYTES: Final = 6 * 1024
 
+#: Why a connection ended of which nobody says anything else.
+_LEFT: Final = "its client left"
+_LOST: Final = "it was lost"
+
 #: No QoS 2 message is in the middle of its handshake.
 NOTHING_UNANSWERED: Final[Mapping[str, Sequence[int]]] = {}
 
@@ -73,6 +77,7 @@ class Connection(Client):
 
     Attributes:
         is_admitted: False while its session is not durable yet.
+        ended_by: why it ended, as far as the gateway or its front-end said so; "": its client ended it, or the network.
         consumers: what it consumes from, by the front-end's key.
     """
 
@@ -93,6 +98,7 @@ class Connection(Client):
         "acknowledge",
         "check_publish",
         "consumers",
+        "ended_by",
         "is_admitted",
         "publish",
     )
@@ -110,6 +116,7 @@ class Connection(Client):
         self._is_counted = False
         self.is_admitted = True
         self._is_ending = False
+        self.ended_by = ""
         self._deciding = deciding
         self._is_known = True
         # When rights change: by what it may have been handed what it has not taken, if that is known.
@@ -154,6 +161,7 @@ class Connection(Client):
         if self.is_closed or self._is_ending:
             return
         self._is_ending = True
+        self.ended_by = str(error)
         self.is_writable = False
         try:
             self._peer.closed(error)
@@ -375,10 +383,12 @@ class Connection(Client):
         publish_will: bool = False,
         session_expiry: int | None = None,
         unanswered: Mapping[str, Sequence[int]] = NOTHING_UNANSWERED,
+        reason: str = "",
     ) -> None:
         if self.is_closed:
             return
         parts = self.parts
+        self.ended_by = self.ended_by or reason or (_LEFT if graceful else _LOST)
         self._transacting.abort_all()
         self.rights.end()
         self.account.clear()

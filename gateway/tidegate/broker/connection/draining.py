@@ -16,6 +16,7 @@ from typing import Final, final
 from tidegate.broker.connection.connection import Connection
 from tidegate.broker.turn.flow import Tasks
 from tidegate.spi import ConnectionEndedError, GatewayError
+from tidegate.spi.events import Event, Tell, log_only
 
 _log = logging.getLogger("tidegate.broker")
 
@@ -35,7 +36,8 @@ class Draining:
 
     Args: connections: all there are; until_durable: waits for all that was asked for.
 
-    Attributes: is_on: nobody is let in; server_reference: where clients are sent, "" for nowhere; is_moved: for good.
+    Attributes: is_on: nobody is let in; server_reference: where clients are sent, "" for nowhere; is_moved: for good;
+        tell: of events.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Draining:
         self._connections = connections
         self._until_durable = until_durable
         self._tasks = tasks
+        self.tell: Tell = log_only
         self._task: asyncio.Task[None] | None = None
         self._finishing: set[Connection] = set()
         self.is_on = False
@@ -58,7 +61,9 @@ class Draining:
         self.is_on, self.is_moved = True, is_moved
         self.server_reference = server_reference
         self._cancel()
-        _log.warning(
+        self.tell(
+            Event.DRAIN_BEGUN,
+            _log,
             "draining=1 connections=%d timeout_s=%g server_reference=%s",
             len(self._connections()),
             timeout_s,
@@ -75,7 +80,7 @@ class Draining:
         for connection in self._finishing:
             connection.go_on()
         self._finishing.clear()
-        _log.warning("draining=0 connections=%d", len(self._connections()))
+        self.tell(Event.DRAIN_ENDED, _log, "draining=0 connections=%d", len(self._connections()))
 
     def check(self) -> None:
         """Whether a client is let in. Raises: ConnectionEndedError."""
@@ -112,7 +117,7 @@ class Draining:
             await self._end(done)
             self._finishing.intersection_update(self._connections())
             await asyncio.sleep(LOOK_EVERY_S)
-        _log.warning("draining=done: no client is connected any more")
+        self.tell(Event.DRAIN_DONE, _log, "draining=done: no client is connected any more")
 
     async def _end(self, connections: Sequence[Connection]) -> None:
         for connection in connections:

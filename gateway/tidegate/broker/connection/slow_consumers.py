@@ -24,6 +24,7 @@ from tidegate.broker.turn.flow import Flow
 from tidegate.broker.turn.walks import STEP_LISTS, Walk
 from tidegate.config import DestinationPolicy
 from tidegate.spi import FlowControlError, GatewayError, SlowConsumer
+from tidegate.spi.events import Event, Tell, log_only
 
 _log = logging.getLogger("tidegate.broker.slow")
 
@@ -107,6 +108,7 @@ class SlowConsumers:
         self._before = self._seen  # in the last look: those that were not looked at in this one
         self._calls = 0
         self.announce: Callable[[SlowConsumer], None] = _unheard
+        self.tell: Tell = log_only
         self.slow = self.found = 0
 
     def look(self, elapsed: int) -> None:
@@ -193,7 +195,9 @@ class SlowConsumers:
         self.slow += 1
         self.found += 1
         act = self._policy(consumer.destination).slow_consumer_act
-        _log.warning(
+        self.tell(
+            Event.CONSUMER_SLOW,
+            _log,
             "consumer=%r destination=%s client=%r principal=%r peer=%s in_flight=%d act=%s: %s (%s)",
             consumer.key,
             consumer.destination,
@@ -235,7 +239,9 @@ class SlowConsumers:
         self, connection: Connection, consumer: Consumer, seen: _Seen, told: SlowConsumer
     ) -> None:
         seen.told = None
-        _log.info(
+        self.tell(
+            Event.CONSUMER_RECOVERED,
+            _log,
             "consumer=%r destination=%s client=%r: it is slow no more (%s)",
             consumer.key,
             consumer.destination,

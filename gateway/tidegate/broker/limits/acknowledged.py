@@ -26,10 +26,12 @@ from tidegate.spi import (
     MessageStore,
     RequestError,
     Sink,
+    SinkHealth,
     StoreError,
     encode_rows,
     format_size,
 )
+from tidegate.spi.events import Event, Tell, log_only
 from tidegate.spi.operate import SinkStatus
 
 _log = logging.getLogger("tidegate.broker.acknowledged")
@@ -174,6 +176,7 @@ class AcknowledgedLog:
         self.refusing = False
         self.is_filling = False
         self.announce: Callable[[LogFilling], None] = _unheard
+        self.tell: Tell = log_only
         self._config = config
         self._readers: list[Reader] = []
         self._steps = _ClockSteps()
@@ -257,6 +260,10 @@ class AcknowledgedLog:
         for reader in self._readers:
             await reader.look()
 
+    def health(self) -> list[tuple[str, SinkHealth]]:
+        """What each sink says of itself, by name."""
+        return [(reader.name, health_of(reader)) for reader in self._readers]
+
     async def statuses(self, now: int) -> list[SinkStatus]:
         """Of all sinks, in the order of the configuration. Raises: StoreError."""
         await self.look()
@@ -309,8 +316,9 @@ class AcknowledgedLog:
             refusing = (over or old) and not discard
             if refusing != self.refusing:
                 self.refusing = refusing
-                _log.log(
-                    logging.ERROR if refusing else logging.INFO,
+                self.tell(
+                    Event.ACKNOWLEDGED_LOG_FULL if refusing else Event.ACKNOWLEDGED_LOG_ROOM,
+                    _log,
                     "acknowledged_log=%s bytes=%d limit=%s: %s",
                     "full" if refusing else "ok",
                     statistics.held_bytes,
@@ -325,7 +333,9 @@ class AcknowledgedLog:
             through = await self._last_to_discard(statistics, now - age_us if old else 0)
             if through < first:
                 return
-            _log.error(
+            self.tell(
+                Event.ACKNOWLEDGED_LOG_DISCARDED,
+                _log,
                 "acknowledged_log=discard rows=%d..%d bytes=%d: sinks did not keep up",
                 first,
                 through,
@@ -346,10 +356,13 @@ class AcknowledgedLog:
         rows_behind = {reader.name: statistics.last - reader.released for reader in self._readers}
         self.announce(LogFilling(held, limit, rows_behind, is_discarding, not is_filling))
         if not is_filling:
-            _log.info("acknowledged_log=ok bytes=%d limit=%s", held, format_size(limit))
+            text = "acknowledged_log=ok bytes=%d limit=%s"
+            self.tell(Event.ACKNOWLEDGED_LOG_ROOM, _log, text, held, format_size(limit))
             return
         behind = ", ".join(f"{name} {rows} rows behind" for name, rows in rows_behind.items())
-        _log.warning(
+        self.tell(
+            Event.ACKNOWLEDGED_LOG_FILLING,
+            _log,
             "acknowledged_log=filling bytes=%d limit=%s: the sinks do not keep up (%s); at the limit %s;"
             " see why they do not (their problems are in this log), or raise broker.acknowledged_limit",
             held,

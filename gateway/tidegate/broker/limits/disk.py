@@ -32,6 +32,7 @@ from tidegate.spi import (
     is_store_low_again,
     room_for,
 )
+from tidegate.spi.events import Event, Tell, log_only
 
 _log = logging.getLogger("tidegate.broker")
 
@@ -63,7 +64,7 @@ class DiskWatch:
         free: bytes, at the last look; -1 before the first.
         used: bytes that the store takes, likewise.
         look: what is free on the one of these directories' file systems that has least.
-        announce: told of each limit that is reached, and when it is over; must not raise.
+        announce: told of each limit that is reached, and when it is over; must not raise. tell: of events.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class DiskWatch:
     ) -> None:
         self.look: Callable[[Iterable[Path]], int] = least_free
         self.announce: Callable[[StoreShortage], None] = _unheard
+        self.tell: Tell = log_only
         self._store = store
         self._writer = writer
         self._free_limit = free_limit
@@ -138,7 +140,9 @@ class DiskWatch:
             self._writer.holds_last_room = room < last_room
         name = "disk_free_limit"
         if name not in self._refusals and room < limit:
-            _log.error(
+            self.tell(
+                Event.STORE_FULL,
+                _log,
                 "disk=short free_bytes=%d reusable_bytes=%d claimed_bytes=%d: publishes are refused"
                 " until there is a quarter more than %s (broker.disk_free_limit); make room, or consume"
                 " messages",
@@ -149,14 +153,17 @@ class DiskWatch:
             )
             self._begin(name, limit, f"less than {_said(name, limit)} is left on its disk")
         elif name in self._refusals and is_room_again(room, limit):
-            _log.warning("disk=enough free_bytes=%d: the disk has room for publishes again", free)
+            text = "disk=enough free_bytes=%d: the disk has room for publishes again"
+            self.tell(Event.STORE_ROOM, _log, text, free)
             self._end(name, limit)
 
     def _compare_used(self, statistics: StoreStatistics) -> None:
         name, limit, used = "store_limit", self._store_limit, statistics.used_bytes
         self.used = used
         if name not in self._refusals and used + self._writer.unwritten_bytes >= limit:
-            _log.error(
+            self.tell(
+                Event.STORE_FULL,
+                _log,
                 "store=full used_bytes=%d disk_bytes=%d: publishes are refused until a tenth of %s"
                 " (broker.store_limit) is free; consume messages, or raise it",
                 used,
@@ -165,7 +172,8 @@ class DiskWatch:
             )
             self._begin(name, limit, f"it takes {_said(name, limit)}")
         elif name in self._refusals and is_store_low_again(used, limit):
-            _log.warning("store=enough used_bytes=%d: the store has room for publishes again", used)
+            text = "store=enough used_bytes=%d: the store has room for publishes again"
+            self.tell(Event.STORE_ROOM, _log, text, used)
             self._end(name, limit)
 
     def _begin(self, name: str, limit: int, why: str) -> None:

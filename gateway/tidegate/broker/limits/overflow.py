@@ -1,7 +1,7 @@
 """Who loses messages, has them refused, or stops its producers, because a list is at its limit.
 
-Told once while it lasts, and once when it is over: in the log, to plugins, and as metrics. However many lists
-there are, the log gets ``LINES_MAX`` lines a second at most, and a metric names ``WORST_MAX`` of them.
+Told once while it lasts, and once when it is over: as an event, to plugins, and as metrics. However many lists
+there are, a metric names ``WORST_MAX`` of them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,11 @@ from typing import Final
 
 from tidegate.broker.lists.pending_list import PendingList
 from tidegate.spi import ListOverflow
+from tidegate.spi.events import Event, Tell, log_only
 
 _log = logging.getLogger("tidegate.broker.limit")
 
 _NOBODY: Final = "none"
-
-#: Lines a second in the log: what an operator can read, and a disk hardly notices.
-LINES_MAX: Final = 20
 
 #: Lists that ``overflow.worst`` names.
 WORST_MAX: Final = 10
@@ -40,7 +38,7 @@ class Overflows:
     Call :meth:`look` every second.
 
     Attributes:
-        announce: told of each overflow when it begins and when it is over; must not raise.
+        announce: told of each overflow when it begins and when it is over; must not raise. tell: of events.
         lists: that are at their limits now.
         dropped, dead_lettered, refused: messages, since the start.
         last: whose overflow began last.
@@ -48,20 +46,14 @@ class Overflows:
     """
 
     announce: Callable[[ListOverflow], None] = _unheard
+    tell: Tell = log_only
     lists: int = 0
     dropped: int = 0
     dead_lettered: int = 0
     refused: int = 0
     last: str = _NOBODY
     worst: str = _NOBODY
-    _lines: int = 0
     _lost: dict[PendingList, Overflow] = field(default_factory=dict["PendingList", "Overflow"])
-
-    def log(self, level: int, text: str, *values: object) -> None:
-        """A line about one list, unless there were too many of them just now."""
-        self._lines += 1
-        if self._lines <= LINES_MAX:
-            _log.log(level, text, *values)
 
     def lost(self, pending_list: PendingList, overflow: Overflow, count: int) -> None:
         """So many messages are lost to a list."""
@@ -72,15 +64,6 @@ class Overflows:
 
     def look(self) -> None:
         """A second is over."""
-        if self._lines > LINES_MAX:
-            _log.warning(
-                "lists=%d dropped=%d refused=%d: %d more lines like these are left out",
-                self.lists,
-                self.dropped,
-                self.refused,
-                self._lines - LINES_MAX,
-            )
-        self._lines = 0
         there = [item for item in self._lost if not item.is_removed]
         worst = nlargest(WORST_MAX, there, key=lambda item: item.lost)
         self._lost = {item: self._lost[item] for item in worst}
@@ -136,13 +119,14 @@ class Overflow:
             return
         self.is_on = True
         self._all.lists += 1
-        name = self.name()
-        self._all.last = name
+        self._all.last = self.name()
         who = "consumers take" if self._list.is_queue else "its client takes"
-        self._all.log(
-            logging.WARNING,
-            "%s limit=%s overflow=%s: messages are %s until %s some",
-            name,
+        text, values = self._named()
+        self._all.tell(
+            Event.LIMIT_REACHED,
+            _log,
+            f"{text} limit=%s overflow=%s: messages are %s until %s some",
+            *values,
             limit,
             self._act,
             what,
@@ -154,10 +138,12 @@ class Overflow:
         """There is room again, or the list is gone."""
         if not self.is_on:
             return
-        self._all.log(
-            logging.INFO,
-            "%s dropped=%d dead_lettered=%d refused=%d: there is room again",
-            self.name(),
+        text, values = self._named()
+        self._all.tell(
+            Event.LIMIT_LEFT,
+            _log,
+            f"{text} dropped=%d dead_lettered=%d refused=%d: there is room again",
+            *values,
             self._dropped,
             self._dead_lettered,
             self._refused,
@@ -194,15 +180,20 @@ class Overflow:
 
     def name(self) -> str:
         """What the log calls the list."""
+        text, values = self._named()
+        return text % values
+
+    def _named(self) -> tuple[str, tuple[str, ...]]:
+        """The same for a line of the log: its text, and the values in it."""
         subscription = self._list.subscription
         name, client_id, principal = self._whose()
         if subscription is None:
-            where = f"destination={self._list.destination!r}"
+            destination = self._list.destination
             if not name:
-                return where
-            return f"{where} subscription={name!r} client={client_id!r} principal={principal!r}"
+                return "destination=%r", (destination,)
+            text = "destination=%r subscription=%r client=%r principal=%r"
+            return text, (destination, name, client_id, principal)
         if subscription.share_group:
-            who = f"subscription={name!r} filter={subscription.filter!r}"
-        else:
-            who = f"subscription={name!r} client={client_id!r}"
-        return f"{who} principal={principal!r}"
+            text = "subscription=%r filter=%r principal=%r"
+            return text, (name, subscription.filter, principal)
+        return "subscription=%r client=%r principal=%r", (name, client_id, principal)

@@ -12,6 +12,8 @@ import asyncio
 import logging
 from typing import Final
 
+from tidegate.spi.events import Event, Tell, log_only
+
 _log = logging.getLogger("tidegate.broker")
 
 #: How often the clock is looked at: four timers a second cost nothing that can be measured.
@@ -34,6 +36,7 @@ class Overload:
         is_on: new connections are refused.
         lag: seconds by which the last look came too late.
         refused: connections since the start.
+        tell: of events.
     """
 
     def __init__(self, lag_max: float) -> None:
@@ -42,6 +45,7 @@ class Overload:
         self.is_on = False
         self.lag = 0.0
         self.refused = 0
+        self.tell: Tell = log_only
 
     async def watch(self) -> None:
         """Look at the clock until cancelled."""
@@ -59,7 +63,9 @@ class Overload:
         self._calm = self._calm + 1 if lag < lag_max / 2 else 0
         if not self.is_on and lag_max and self._late >= LATE_LOOKS_MIN:
             self.is_on = True
-            _log.error(
+            self.tell(
+                Event.OVERLOAD_BEGUN,
+                _log,
                 "overloaded=1 loop_lag_ms=%d: new connections are closed at once until that is less"
                 " than %d ms (broker.overload_lag)",
                 lag * 1000,
@@ -67,7 +73,8 @@ class Overload:
             )
         elif self.is_on and self._calm >= CALM_LOOKS_MIN:
             self.is_on = False
-            _log.warning("overloaded=0 refused=%d: new connections are taken again", self.refused)
+            text = "overloaded=0 refused=%d: new connections are taken again"
+            self.tell(Event.OVERLOAD_ENDED, _log, text, self.refused)
 
     def refuses(self) -> bool:
         """One more connection wants to be taken. Returns: it is not."""

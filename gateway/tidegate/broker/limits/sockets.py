@@ -16,6 +16,7 @@ from typing import Final
 from tidegate.broker.limits.accounts import Account
 from tidegate.config import DESCRIPTORS_RESERVED
 from tidegate.spi import Held
+from tidegate.spi.events import Event, Tell, log_only
 
 _log = logging.getLogger("tidegate.broker")
 
@@ -30,7 +31,7 @@ class Sockets:
         account: of the gateway.
         refuses: called for each; True: it is not to be let in, and who says so writes about it.
 
-    Attributes: connections_max: of the configuration. The limit of the process may allow fewer.
+    Attributes: connections_max: of the configuration. The limit of the process may allow fewer. tell: of events.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Sockets:
         self.connections_max = connections_max
         self._refused = 0
         self._log_next_at = 0.0
+        self.tell: Tell = log_only
 
     @property
     def limit(self) -> int:
@@ -63,7 +65,9 @@ class Sockets:
         self._refused += 1
         now = time.monotonic()
         if now >= self._log_next_at:  # whoever connects decides how often
-            _log.error(
+            self.tell(
+                Event.CONNECTIONS_LIMITED,
+                _log,
                 "sockets=%d refused=%d: at the limit, more are closed at once"
                 " (broker.connections_max=%d, descriptors of the process less %d)",
                 limit,

@@ -52,7 +52,8 @@ class GatewaySeen(RunningOperated):
             unstored_memory=_memory(accounts.unstored_memory),
             temporary=_memory(accounts.temporary),
             memory_bytes=accounts.in_memory(),
-            counts={k: v for k, v in core.client_counts().items() if isinstance(v, int)},
+            counts={k: v for k, v in core.client_counts().items() if isinstance(v, int)}
+            | core.events.snapshot(),
         )
 
     def _state(self) -> tuple[GatewayState, str]:

@@ -22,6 +22,7 @@ from tidegate.broker.operate.messages.replaying import Replaying
 from tidegate.broker.operate.pausing import NOT_STORED, Pausing
 from tidegate.broker.operate.seen.access_seen import AccessSeen
 from tidegate.broker.operate.seen.connections_operated import ConnectionsOperated
+from tidegate.broker.operate.seen.events_seen import EventsSeen
 from tidegate.broker.operate.seen.held_seen import HeldSeen
 from tidegate.broker.operate.seen.sessions_operated import SessionsOperated
 from tidegate.broker.operate.seen.store_seen import StoreSeen
@@ -82,7 +83,7 @@ _AGAIN: Final = "No queue is there any more; the next client that uses it makes 
 
 
 class Operations(
-    GatewaySeen, ConnectionsOperated, SessionsOperated, HeldSeen, AccessSeen, StoreSeen
+    GatewaySeen, EventsSeen, ConnectionsOperated, SessionsOperated, HeldSeen, AccessSeen, StoreSeen
 ):
     """A :class:`tidegate.spi.operate.Operator` on a broker that runs; on its event loop.
 

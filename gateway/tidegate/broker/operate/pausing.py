@@ -7,6 +7,7 @@ paused, and only then.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Collection
 from typing import Final
 
@@ -14,7 +15,10 @@ from tidegate.broker.core import BrokerCore
 from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.operate.messages.over_messages import durable
 from tidegate.spi import AddDestination, RemoveDestination
+from tidegate.spi.events import Event
 from tidegate.spi.operate import WORK_S, Side
+
+_log = logging.getLogger("tidegate.broker")
 
 #: What an operator is told when the store could not take it yet.
 NOT_STORED: Final = "The store has no room for that just now: it is stored when it has, and until then it ends with the gateway."
@@ -47,6 +51,10 @@ class Pausing:
             queue.is_paused = is_paused
             core.slow_consumers.begin_anew(queue)
             core.flow.mark_ready(queue)
+        whom = " and ".join(side.value for side in sides)
+        event = Event.DESTINATION_PAUSED if is_paused else Event.DESTINATION_RESUMED
+        what = "paused" if is_paused else "resumed"
+        core.events.tell(event, _log, "destination=%s %s %s", destination, whom, what)
         self._store(destination, queue)
         future = durable(core.flow)
         await asyncio.wait((future,), timeout=WORK_S)

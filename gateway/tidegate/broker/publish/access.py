@@ -35,6 +35,7 @@ from tidegate.spi import (
     names,
     text_bytes,
 )
+from tidegate.spi.events import Event, Tell, log_only
 
 _log = logging.getLogger("tidegate.broker")
 
@@ -69,6 +70,13 @@ class OwnWrite(enum.Enum):
     #: what that publishes is asked about like any publish.
     REPLAY = "replay"
 
+
+#: What auditors and operators are told of, by the same names.
+_EVENTS: Final = {
+    AuditKind.LOGIN_REFUSED: Event.LOGIN_REFUSED,
+    AuditKind.REFUSED: Event.REFUSED,
+    AuditKind.OPERATED: Event.OPERATED,
+}
 
 #: Where each may go, as the beginning of the destination.
 _OWN: Final = {
@@ -190,6 +198,7 @@ class Access:
         self._interceptors = [e for e in extensions if isinstance(e, Interceptor)]
         self._log = log
         self._queues = queues
+        self.tell: Tell = log_only
 
     @property
     def checks_publish(self) -> bool:
@@ -293,7 +302,21 @@ class Access:
         problem: str = "",
         detail: str = "",
     ) -> None:
-        """Tell auditors."""
+        """Tell auditors, and operators but for logins: clients that are let in are told of anyway."""
+        event = _EVENTS.get(kind)
+        if event is not None:
+            self.tell(
+                event,
+                _log,
+                "principal=%r client=%r peer=%s protocol=%s action=%s destination=%r: %s",
+                identity.principal,
+                identity.client_id,
+                identity.address,
+                identity.protocol,
+                "none" if action is None else action.value,
+                destination,
+                detail or problem,
+            )
         for auditor in self._auditors:
             try:
                 auditor.audit(AuditEvent(kind, identity, action, destination, problem, detail))

@@ -56,6 +56,7 @@ class Publisher:
 
     Attributes:
         paused: destinations whose producers are refused.
+        dead_lettered: called for each message that goes to a dead-letter queue, with where it was and with that.
     """
 
     _writer: TurnWriter
@@ -69,6 +70,7 @@ class Publisher:
     def __post_init__(self) -> None:
         self.routes = self._destinations.routes
         self.paused: set[str] = set()
+        self.dead_lettered: Callable[[str, str], None] = _untold
 
     # --- paused destinations -------------------------------------------------------------------
 
@@ -232,6 +234,7 @@ class Publisher:
         reason = reason or f"rejected after {stored.delivery_count + 1} deliveries"
         row = dead_letter_row(self._writer, pending_list.id, stored, delivered_at, reason, who)
         moved = _dead(stored.message, target, reason)
+        self.dead_lettered(stored.message.destination, target.destination)
         route = self.resolve(target.destination)
         self._writer.add_move(pending_list, stored.sequence, route, moved, row)
         if pending_list.selecting is not None:
@@ -272,10 +275,15 @@ class Publisher:
         writer = self._writer
         first = len(writer.turn.operations)
         dead = _dead(at_least_once(message) if message.qos == 0 else message, target, reason)
+        self.dead_lettered(message.destination, target.destination)
         writer.add_message(dead, self.resolve(target.destination))
         writer.own_sequences += 1
         writer.turn.when_durable(_nothing, first=first)
         return True
+
+
+def _untold(_: str, __: str) -> None:
+    """Nobody counts dead letters."""
 
 
 def _nothing() -> None:

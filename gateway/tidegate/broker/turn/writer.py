@@ -51,6 +51,7 @@ from tidegate.spi import (
     Token,
     WriteBatch,
 )
+from tidegate.spi.events import Event, Tell, log_only
 
 _log = logging.getLogger("tidegate.broker.writer")
 
@@ -82,6 +83,7 @@ class TurnWriter:
         no_room: what publishes are refused with as long as it is set, and nothing else is.
         holds_last_room: what is left is for acknowledgements: dead letters wait where they are.
         next_sequence: of the next message.
+        tell: of events.
         on_written: told of the operations that are durable, in order; None: nobody wants to know.
         keeps_log: there is a sink for the acknowledged log: messages say who sent them, and when.
         logged: outcomes other than an acknowledgement that have a row there.
@@ -113,6 +115,8 @@ class TurnWriter:
         self.no_room: StoreFullError | None = None
         self.holds_last_room = False
         self.on_written: Callable[[Sequence[Operation]], None] | None = None
+        self.tell: Tell = log_only
+        self._is_short_told = False
         self.batches = 0
         self.turns = 0
         self.confirmed = 0
@@ -406,7 +410,8 @@ class TurnWriter:
                 if failure is not error:
                     failure.__cause__ = error
                 self.error = failure
-                _log.critical("store=read-only error=%r", str(error), exc_info=error)
+                text = "store=read-only error=%r"
+                self.tell(Event.STORE_READ_ONLY, _log, text, str(error), error=error)
                 self._fail(turn, failure)
                 return
         self.batches += 1
@@ -430,11 +435,19 @@ class TurnWriter:
         else:
             self._has_unsynced = batch.durability is not Durability.SYNCED
             self._tell_written(batch.operations)
+            if self._is_short_told and not self.is_short:
+                self._is_short_told = False
+                self.tell(Event.STORE_ROOM, _log, "store=enough: the store takes messages again")
             return
         await self._write_without_additions(turn, full)
 
     async def _write_without_additions(self, turn: Turn, error: StoreError) -> None:
-        _log.error("store=short error=%r publishes_refused_for_s=%g", str(error), FULL_BACK_OFF_S)
+        text = "store=short error=%r publishes_refused_for_s=%g"
+        if self._is_short_told:
+            _log.error(text, str(error), FULL_BACK_OFF_S)
+        else:
+            self._is_short_told = True
+            self.tell(Event.STORE_SHORT, _log, text, str(error), FULL_BACK_OFF_S)
         self.full_until = self._loop.time() + FULL_BACK_OFF_S
         dropped, front, rest = turn.drop_additions()
         if isinstance(error, StoreFullError):

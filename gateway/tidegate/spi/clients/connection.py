@@ -315,6 +315,7 @@ class BrokerConnection(Protocol):
         publish_will: bool = False,
         session_expiry: int | None = None,
         unanswered: Mapping[str, Sequence[int]] = ...,
+        reason: str = "",
     ) -> None:
         """The connection ended. Idempotent.
 
@@ -324,6 +325,7 @@ class BrokerConnection(Protocol):
         *unanswered*: by key, sequences of QoS 2 messages that were sent and not answered: those of
         a shared subscription stay with the session, or are discarded when it ends, because no
         other member may get them (MQTT 5.0 [MQTT-4.8.2-4], [MQTT-4.8.2-5]).
+        *reason*: why, for operators, where the front-end ended it.
         """
         ...
 

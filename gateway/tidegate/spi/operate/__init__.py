@@ -72,6 +72,12 @@ from tidegate.spi.operate._destinations import (
     Side,
     Unstored,
 )
+from tidegate.spi.operate._events import (
+    EVENT_WAIT_MAX_S,
+    EventPage,
+    EventRow,
+    ListEvents,
+)
 from tidegate.spi.operate._limits import (
     HOLDERS_MAX,
     CursorPage,
@@ -165,6 +171,7 @@ from tidegate.spi.operate._store import (
 
 __all__ = [
     "BROWSED_BODY_MAX",
+    "EVENT_WAIT_MAX_S",
     "FEEDS_MAX",
     "HOLDERS_MAX",
     "KEPT_MAX",
@@ -209,6 +216,8 @@ __all__ = [
     "Drain",
     "DrainState",
     "EndConnection",
+    "EventPage",
+    "EventRow",
     "ExplainAccess",
     "ExplainFile",
     "Feed",
@@ -229,6 +238,7 @@ __all__ = [
     "ListConnections",
     "ListCursors",
     "ListDestinations",
+    "ListEvents",
     "ListFiles",
     "ListLimits",
     "ListPlugins",

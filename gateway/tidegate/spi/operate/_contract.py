@@ -39,6 +39,7 @@ from tidegate.spi.operate._destinations import (
     ResumeDestination,
     ShowDestination,
 )
+from tidegate.spi.operate._events import EventPage, ListEvents
 from tidegate.spi.operate._limits import (
     CursorPage,
     HeldDetails,
@@ -108,6 +109,7 @@ from tidegate.spi.replay import (
 
 Request: TypeAlias = (
     ShowOverview
+    | ListEvents
     | ReloadConfiguration
     | Drain
     | Undrain
@@ -150,6 +152,7 @@ Request: TypeAlias = (
 
 Answer: TypeAlias = (
     Overview
+    | EventPage
     | Reloaded
     | DrainState
     | DestinationPage
@@ -191,6 +194,8 @@ class Operator(Protocol):
     """
 
     async def show_overview(self, who: Identity, request: ShowOverview) -> Overview: ...
+
+    async def list_events(self, who: Identity, request: ListEvents) -> EventPage: ...
 
     async def drain(self, who: Identity, request: Drain) -> DrainState: ...
 

@@ -74,7 +74,7 @@ class Overview(msgspec.Struct, frozen=True, tag="overview"):
             cursors, of what the store has too and of what it has not; temporary: files of cursors.
         memory_bytes: all of these that are memory.
         counts: the numbers that `$SYS/broker` has of clients, limits and the acknowledged log, by the names of
-            docs/limits.md.
+            docs/limits.md; and of events since the start, ``events.NAME.count`` by the names of docs/events.md.
     """
 
     name: str

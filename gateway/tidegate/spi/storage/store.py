@@ -20,6 +20,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
+from tidegate.spi.events import Tell, log_only
 from tidegate.spi.messages import Message, StoredMessage
 from tidegate.spi.storage.branches import Branch
 from tidegate.spi.storage.files import StoreFiles
@@ -95,6 +96,7 @@ class StoreContext:
             while it waits for them, and with "" when it has them.
         lost: called on the event loop, with what happened: another gateway owns the contents, or may.
             The store confirms nothing any more, and the gateway ends.
+        tell: of what operators want to know, on the event loop: events of the kind ``store``.
     """
 
     data_directory: Path
@@ -107,6 +109,7 @@ class StoreContext:
     progress: Callable[[str, int, int], None] = field(default=lambda _what, _done, _total: None)
     stands_by: Callable[[str], None] = field(default=lambda _owner: None)
     lost: Callable[[str], None] = field(default=lambda _problem: None)
+    tell: Tell = log_only
 
 
 class PendingCount(msgspec.Struct, frozen=True, gc=False):

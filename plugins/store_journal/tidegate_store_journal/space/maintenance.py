@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate.spi import StoreError
+from tidegate.spi.events import Event, Tell, log_only
 from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
 from tidegate_store_journal.log.room import RoomWatch
 from tidegate_store_journal.options import JournalOptions
@@ -33,10 +34,12 @@ class Maintenance:
     reclaim: Reclaim
     tidy: Tidy
     executor: Executor
+    tell: Tell = log_only
 
     def __post_init__(self) -> None:
+        self._is_failing = False
         self._task: asyncio.Task[None] | None = None
-        self._beside: dict[str, asyncio.Task[None]] = {}
+        self._beside: dict[str, asyncio.Task[bool]] = {}
         self._is_closing = self._is_wanted = False
 
     def want_checkpoint(self) -> None:
@@ -117,19 +120,32 @@ class Maintenance:
 
     async def _checkpoint(self, *, cleanup: bool) -> None:
         self._is_wanted = False
-        await self._guard(self.checkpointer.run(cleanup=cleanup))
+        if await self._guard(self.checkpointer.run(cleanup=cleanup)) and self._is_failing:
+            self._is_failing = False
+            self.tell(Event.CHECKPOINT_RECOVERED, logger, "checkpoints are written again")
         if not self.room.is_short:
             await self._guard(self.make_reserve())
 
-    async def _guard(self, work: Coroutine[object, object, object]) -> None:
+    async def _guard(self, work: Coroutine[object, object, object]) -> bool:
+        """Returns: it went well."""
         try:
             await work
         except (OSError, StoreError) as error:
             # The journal itself is not affected: the next start replays more.
-            logger.warning("a checkpoint or cleanup failed and is tried again error=%s", error)
-        except Exception:
+            text = "a checkpoint or cleanup failed and is tried again error=%s"
+            if self._is_failing:
+                logger.warning(text, error)
+            else:
+                self._is_failing = True
+                self.tell(Event.CHECKPOINT_FAILED, logger, text, error)
+        except Exception as error:
             # A bug of ours. Writers may be waiting for the next round, so there must be one.
-            logger.exception("a checkpoint or cleanup failed in an unexpected way")
+            self._is_failing = True
+            text = "a checkpoint or cleanup failed in an unexpected way"
+            self.tell(Event.CHECKPOINT_FAILED, logger, text, error=error)
+        else:
+            return True
+        return False
 
     async def make_reserve(self) -> None:
         """Set the checkpoint's reserve aside. Raises: OSError."""

@@ -216,7 +216,9 @@ class Conversation:
 
     # ---------------------------------------------------------------------------------- the end
 
-    def leave(self, *, graceful: bool, publish_will: bool, session_expiry: int | None) -> None:
+    def leave(
+        self, *, graceful: bool, publish_will: bool, session_expiry: int | None, reason: str = ""
+    ) -> None:
         """Leave the broker; see its ``disconnect``. To be called once, last."""
         try:
             self._window.leave()  # what the client answered before it went counts
@@ -227,4 +229,5 @@ class Conversation:
             publish_will=publish_will,
             session_expiry=session_expiry,
             unanswered=self._outgoing.unanswered(),
+            reason=reason,
         )

@@ -457,7 +457,7 @@ class Session:
             is_accepted = before not in _BEFORE_CONNACK
             self._link.send(answers.ending(code, reason, reference, is_accepted=is_accepted))
         if disconnect:
-            self._disconnect()
+            self._disconnect(reason=reason)
         self._link.close()
 
     def _stop_receiving(self) -> None:
@@ -474,12 +474,16 @@ class Session:
         graceful: bool = False,
         publish_will: bool = False,
         session_expiry: int | None = None,
+        reason: str = "",
     ) -> None:
         """Leave the broker, once; not *graceful* publishes the will [MQTT-3.1.2-8]."""
         conversation, self._conversation = self._conversation, None
         if conversation is not None:
             conversation.leave(
-                graceful=graceful, publish_will=publish_will, session_expiry=session_expiry
+                graceful=graceful,
+                publish_will=publish_will,
+                session_expiry=session_expiry,
+                reason=reason,
             )
 
     def _renew(self, exchange: AuthenticationExchange) -> None:

@@ -94,6 +94,7 @@ METRICS: Final = (
     Metric("tidegate_confirmations", "What clients were told is durable: messages, acknowledgements, subscriptions.", of_overview(lambda o: o.confirmed.total), is_counter=True),
     Metric("tidegate_confirmation_median_seconds", "How long clients waited for confirmations in the last half to one minute: half of them at most so long. Missing when nobody waited.", _latency(lambda found: found.p50_ms)),
     Metric("tidegate_confirmation_p99_seconds", "The same of 99 in 100.", _latency(lambda found: found.p99_ms)),
+    Metric("tidegate_events", "Events by name since the gateway started ([events.md](events.md)).", of_kinds("events", "count"), ("event",), is_counter=True),
     # Limits.
     Metric("tidegate_limit_dropped_messages", "Messages lost because a list was at a limit.", of_count("overflow.dropped"), is_counter=True),
     Metric("tidegate_limit_dead_lettered_messages", "Messages moved to a dead letter queue because a list was at a limit.", of_count("overflow.dead_lettered"), is_counter=True),

@@ -1,0 +1,209 @@
+"""What an operator wants to know of: all events by name, in one place.
+
+Logs, ``list-events``, metrics and ``$SYS`` use these names and no others. An event is told once, where its line of the log
+is written (:class:`Tell`). None is told for a single message.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+
+class EventKind(enum.Enum):
+    """What an event is about. Each kind is kept by itself: no other one pushes it out."""
+
+    GATEWAY = "gateway"
+    OPERATOR = "operator"
+    CLIENT = "client"
+    ACCESS = "access"
+    DESTINATION = "destination"
+    SUBSCRIPTION = "subscription"
+    CONSUMER = "consumer"
+    MESSAGE = "message"
+    LIMIT = "limit"
+    STORE = "store"
+    SINK = "sink"
+    LISTENER = "listener"
+
+
+class Severity(enum.Enum):
+    """How much it matters, from the least."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+    CRITICAL = "critical"
+
+    @property
+    def level(self) -> int:
+        """Of its line of the log."""
+        return _LEVELS[self]
+
+
+_LEVELS: Final = {
+    Severity.INFO: logging.INFO,
+    Severity.WARNING: logging.WARNING,
+    Severity.ERROR: logging.ERROR,
+    Severity.CRITICAL: logging.CRITICAL,
+}
+
+
+class Event(enum.Enum):
+    """The names. What each means: :data:`EVENTS`."""
+
+    STANDBY_BEGUN = "standby-begun"
+    TAKEN_OVER = "taken-over"
+    GATEWAY_STARTED = "gateway-started"
+    GATEWAY_STOPPING = "gateway-stopping"
+    DRAIN_BEGUN = "drain-begun"
+    DRAIN_DONE = "drain-done"
+    DRAIN_ENDED = "drain-ended"
+    CONFIGURATION_RELOADED = "configuration-reloaded"
+    CONFIGURATION_REFUSED = "configuration-refused"
+    OPERATED = "operated"
+    CLIENT_CONNECTED = "client-connected"
+    CLIENT_DISCONNECTED = "client-disconnected"
+    CLIENT_REFUSED = "client-refused"
+    LOGIN_REFUSED = "login-refused"
+    REFUSED = "refused"
+    RIGHTS_CHANGED = "rights-changed"
+    DESTINATION_MADE = "destination-made"
+    DESTINATION_DELETED = "destination-deleted"
+    DESTINATION_PAUSED = "destination-paused"
+    DESTINATION_RESUMED = "destination-resumed"
+    SUBSCRIPTION_MADE = "subscription-made"
+    SUBSCRIPTION_ENDED = "subscription-ended"
+    CONSUMER_SLOW = "consumer-slow"
+    CONSUMER_RECOVERED = "consumer-recovered"
+    MESSAGES_DEAD_LETTERED = "messages-dead-lettered"
+    LIMIT_REACHED = "limit-reached"
+    LIMIT_LEFT = "limit-left"
+    MEMORY_REFUSED = "memory-refused"
+    MEMORY_ACCEPTED = "memory-accepted"
+    CONNECTIONS_LIMITED = "connections-limited"
+    OVERLOAD_BEGUN = "overload-begun"
+    OVERLOAD_ENDED = "overload-ended"
+    STORE_RECOVERED = "store-recovered"
+    STORE_FULL = "store-full"
+    STORE_ROOM = "store-room"
+    STORE_SHORT = "store-short"
+    STORE_READ_ONLY = "store-read-only"
+    STORE_LOST = "store-lost"
+    CHECKPOINT_FAILED = "checkpoint-failed"
+    CHECKPOINT_RECOVERED = "checkpoint-recovered"
+    SINK_STATE = "sink-state"
+    SINK_FAILED = "sink-failed"
+    SINK_RECOVERED = "sink-recovered"
+    SINK_LATE = "sink-late"
+    SINK_CAUGHT_UP = "sink-caught-up"
+    ACKNOWLEDGED_LOG_FILLING = "acknowledged-log-filling"
+    ACKNOWLEDGED_LOG_FULL = "acknowledged-log-full"
+    ACKNOWLEDGED_LOG_DISCARDED = "acknowledged-log-discarded"
+    ACKNOWLEDGED_LOG_ROOM = "acknowledged-log-room"
+    LISTENER_ADDED = "listener-added"
+    LISTENER_REMOVED = "listener-removed"
+
+
+@dataclass(frozen=True, slots=True)
+class EventMeaning:
+    """Attributes: text: when it happens, a sentence."""
+
+    kind: EventKind
+    severity: Severity
+    text: str
+
+
+def _of(kind: EventKind, severity: Severity, text: str) -> EventMeaning:
+    return EventMeaning(kind, severity, text)
+
+
+_INFO, _WARNING, _ERROR, _CRITICAL = Severity
+
+#: What each name means; docs/events.md has the same table.
+EVENTS: Final[Mapping[Event, EventMeaning]] = {
+    Event.STANDBY_BEGUN: _of(EventKind.GATEWAY, _WARNING, "Another gateway has the store, and this one waits for it."),
+    Event.TAKEN_OVER: _of(EventKind.GATEWAY, _WARNING, "It has the store now, after it waited."),
+    Event.GATEWAY_STARTED: _of(EventKind.GATEWAY, _INFO, "All listeners take connections."),
+    Event.GATEWAY_STOPPING: _of(EventKind.GATEWAY, _WARNING, "It stops: nobody is let in any more."),
+    Event.DRAIN_BEGUN: _of(EventKind.GATEWAY, _WARNING, "A drain begins, or goes on in another way."),
+    Event.DRAIN_DONE: _of(EventKind.GATEWAY, _WARNING, "It is drained: no client is connected any more."),
+    Event.DRAIN_ENDED: _of(EventKind.GATEWAY, _WARNING, "Clients are let in again."),
+    Event.CONFIGURATION_RELOADED: _of(EventKind.GATEWAY, _INFO, "The configuration was read again, and counts."),
+    Event.CONFIGURATION_REFUSED: _of(EventKind.GATEWAY, _ERROR, "It was read again and cannot count: nothing has changed. Or a listener or an extension cannot read its files."),
+    Event.OPERATED: _of(EventKind.OPERATOR, _INFO, "An operator changed something; the audit log has the same."),
+    Event.CLIENT_CONNECTED: _of(EventKind.CLIENT, _INFO, "A client was let in."),
+    Event.CLIENT_DISCONNECTED: _of(EventKind.CLIENT, _INFO, "It is gone, and why."),
+    Event.CLIENT_REFUSED: _of(EventKind.CLIENT, _WARNING, "A client was not let in for another reason than who it is: a limit, a drain, the store."),
+    Event.LOGIN_REFUSED: _of(EventKind.ACCESS, _WARNING, "Credentials do not count; the audit log has the same."),
+    Event.REFUSED: _of(EventKind.ACCESS, _WARNING, "Access control refused something; the audit log has the same."),
+    Event.RIGHTS_CHANGED: _of(EventKind.ACCESS, _INFO, "Users or rules have changed, and it is decided anew who may what."),
+    Event.DESTINATION_MADE: _of(EventKind.DESTINATION, _INFO, "A queue was made; temporary ones are not told of."),
+    Event.DESTINATION_DELETED: _of(EventKind.DESTINATION, _INFO, "A queue was deleted, by an operator or because nobody used it."),
+    Event.DESTINATION_PAUSED: _of(EventKind.DESTINATION, _WARNING, "Producers or consumers of a destination were paused."),
+    Event.DESTINATION_RESUMED: _of(EventKind.DESTINATION, _INFO, "They were resumed."),
+    Event.SUBSCRIPTION_MADE: _of(EventKind.SUBSCRIPTION, _INFO, "A durable subscription was made, or a shared one."),
+    Event.SUBSCRIPTION_ENDED: _of(EventKind.SUBSCRIPTION, _INFO, "It has ended, and why."),
+    Event.CONSUMER_SLOW: _of(EventKind.CONSUMER, _WARNING, "A consumer acknowledges nothing, or too little; `act` says what happens to it."),
+    Event.CONSUMER_RECOVERED: _of(EventKind.CONSUMER, _INFO, "It acknowledges again."),
+    Event.MESSAGES_DEAD_LETTERED: _of(EventKind.MESSAGE, _WARNING, "Messages of a destination went to a dead letter queue: those of a second together."),
+    Event.LIMIT_REACHED: _of(EventKind.LIMIT, _WARNING, "A queue or subscription is at a limit; `overflow` says what happens to its messages."),
+    Event.LIMIT_LEFT: _of(EventKind.LIMIT, _INFO, "It has room again."),
+    Event.MEMORY_REFUSED: _of(EventKind.LIMIT, _ERROR, "Somebody is refused because the gateway, a user or a connection holds too much memory."),
+    Event.MEMORY_ACCEPTED: _of(EventKind.LIMIT, _INFO, "Nobody was for ten seconds."),
+    Event.CONNECTIONS_LIMITED: _of(EventKind.LIMIT, _ERROR, "Connections are closed at once: there are as many as there may be. At most every ten seconds."),
+    Event.OVERLOAD_BEGUN: _of(EventKind.LIMIT, _ERROR, "The event loop is late, and new connections are closed at once."),
+    Event.OVERLOAD_ENDED: _of(EventKind.LIMIT, _WARNING, "It is not any more."),
+    Event.STORE_RECOVERED: _of(EventKind.STORE, _INFO, "The store is open, and what was in it is there."),
+    Event.STORE_FULL: _of(EventKind.STORE, _ERROR, "`store_limit` or `disk_free_limit` is reached, and publishes are refused."),
+    Event.STORE_ROOM: _of(EventKind.STORE, _WARNING, "There is room again, or the store takes messages again."),
+    Event.STORE_SHORT: _of(EventKind.STORE, _ERROR, "The store itself had no room for a batch, or its database is away: publishes are refused."),
+    Event.STORE_READ_ONLY: _of(EventKind.STORE, _CRITICAL, "A write failed: nothing is confirmed until the gateway is started anew."),
+    Event.STORE_LOST: _of(EventKind.STORE, _CRITICAL, "Another gateway has the store, or may: this one ends."),
+    Event.CHECKPOINT_FAILED: _of(EventKind.STORE, _ERROR, "A checkpoint or cleanup of the journal failed, and is tried again: a start would take longer, files stay."),
+    Event.CHECKPOINT_RECOVERED: _of(EventKind.STORE, _INFO, "One went well again."),
+    Event.SINK_STATE: _of(EventKind.SINK, _INFO, "A sink is in another state, none of which is a failure."),
+    Event.SINK_FAILED: _of(EventKind.SINK, _ERROR, "A sink has a problem, or another one than before."),
+    Event.SINK_RECOVERED: _of(EventKind.SINK, _INFO, "It has none any more."),
+    Event.SINK_LATE: _of(EventKind.SINK, _WARNING, "A sink misses its `lag_goal`."),
+    Event.SINK_CAUGHT_UP: _of(EventKind.SINK, _INFO, "It does not any more."),
+    Event.ACKNOWLEDGED_LOG_FILLING: _of(EventKind.SINK, _WARNING, "The acknowledged log is at 80 % of its limit."),
+    Event.ACKNOWLEDGED_LOG_FULL: _of(EventKind.SINK, _ERROR, "It is at its limit, and publishes are refused."),
+    Event.ACKNOWLEDGED_LOG_DISCARDED: _of(EventKind.SINK, _ERROR, "It is at its limit, and rows that no sink had were discarded."),
+    Event.ACKNOWLEDGED_LOG_ROOM: _of(EventKind.SINK, _INFO, "It is below its limit again, or well below it."),
+    Event.LISTENER_ADDED: _of(EventKind.LISTENER, _INFO, "A listener takes connections, at the start or after a reload."),
+    Event.LISTENER_REMOVED: _of(EventKind.LISTENER, _WARNING, "A reload removed a listener, and its clients were told."),
+}  # fmt: skip
+
+
+class Tell(Protocol):
+    """Writes the line of an event to the log, and keeps it for operators."""
+
+    def __call__(
+        self,
+        event: Event,
+        log: logging.Logger,
+        text: str,
+        *values: object,
+        error: BaseException | None = None,
+    ) -> None:
+        """On the event loop; cheap.
+
+        Args: text, values: as for ``log.info``; ``key=%s`` in it is a field; error: its trace is for the log only.
+        """
+        ...
+
+
+def log_only(
+    event: Event,
+    log: logging.Logger,
+    text: str,
+    *values: object,
+    error: BaseException | None = None,
+) -> None:
+    """A :class:`Tell` where nobody keeps events."""
+    level = EVENTS[event].severity.level
+    log.log(level, text, *values, exc_info=error, extra={"event": event.value})
