@@ -82,6 +82,7 @@ def test_the_commands_are_those_that_the_document_names() -> None:
         "dlq",
         "doctor",
         "drain",
+        "events",
         "limit",
         "plugins",
         "reload",

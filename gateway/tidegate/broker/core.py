@@ -20,11 +20,11 @@ from tidegate.broker.connection.slow_consumers import SlowConsumers
 from tidegate.broker.idle_queues import IdleQueues
 from tidegate.broker.limits.disk import DiskWatch
 from tidegate.broker.limits.full_cursors import FullCursors
-from tidegate.broker.limits.memory_watch import MemoryWatch
 from tidegate.broker.limits.overload import Overload
 from tidegate.broker.limits.sockets import Sockets
 from tidegate.broker.limits.unauthenticated import Unauthenticated
 from tidegate.broker.limits.waiting import Waiting
+from tidegate.broker.memory_watch import MemoryWatch
 from tidegate.broker.parts import Parts
 from tidegate.broker.publish.system_topics import SystemTopics
 from tidegate.broker.queues import NOTHING

@@ -30,6 +30,7 @@ from tidegate.cli.groups import (
 )
 from tidegate.cli.looks import access, held
 from tidegate.cli.looks import store as store_seen
+from tidegate.cli.looks.events import events
 from tidegate.cli.top.command import top
 from tidegate.config import check_parts, load_config, named_plugins, resolve
 from tidegate.plugins import PluginHost
@@ -60,6 +61,7 @@ app.add_typer(access.app, name="access")
 app.command()(status.status)
 app.command()(doctor)
 app.command()(top)
+app.command()(events)
 app.command()(running.reload)
 app.command()(running.drain)
 app.command()(running.undrain)

@@ -18,7 +18,7 @@ from tidegate.spi import (
     ListenerConfig,
 )
 from tidegate.spi.clients.operators import OperatorDesk
-from tidegate.spi.operate import Request, ShowStore
+from tidegate.spi.operate import ListEvents, Request, ShowStore
 from tidegate_admin import _protocol as protocol
 from tidegate_admin._callers import Callers, LoginError
 from tidegate_admin._options import AdminOptions, check, is_loopback
@@ -194,6 +194,7 @@ class AdminFrontEnd:
             health_is_public=is_loopback(self._config) if public is None else public,
             connections_max=options.connections_max,
             requests_max=options.requests_max,
+            event_streams_max=options.event_streams_max,
             request_limit=options.request_limit,
             request_timeout=options.request_timeout,
             metrics_destinations_max=options.metrics_destinations_max,
@@ -226,7 +227,12 @@ class AdminFrontEnd:
         if bytes(ask.request) == b"null":
             await self._desk.perform(who, _MAY_ASK)
             return b"null"
-        return _encode(await self._desk.perform(who, _decode(ask.request)))
+        request = _decode(ask.request)
+        answer = await self._desk.perform(who, request)
+        if isinstance(request, ListEvents) and request.wait_s:
+            # Whose credentials do not count any more is told nothing of what happened since.
+            await self._callers.identity(ask.peer, ask.credentials)
+        return _encode(answer)
 
 
 def _kind_of(error: GatewayError) -> str:

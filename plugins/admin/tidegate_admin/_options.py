@@ -54,6 +54,13 @@ class AdminOptions:
         help="Requests at a time that ask the gateway; health is always answered. Guards the gateway's loop.",
         act="the next request is answered with 503",
     )
+    event_streams_max: int = option(
+        16,
+        minimum=1,
+        maximum=1000,
+        help="Streams of events at a time: a console that shows events has one.",
+        act="the next one is answered with 503",
+    )
     request_limit: int = option(
         1 << 20,
         kind=Kind.SIZE,

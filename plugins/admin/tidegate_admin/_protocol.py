@@ -22,7 +22,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
         name, version: of the gateway.
         hosts: that requests may name, beside addresses and localhost.
         certificate, key: paths; "" for no TLS.
-        health_is_public, connections_max, requests_max, request_limit, request_timeout,
+        health_is_public, connections_max, requests_max, event_streams_max, request_limit, request_timeout,
             metrics_destinations_max, metrics_destinations_by, metrics_destinations: see the options.
         directory: path of one that is the gateway's user's alone.
     """
@@ -35,6 +35,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     health_is_public: bool
     connections_max: int
     requests_max: int
+    event_streams_max: int
     request_limit: int
     request_timeout: float
     metrics_destinations_max: int

@@ -12,7 +12,7 @@ from test_acknowledged import Log
 from test_sinks_seen import ToySink
 
 from tidegate.broker.events import Events
-from tidegate.broker.limits.memory_watch import QUIET_LOOKS, MemoryWatch
+from tidegate.broker.memory_watch import QUIET_LOOKS, MemoryWatch
 from tidegate.broker.operate.operations import Operations
 from tidegate.config import DestinationPolicy
 from tidegate.spi import (

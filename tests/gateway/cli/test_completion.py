@@ -33,6 +33,7 @@ def completed(line: str) -> list[str]:
         ("tidegate dest", ["destination"]),
         ("tidegate journal insp", ["inspect"]),
         ("tidegate connection list --sort un", ["unread"]),
+        ("tidegate events --kind dest", ["destination"]),
     ],
 )
 def test_what_is_begun_is_completed(line: str, words: list[str]) -> None:

@@ -28,6 +28,7 @@ START = protocol.Start(
     True,
     10,
     2,
+    2,
     1000,
     5.0,
     3,

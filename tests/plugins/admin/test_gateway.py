@@ -373,3 +373,24 @@ async def test_a_port_that_is_in_use_is_waited_for_until_the_store_is_open(
     asyncio.get_running_loop().call_later(0.3, other.close)
     async with EmbeddedGateway(config) as gateway:
         assert (await client_of(gateway).get(SINKS)).status == 200
+
+
+async def test_events_come_as_they_happen_and_to_nobody_whose_token_is_gone() -> None:
+    async with EmbeddedGateway(CONFIG) as gateway:
+        client = client_of(gateway)
+        reader, writer = await asyncio.open_connection("127.0.0.1", client.port)
+        writer.write(client._head("GET", "/api/v1/events?kinds=client&kinds=gateway", {}) + b"\r\n")
+        async with asyncio.timeout(60):
+            found = await reader.readuntil(b'"event":"gateway-started"')
+            assert found.startswith(b"HTTP/1.1 200")
+            stomp = await StompClient.connect(gateway.stomp_port)
+            found = await reader.readuntil(b'"event":"client-connected"')
+            assert b"id: " in found
+            (gateway.data_directory / "admin.token").write_text("x" * 40)
+            await front_end(gateway.gateway).reload()
+            await stomp.aclose()
+            rest = await reader.read()
+        assert b"event: end" in rest
+        assert b'"kind":"LoginError"' in rest
+        assert b"client-disconnected" not in rest
+        writer.close()

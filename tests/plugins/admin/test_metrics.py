@@ -62,7 +62,13 @@ OVERVIEW = Overview(
     unstored_memory=Room(17, 18),
     temporary=Room(19, 20),
     memory_bytes=21,
-    counts={"held.bytes": 99, "held.wills.bytes": 1, "held.queues.bytes": 2, "logins.refused": 3},
+    counts={
+        "held.bytes": 99,
+        "held.wills.bytes": 1,
+        "held.queues.bytes": 2,
+        "logins.refused": 3,
+        "events.store-full.count": 4,
+    },
 )
 
 
@@ -167,6 +173,7 @@ async def values_of(gateway: Gateway) -> dict[tuple[str, ...], float]:
 async def test_every_metric_has_its_series() -> None:
     gateway = Gateway()
     found = await values_of(gateway)
+    assert found["tidegate_events_total", "store-full"] == 4
     absent = {metric.exposed_name for metric in METRICS} - {name for name, *_ in found}
     assert absent == NOT_COUNTED | {"tidegate_disk_free_bytes"}
     assert found["tidegate_info", 'g"w\n\\', "s", "1.2"] == 1

@@ -17,9 +17,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from tidegate.spi.operate import ShowOverview
+from tidegate.spi.operate import ListEvents, ShowOverview
 from tidegate_admin import _protocol as protocol
-from tidegate_admin.server import console, health
+from tidegate_admin.server import console, health, streams
 from tidegate_admin.server.answers import JSON, answered, json, problem
 from tidegate_admin.server.endpoints import Endpoint, ParameterError, endpoints
 from tidegate_admin.server.guard import Guard
@@ -43,6 +43,8 @@ class Application:
         self._ring = ring
         self._asking = 0
         self._endpoints = endpoints()
+        self._events_endpoint = next(item for item in self._endpoints if item.request is ListEvents)
+        self._streams = streams.Streams(link, start.event_streams_max)
         self._document = document(self._endpoints, start.name, start.version)
 
     def asgi(self) -> ASGIApp:
@@ -53,6 +55,7 @@ class Application:
             Route("/openapi.json", self._bounded(self._openapi)),
             Route("/metrics", self._bounded(self._metrics)),
             Route("/history", self._bounded(self._history)),
+            Route(streams.PATH, self._events),
             *(
                 Route(
                     item.path,
@@ -95,6 +98,22 @@ class Application:
             return _unknown()
         answer = await self._link.ask(_peer(request), shown)
         return answered(answer) if answer.kind else json(self._document)
+
+    async def _events(self, request: Request) -> ASGIApp:
+        shown = credentials_of(request)
+        if shown is None:
+            return _unknown()
+        last_id = request.headers.get("last-event-id", "")
+        try:
+            wanted = streams.asked_for(self._events_endpoint, request.query_params, last_id)
+        except ParameterError as error:
+            answer = await self._link.ask(_peer(request), shown)
+            return answered(answer) if answer.kind else problem(400, "RequestError", str(error))
+        try:
+            found = await self._streams.begin(_peer(request), shown, wanted)
+        except streams.StreamsFullError:
+            return problem(503, "FlowControlError", "too many streams of events at a time")
+        return answered(found) if isinstance(found, protocol.Answer) else found
 
     async def _metrics(self, request: Request) -> Response:
         shown = credentials_of(request)

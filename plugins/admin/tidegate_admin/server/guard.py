@@ -61,7 +61,7 @@ class Guard:
             )
             return
         try:
-            async with asyncio.timeout(_ANSWER_S):
+            async with asyncio.timeout(_ANSWER_S) as scope["tidegate.timeout"]:
                 await self._app(scope, receive, strict_send)
         except TimeoutError:
             if begun:  # whoever reads so slowly gets no more: uvicorn closes what is not complete

@@ -9,6 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from tidegate.spi.clients.operators import Readiness
+from tidegate.spi.operate import ListEvents
+from tidegate_admin.server import streams
 from tidegate_admin.server.answers import JSON, Problem
 from tidegate_admin.server.endpoints import Endpoint
 from tidegate_admin.server.history import RANGES, History
@@ -41,6 +43,8 @@ def document(endpoints: Iterable[Endpoint], name: str, version: str) -> bytes:
     paths: dict[str, Any] = dict(_fixed(schemas[1], schemas[2]))
     for endpoint, request, answer in of_endpoints:
         paths[endpoint.path] = _path(endpoint, _untagged(request, components), answer)
+        if endpoint.request is ListEvents:
+            paths[streams.PATH] = {"get": _stream(paths[endpoint.path]["get"])}
     for request in schemas[3::2]:
         components.pop(_name_of(request))
     return msgspec.json.encode(
@@ -108,6 +112,30 @@ def _path(endpoint: Endpoint, request: Mapping[str, Any], answer: Any) -> dict[s
         "content": {JSON: {"schema": request}},
     }
     return {"post": operation}
+
+
+def _stream(listed: Mapping[str, Any]) -> dict[str, Any]:
+    """The stream of what ``list-events`` has. Args: listed: the operation of that."""
+    last_id = {
+        "name": "Last-Event-ID",
+        "in": "header",
+        "required": False,
+        "description": "As `after`, and before it: what a browser sends when it connects again.",
+        "schema": {"type": "string", "pattern": "^[0-9]*$"},
+    }
+    fields = [item for item in listed["parameters"] if item["name"] in streams.FIELDS]
+    responses = _responses({})
+    responses["200"] = {
+        "description": "`id` is the sequence, `data` the EventRow. An event `missed` says how many were, `end` why the"
+        " stream ends; a comment comes when there is nothing else.",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+    return {
+        "operationId": "events",
+        "summary": "Events as they come (server-sent events).",
+        "parameters": [*fields, last_id],
+        "responses": responses,
+    }
 
 
 def _responses(answer: Any, errors: Mapping[str, str] = _ERRORS) -> dict[str, Any]:
