@@ -89,7 +89,7 @@ class Events:
         self._history = bytearray()  # kinds, of the event behind _history_after on
         self._history_after = self.last
         self._counts: Counter[Event] = Counter()
-        self._burst: Counter[Event] = Counter()
+        self._burst: dict[Event, int] = {}  # since the last look
         self._counted: Counter[tuple[str, str]] = Counter()
         self._waiting: set[asyncio.Future[None]] = set()
         self._waking: asyncio.TimerHandle | None = None
@@ -105,8 +105,8 @@ class Events:
         error: BaseException | None = None,
     ) -> None:
         """See :class:`tidegate.spi.events.Tell`."""
-        self._counts[event] += 1
-        burst = self._burst[event] = self._burst[event] + 1
+        burst = self._burst.get(event, 0) + 1
+        self._burst[event] = burst
         if burst <= BURST:
             self._record(event, log, 1, text, values, error)
 
@@ -121,6 +121,7 @@ class Events:
     def look(self) -> None:
         """A second is over: tell what was only counted."""
         for event, count in self._burst.items():
+            self._counts[event] += count
             if count > BURST:
                 more = count - BURST
                 self._record(event, _log, more, "count=%d more in about a second", (more,))
@@ -185,7 +186,10 @@ class Events:
 
     def snapshot(self) -> dict[str, int]:
         """How many there were since the start, by metric: ``events.NAME.count``."""
-        return {f"events.{event.value}.count": self._counts[event] for event in Event}
+        return {
+            f"events.{event.value}.count": self._counts[event] + self._burst.get(event, 0)
+            for event in Event
+        }
 
     def page(self, request: ListEvents) -> EventPage:
         """What is kept of what is wanted."""
