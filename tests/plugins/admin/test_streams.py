@@ -33,6 +33,7 @@ START = protocol.Start(
     metrics_destinations_max=3,
     metrics_destinations_by=DestinationSort.NAME,
     metrics_destinations="",
+    directory="",
 )
 BEGIN = 1_700_000_000_000_000
 
@@ -154,7 +155,7 @@ async def gateway() -> Gateway:
 
 @pytest.fixture
 async def app(gateway: Gateway) -> Any:
-    return Application(START, gateway).asgi()  # type: ignore[arg-type]
+    return Application(START, gateway, None).asgi()  # type: ignore[arg-type]
 
 
 async def test_what_is_there_is_written_and_then_what_comes(gateway: Gateway, app: Any) -> None:
