@@ -229,12 +229,12 @@ async def test_a_stream_ends_when_its_credentials_do_not_count_any_more(
     [
         ("", {"authorization": "Bearer wrong"}, 401),
         ("", {"authorization": ""}, 401),
-        ("afetr=1", {}, 400),
+        ("behind=1", {}, 400),
         ("wait_s=1", {}, 400),
         ("kinds=nothing", {}, 400),
         ("", {"last_event_id": "x"}, 400),
         ("", {"last_event_id": "-1"}, 400),
-        ("afetr=1", {"authorization": "Bearer wrong"}, 401),
+        ("behind=1", {"authorization": "Bearer wrong"}, 401),
     ],
 )
 async def test_what_is_wrong_is_told_before_the_stream_begins(
