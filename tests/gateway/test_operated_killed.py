@@ -1,4 +1,4 @@
-"""A gateway that is killed in the middle of a move: each message is in one of the two queues, once."""
+"""A gateway that is killed in the middle of what an operator asks for: each message is in one place, once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from gateway_process import GatewayProcess
+from operated_kills import killed_again_and_again
 from wire import StompClient
 
 from tidegate.operator_socket import OperatorClient
@@ -100,3 +101,11 @@ async def test_a_killed_move_loses_nothing_doubles_nothing_and_can_be_gone_on_wi
         gateway.start()
         left = pending(data, B)
         assert await browse(gateway.stomp_port, "b", left) == list(range(COUNT - left, COUNT))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("what", ["retry", "purge"])
+async def test_a_killed_request_under_load_leaves_each_message_in_one_place(
+    tmp_path: Path, what: str
+) -> None:
+    await killed_again_and_again(tmp_path, "journal", what, kills=1, seed=3)

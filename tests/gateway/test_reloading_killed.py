@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import time
@@ -12,8 +13,7 @@ import pytest
 from free_ports import free_port
 from gateway_process import GatewayProcess
 
-#: Rounds, and messages that are sent in each; the kill comes behind another one of them in each round.
-ROUNDS = 6
+#: Messages that are sent in a round, at most; the kill comes behind one of the last eight of them.
 SENT = 40
 
 
@@ -42,43 +42,62 @@ class Wire:
         self._socket.close()
 
 
-@pytest.mark.long
-def test_a_gateway_that_is_killed_while_it_reloads_loses_nothing(tmp_path: Path) -> None:
-    running = GatewayProcess(tmp_path)
+def reloaded_and_killed(directory: Path, rounds: int, chance: random.Random) -> None:
+    """In each round the file changes and is read anew under load; the next start has the new file, or the old one."""
+    running = GatewayProcess(directory)
     before, ports = running.config.read_text(), (free_port(), free_port())
     confirmed: list[str] = []
+    kept = before
     with running:
-        for number in range(ROUNDS):
+        for number in range(rounds):
             wire = Wire(running.stomp_port)
-            for count in range(SENT):
+            last = SENT - 8 + chance.randrange(8)
+            for count in range(last + 1):
                 body = f"{number}.{count}"
                 wire.send("SEND", "destination:/queue/jobs", "receipt:r", body=body)
                 assert wire.frame().startswith(b"RECEIPT\n")
                 confirmed.append(body)
                 if count == SENT - 8:
                     # Limits come and go, a listener is exchanged for another one, a queue is declared.
-                    new = tmp_path / "new.toml"
-                    new.write_text(
+                    replace(
+                        running,
                         before
                         + f'\n[[listeners]]\nprotocol = "stomp"\nbind = "127.0.0.1:{ports[number % 2]}"\n'
                         + f'[[destinations]]\nmatch = "queue://jobs"\nmessages_max = {10_000 + number}\n'
                         + f'overflow = "refuse"\n[[destinations]]\nmatch = "queue://d{number}"\n'
-                        + "auto_create = false\n"
+                        + "auto_create = false\n",
                     )
-                    os.replace(new, running.config)
                     os.kill(running.pid, signal.SIGHUP)
-                if count == SENT - 8 + number:
-                    break
             running.kill()
             wire.close()
+            if number < rounds - 1 and chance.random() < 0.5:
+                replace(running, kept)  # whatever had begun, it can be gone back
+            kept = running.config.read_text()
             running.start()  # waits for all listeners of the file
-        wire = Wire(ports[(ROUNDS - 1) % 2])
+        wire = Wire(ports[(rounds - 1) % 2])
         wire.send("SUBSCRIBE", "destination:/queue/jobs", "id:1", "ack:auto")
         found = [wire.frame().rpartition(b"\n")[2].decode() for _ in confirmed]
         assert found == confirmed
-        wire.send("SEND", f"destination:/queue/d{ROUNDS - 1}", "receipt:r", body="x")
+        wire.send("SEND", f"destination:/queue/d{rounds - 1}", "receipt:r", body="x")
         assert wire.frame().startswith(b"RECEIPT\n")
         wire.close()
+
+
+def replace(running: GatewayProcess, text: str) -> None:
+    new = running.config.with_name("new.toml")
+    new.write_text(text)
+    os.replace(new, running.config)
+
+
+@pytest.mark.long
+def test_a_gateway_that_is_killed_while_it_reloads_loses_nothing(tmp_path: Path) -> None:
+    reloaded_and_killed(tmp_path, 4, random.Random(1))
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("seed", range(3))
+def test_a_gateway_that_is_killed_in_many_reloads_loses_nothing(tmp_path: Path, seed: int) -> None:
+    reloaded_and_killed(tmp_path, 20, random.Random(seed))
 
 
 def test_sighup_applies_the_file_and_the_log_says_what(tmp_path: Path) -> None:
