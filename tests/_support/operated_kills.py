@@ -101,7 +101,7 @@ async def killed_again_and_again(
 ) -> None:
     """Raises: AssertionError."""
     chance, sent, data = random.Random(seed), Sent(), directory / "data"
-    request, began, in_the_middle = REQUESTS[what], 0, 0
+    request, in_the_middle = REQUESTS[what], 0
     with GatewayProcess(directory, extra=f'[store]\nplugin = "{store}"\n') as gateway:
         with OperatorClient(data) as client:
             for queue in (FROM, TO):
@@ -109,10 +109,10 @@ async def killed_again_and_again(
         for _ in range(kills):
             await sent.send(gateway.stomp_port, lambda done: done >= BATCH)
             before = await asyncio.to_thread(content, data, FROM)
-            began = sent.count  # a purge takes what was there when it began, and no more
             publishing = asyncio.create_task(sent.send(gateway.stomp_port, lambda _: False))
             asking = await asyncio.to_thread(begin, data, request)
             await asyncio.to_thread(until_begun, data, before[0])
+            began = sent.count  # a purge takes what was there when it began, and no more
             await asyncio.sleep(chance.uniform(0, 0.05))
             await asyncio.to_thread(gateway.kill)
             await publishing
@@ -147,7 +147,7 @@ def until_begun(directory: Path, first: int) -> None:
 
 
 def check(sent: Sent, what: str, left: list[int], there: list[int], began: int) -> None:
-    """Args: left, there: in the one queue and the other; began: sent before the request."""
+    """Args: left, there: in the one queue and the other; began: sent when the request had begun."""
     for found in (left, there):
         assert found == sorted(set(found)), "out of order, or twice"
     assert not set(left) & set(there), "in both"
