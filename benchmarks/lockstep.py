@@ -2,6 +2,7 @@
 
     .venv/bin/python benchmarks/lockstep.py ../before .          # two trees with a .venv each
     .venv/bin/python benchmarks/lockstep.py . . --acl            # the second one with 100 rules
+    .venv/bin/python benchmarks/lockstep.py . . --traces 0.01     # the second one with traces
     .venv/bin/python benchmarks/lockstep.py . . --unacknowledged --only one
     .venv/bin/python benchmarks/lockstep.py ../before . --only qos0 --bursts 100
 
@@ -29,6 +30,7 @@ from benchkit.brokers import Address
 from benchkit.instead.slow import holding_back
 from benchkit.process import BrokerProcess, BrokerStartError, free_ports, running
 from benchkit.report import percentile
+from benchkit.tracing import traces
 from benchkit.wire import connect, field, frame, packet
 from rich.console import Console
 from rich.table import Table
@@ -209,7 +211,7 @@ def measure(gateways: Sequence[BrokerProcess], loads: Sequence[Load], bursts: in
 
 
 def start(
-    stack: ExitStack, tree: Path, directory: Path, *, acl: bool
+    stack: ExitStack, tree: Path, directory: Path, *, acl: bool, more: str = ""
 ) -> tuple[BrokerProcess, dict[brokers.Protocol, int]]:
     """Run the gateway of one tree until *stack* ends. Raises: BrokerStartError."""
     stomp, mqtt = free_ports(2)
@@ -220,7 +222,7 @@ def start(
         file = directory / "rules.toml"
         file.write_text(rules())
     config = directory / "gw.toml"
-    config.write_text(brokers.tidegate_config(directory / "data", ports, rules=file))
+    config.write_text(brokers.tidegate_config(directory / "data", ports, rules=file) + more)
     command = [str(tree / ".venv/bin/tidegate"), "run", "--config", str(config)]
     # The same hash seed and addresses for all: dictionaries collide alike, caches too.
     command = ["env", "PYTHONHASHSEED=0", *command]
@@ -241,6 +243,9 @@ def main() -> int:
     parser.add_argument("--bursts", type=int, default=300, help="of 512 messages (%(default)s)")
     parser.add_argument("--acl", action="store_true", help="the last tree with tidegate-acl")
     parser.add_argument(
+        "--traces", type=float, metavar="RATIO", help="the last tree with tidegate-traces"
+    )
+    parser.add_argument(
         "--unacknowledged",
         action="store_true",
         help="the last tree beside a consumer that acknowledges nothing (see bench.py --slow)",
@@ -253,9 +258,12 @@ def main() -> int:
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tidegate-lockstep-")))
         last = len(options.trees) - 1
+        more = [""] * len(options.trees)
+        if options.traces is not None:
+            more[last] = traces(stack, options.traces, work)
         try:
             started = [
-                start(stack, tree, work / str(at), acl=options.acl and at == last)
+                start(stack, tree, work / str(at), acl=options.acl and at == last, more=more[at])
                 for at, tree in enumerate(options.trees)
             ]
         except (BrokerStartError, OSError) as error:

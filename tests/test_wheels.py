@@ -32,6 +32,7 @@ ROOMS = {
     "tidegate-auth-file": ("plugins/auth_file", "tidegate_auth_file"),
     "tidegate-auth-jwt": ("plugins/auth_jwt", "tidegate_auth_jwt"),
     "tidegate-bridge": ("plugins/bridge", "tidegate_bridge"),
+    "tidegate-traces": ("plugins/traces", "tidegate_traces"),
 }
 
 

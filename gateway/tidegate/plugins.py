@@ -87,6 +87,7 @@ PROVIDERS: Final[Mapping[str, str]] = {
     "extension-auth-jwt": "tidegate-auth-jwt",
     "extension-acl": "tidegate-acl",
     "extension-bridge": "tidegate-bridge",
+    "extension-traces": "tidegate-traces",
 }
 
 

@@ -20,6 +20,8 @@ from tidegate.plugins import PluginHost
 from tidegate.spi import option_info
 from tidegate_protocols.mqtt import MqttOptions
 from tidegate_protocols.stomp._options import StompOptions
+from tidegate_traces._extension import Traces
+from tidegate_traces._options import TracesOptions
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "limits.md"
 TEXT = DOCUMENT.read_text()
@@ -31,6 +33,7 @@ OTHERS = {
     *("filepool_limit", "journal_buffer_timeout"),  # of the journal
     "gap_timeout",  # of the sink
     "reconnect_max",  # of the bridge
+    "batch_max",  # of traces
 }
 #: What DiskWatch.snapshot() tells.
 DISK = {"disk.free.bytes", "disk.short", "store.used.bytes", "store.full"}
@@ -63,12 +66,13 @@ def test_every_metric_is_there_and_explained() -> None:
     config = BrokerConfig()
     logins = Authentication((), config, lambda request, error: None)
     metrics = {*Accounts(config).snapshot(), *logins.counts(), *Overflows().snapshot()}
-    metrics |= DISK
+    metrics |= DISK | set(Traces(TracesOptions()).observer_counts())
     for metric in metrics:
         assert f"`{metric}`" in TEXT, metric
     told = set(
         re.findall(
-            r"`((?:held|counted|in_flight|spooled|logins|overflow|disk|store)\.[\w.]+)`", TEXT
+            r"`((?:held|counted|in_flight|spooled|logins|overflow|disk|store|traces)\.[\w.]+)`",
+            TEXT,
         )
     )
     assert told <= metrics

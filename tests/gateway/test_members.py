@@ -45,6 +45,7 @@ def test_what_a_factory_makes_is_read_from_its_protocol() -> None:
         "Authorizer",
         "Auditor",
         "Interceptor",
+        "Observer",
         "Resident",
     ]
     assert product_of(FrontEndFactory)[0].__name__ == "FrontEnd"

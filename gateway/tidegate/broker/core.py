@@ -16,6 +16,7 @@ from tidegate.broker.connection.client import identity_of
 from tidegate.broker.connection.connection import Connection
 from tidegate.broker.connection.deciding import Deciding
 from tidegate.broker.connection.draining import Draining
+from tidegate.broker.connection.observed import ObservedConnection
 from tidegate.broker.connection.slow_consumers import SlowConsumers
 from tidegate.broker.idle_queues import IdleQueues
 from tidegate.broker.limits.disk import DiskWatch
@@ -102,6 +103,7 @@ class BrokerCore(Parts):
         self.idle_queues = IdleQueues(
             self.flow, self.tasks, self.destinations, self.policies, self.publisher.paused
         )
+        self._connection = Connection if self.writer.following is None else ObservedConnection
         self._by_client: dict[str, Connection] = {}
         self._numbers = 0
         self._expiring: set[Connection] = set()
@@ -163,7 +165,7 @@ class BrokerCore(Parts):
             raise ConnectionEndedError("shutdown", "the gateway is shutting down")
         self.draining.check()
         self._check_connections()  # others may have come while this one was authenticated
-        connection = Connection(
+        connection = self._connection(
             self, request, peer, vouched.principal, self._deciding, self._forget
         )
         connection.vouched = vouched
@@ -474,4 +476,5 @@ class BrokerCore(Parts):
             **self.limits.overflows.snapshot(),
             **self.slow_consumers.snapshot(),
             **self.acknowledged_log.snapshot(self.writer.now()),
+            **({} if self.writer.following is None else self.writer.following.counts()),
         }

@@ -23,12 +23,14 @@ from tidegate.broker.sessions.wills import Wills
 from tidegate.broker.transactions.branches import Branches
 from tidegate.broker.transactions.duplicates import DuplicateIds
 from tidegate.broker.turn.flow import Flow, Tasks
+from tidegate.broker.turn.following import Following
 from tidegate.broker.unstored.store import SpoolingStore
 from tidegate.config import SPOOLED, BrokerConfig, DestinationPolicy, Quota
 from tidegate.spi import (
     CursorFactory,
     Extension,
     MessageStore,
+    Observer,
     Outcome,
 )
 
@@ -88,6 +90,8 @@ class Parts:
         if self.keeps_log:
             self.writer.keeps_log = True
             self.writer.logged = frozenset(map(Outcome.of, config.acknowledged_outcomes))
+        observers = [item for item in self.extensions if isinstance(item, Observer)]
+        self.writer.following = Following(observers) if observers else None
         detours: set[object] = set()
         self.limits = ListLimits(self.flow, detours)
         self.limits.overflows.tell = tell

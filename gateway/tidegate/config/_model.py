@@ -310,8 +310,8 @@ class ExtensionTable:
     """One ``[[extensions]]`` table: which extension, and its own options unparsed."""
 
     plugin: str = option(
-        help="The extension plugin (entry point `extension-NAME`): an authenticator, authorizer "
-        "or interceptor. They are asked in the order of the file.",
+        help="The extension plugin (entry point `extension-NAME`): an authenticator, authorizer, "
+        "interceptor or observer. They are asked in the order of the file.",
     )
     options: Mapping[str, object] = field(default_factory=_no_options)
 

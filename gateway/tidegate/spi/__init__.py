@@ -28,6 +28,7 @@ from tidegate.spi.clients.frontend import (
     Reloadable,
 )
 from tidegate.spi.clients.held import Held
+from tidegate.spi.clients.observing import Headers, Observer
 from tidegate.spi.clients.requests import (
     ClientRules,
     ConnectRequest,
@@ -286,6 +287,7 @@ __all__ = [
     "FrontEndFactory",
     "GatewayError",
     "GatewayInfo",
+    "Headers",
     "Held",
     "Identity",
     "InflightDirection",
@@ -310,6 +312,7 @@ __all__ = [
     "MessageStore",
     "MessageStoreFactory",
     "Move",
+    "Observer",
     "Operation",
     "OptionInfo",
     "Outcome",

@@ -63,6 +63,7 @@ def test_with_nothing_installed_each_missing_kind_names_its_package(tidegate) ->
     assert done.code == 0
     stores = ("tidegate-store-journal", "tidegate-store-jdbc", "tidegate-store-journaled")
     extensions = ("tidegate-auth-file", "tidegate-auth-jwt", "tidegate-acl", "tidegate-bridge")
+    extensions += ("tidegate-traces",)
     assert done.out.splitlines() == [
         "no plugins installed",
         "no store plugin: " + " or ".join(f"pip install {name}" for name in stores),

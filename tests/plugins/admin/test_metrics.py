@@ -109,6 +109,7 @@ NOT_COUNTED = {
     *(item.exposed_name for item in METRICS if item.name.startswith("tidegate_acknowledged_")),
     *("tidegate_messages_duplicate_total", "tidegate_held_refusals_total"),
     *("tidegate_slow_consumers", "tidegate_logins_dropped_total", "tidegate_logins_waiting"),
+    *("tidegate_spans_sent_total", "tidegate_spans_lost_total", "tidegate_spans_dropped_total"),
 }
 
 

@@ -29,6 +29,7 @@ from typing import Final
 
 from tidegate.broker.lists.pending_list import Consumer, InFlight, PendingList
 from tidegate.broker.route.router import Route, hand_out, hand_out_in_steps
+from tidegate.broker.turn.following import Following
 from tidegate.broker.turn.latencies import Latencies
 from tidegate.broker.turn.turn import Turn, Unit, Waiting, returned
 from tidegate.broker.turn.walks import in_slices
@@ -85,6 +86,7 @@ class TurnWriter:
         next_sequence: of the next message.
         tell: of events.
         on_written: told of the operations that are durable, in order; None: nobody wants to know.
+        following: tells observers of messages; None: there are none.
         keeps_log: there is a sink for the acknowledged log: messages say who sent them, and when.
         logged: outcomes other than an acknowledgement that have a row there.
         own_sequences: numbered here, but not published by a client now.
@@ -117,6 +119,7 @@ class TurnWriter:
         self.on_written: Callable[[Sequence[Operation]], None] | None = None
         self.tell: Tell = log_only
         self._is_short_told = False
+        self.following: Following | None = None
         self.batches = 0
         self.turns = 0
         self.confirmed = 0
@@ -393,6 +396,8 @@ class TurnWriter:
         now = self.now()
         if self.keeps_log:
             turn.stamp(now)
+        if self.following is not None:
+            self.following.publishing(turn)
         acknowledged = turn.acknowledged_count()
         batch = turn.seal(now)
         if self.error is not None:
@@ -417,6 +422,8 @@ class TurnWriter:
         self.batches += 1
         self.acknowledged += acknowledged + turn.settled
         self._complete(turn)
+        if self.following is not None:
+            self.following.published(turn)
         if turn.work <= HANDED_OUT_AT_ONCE:
             hand_out(turn.added)
         else:
@@ -482,6 +489,8 @@ class TurnWriter:
                         await self._gives_up.wait()
 
     def _tell_written(self, operations: Sequence[Operation]) -> None:
+        if self.following is not None:
+            self.following.written(operations)
         if self.on_written is not None:
             try:
                 self.on_written(operations)
@@ -512,6 +521,8 @@ class TurnWriter:
 
     def _fail(self, turn: Turn, error: StoreError) -> None:
         self._tell_failed(turn.units, error)
+        if self.following is not None:
+            self.following.failed(error)
         self._on_write(self.turn.body_bytes)  # producers that wait must learn it, too
 
     @staticmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from tidegate.spi.clients.connection import Broker
+from tidegate.spi.clients.observing import Observer
 from tidegate.spi.clients.security import (
     Auditor,
     Authenticator,
@@ -37,7 +38,7 @@ class Resident(Protocol):
 
 #: What an extension is: one of these or several in one object, and a :class:`Service` besides.
 Extension: TypeAlias = (
-    Authenticator | EnhancedAuthenticator | Authorizer | Auditor | Interceptor | Resident
+    Authenticator | EnhancedAuthenticator | Authorizer | Auditor | Interceptor | Observer | Resident
 )
 
 

@@ -112,6 +112,9 @@ METRICS: Final = (
     Metric("tidegate_logins_refused", "Logins that were refused: wrong passwords, expired tokens, unknown certificates.", of_count("logins.refused"), is_counter=True),
     Metric("tidegate_logins_dropped", "Logins that were refused because too many waited for their check.", of_count("logins.dropped"), is_counter=True),
     Metric("tidegate_logins_waiting", "Logins that wait for their check.", of_count("logins.waiting")),
+    Metric("tidegate_spans_sent", "Spans of [traces](traces.md) that the collector took.", of_count("traces.sent"), is_counter=True),
+    Metric("tidegate_spans_lost", "Spans that it did not take in time, or refused.", of_count("traces.lost"), is_counter=True),
+    Metric("tidegate_spans_dropped", "Spans for which there was no room (`queue_max`).", of_count("traces.dropped"), is_counter=True),
     # Disk and memory.
     Metric("tidegate_backlog_messages", "Messages that the store keeps for at least one list.", of_overview(lambda o: o.backlog)),
     Metric("tidegate_store_bytes", "What the store takes.", of_overview(lambda o: o.store.used)),

@@ -1,0 +1,25 @@
+"""A connection whose deliveries observers are told of; all others know nothing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidegate.broker.connection.browser import Browser
+from tidegate.broker.connection.connection import Connection
+from tidegate.broker.lists.pending_list import Consumer
+from tidegate.spi import StoredMessage
+
+
+class ObservedConnection(Connection):
+    """See the module."""
+
+    __slots__ = ()
+
+    def deliver(self, consumer: Consumer, messages: Sequence[StoredMessage]) -> None:
+        following = self.parts.writer.following
+        if following is not None and not isinstance(
+            consumer, Browser
+        ):  # who only looks gets copies
+            # First: a front-end that fails to deliver gives them back at once.
+            following.delivering(self.identity, consumer, messages)
+        super().deliver(consumer, messages)

@@ -1,0 +1,63 @@
+"""The contract behind extensions that follow messages: what is told of them, once a turn or a delivery."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from tidegate.spi.clients.security import Identity
+from tidegate.spi.messages import StoredMessage
+from tidegate.spi.storage.operations import Operation, PendingListId
+
+#: What an :class:`Observer` gives a message instead of its own: names and values, in order.
+Headers: TypeAlias = tuple[tuple[str, str], ...]
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """Follows messages from their publish to their end: told of batches, never of single messages.
+
+    Called on the event loop, and must be quick; one that raises is logged and not called again.
+    """
+
+    def observe_publishing(self, messages: Sequence[StoredMessage]) -> Mapping[int, Headers]:
+        """*messages* have been published, checked and numbered, and are about to be stored: a turn's.
+
+        Among them are copies of what is retained (``retained``), what the gateway itself publishes
+        (``$SYS``) and what is moved.
+
+        Returns: by index in *messages*, the headers that a message is to be stored and delivered with in the
+            place of its own; nothing for most. What is moved, or kept as retained, keeps its own.
+        """
+        ...
+
+    def observe_published(self, messages: Sequence[StoredMessage], problem: str) -> None:
+        """What became of those that were given headers. The next turn's come after this.
+
+        Args: problem: why they were not stored, and their clients told so; "": they are durable as their
+            clients want it, and confirmed.
+        """
+        ...
+
+    def observe_delivering(
+        self,
+        receiver: Identity,
+        subscription: str,
+        messages: Sequence[StoredMessage],
+        pending_list: Callable[[int], PendingListId],
+    ) -> None:
+        """*messages* are handed to *receiver*.
+
+        Args: subscription: its key there; pending_list: from the sequence of one of them to the list that
+            it will leave by an operation; 0: nobody is to acknowledge it.
+        """
+        ...
+
+    def observe_written(self, operations: Sequence[Operation]) -> None:
+        """These are durable, in order: messages leave lists (``Acknowledge``, ``Discard``, ``Move``), or
+        have come back to them (``RecordDelivery``)."""
+        ...
+
+    def observer_counts(self) -> Mapping[str, int]:
+        """What it wants to tell operators, by name; they become system topics and counts of ``Overview``."""
+        ...

@@ -1,0 +1,1 @@
+"""OpenTelemetry traces of messages. Written for operators in docs/traces.md."""

@@ -1,0 +1,111 @@
+"""Spans as the SDK sends them, made when what they tell of is over.
+
+They are made whole, and not by a ``Tracer``: their ids must be known before the message is stored, their
+times are those of the gateway's own events, and what is sampled is decided before there is anything
+to record. Names and attributes are those of OpenTelemetry's semantic conventions for messaging.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode
+
+from tidegate.spi import Message, names
+from tidegate.spi.messages import body_bytes
+
+_SCOPE: Final = InstrumentationScope("tidegate.traces")
+_UNSET: Final = Status()
+#: Of a client's names, so that one attribute is not as large as a packet may be.
+_TEXT_MAX: Final = 256
+
+SEND: Final = "send"
+PROCESS: Final = "process"
+SETTLE: Final = "settle"
+_KINDS: Final = {
+    SEND: SpanKind.PRODUCER,
+    PROCESS: SpanKind.CONSUMER,
+    SETTLE: SpanKind.CLIENT,
+}
+
+OUTCOME: Final = "tidegate.outcome"
+
+
+class Sent(msgspec.Struct, frozen=True, gc=False):
+    """A traced message. Attributes: context: what it carries; name: of its destination."""
+
+    context: SpanContext
+    name: str
+    attributes: dict[str, str | int | bool]
+
+
+def described(message: Message, sequence: int, context: SpanContext) -> Sent:
+    """What spans of *message* say of it."""
+    destination = message.destination
+    name = names.name_of(destination)[:_TEXT_MAX]
+    attributes: dict[str, str | int | bool] = {
+        "messaging.system": "tidegate",
+        "messaging.destination.name": name,
+        "messaging.message.id": str(sequence),
+        "messaging.message.body.size": body_bytes(message),
+        "tidegate.destination": destination[:_TEXT_MAX],
+    }
+    if names.is_temporary(destination):
+        attributes["messaging.destination.temporary"] = True
+        name = "(temporary)"  # or each would be a name of its own
+    return Sent(context, name, attributes)
+
+
+class SpanMaker:
+    """Makes them. Args: resource: whose they are."""
+
+    __slots__ = ("_resource",)
+
+    def __init__(self, resource: Resource) -> None:
+        self._resource = resource
+
+    def make(
+        self,
+        operation: str,
+        of: Sent,
+        context: SpanContext,
+        parent: SpanContext | None,
+        times: tuple[int, int],
+        more: Mapping[str, str | int],
+        *,
+        link: SpanContext | None = None,
+        problem: str = "",
+    ) -> ReadableSpan:
+        """One span.
+
+        Args: operation: ``send``, ``process`` or ``settle``; times: it began and ended, nanoseconds since the
+            epoch; more: attributes; link: another span that it belongs to; problem: what went wrong.
+        """
+        began, ended = times
+        attributes: dict[str, str | int | bool] = {
+            **of.attributes,
+            "messaging.operation.type": operation,
+            "messaging.operation.name": operation,
+            **{
+                key: value[:_TEXT_MAX] if type(value) is str else value
+                for key, value in more.items()
+            },
+        }
+        return ReadableSpan(
+            name=f"{operation} {of.name}",
+            context=context,
+            parent=parent,
+            resource=self._resource,
+            attributes=attributes,
+            links=() if link is None else (Link(link),),
+            kind=_KINDS[operation],
+            status=Status(StatusCode.ERROR, problem) if problem else _UNSET,
+            start_time=min(began, ended),
+            end_time=ended,
+            instrumentation_scope=_SCOPE,
+        )
