@@ -148,10 +148,12 @@ def _give(
         # Mostly a turn does nothing but add messages, in this order.
         operation = operations[index] if index < len(operations) else None
         if type(operation) is not AddMessage or operation.sequence != stored.sequence:
-            others = others or _Others(turn)
-            operation = others.adding.get(stored.sequence)
-            if operation is None and stored.sequence not in others.unstored:
-                continue
+            operation = None
+            if operations:  # else nothing of the turn is stored, nor moved
+                others = others or _Others(turn)
+                operation = others.adding.get(stored.sequence)
+                if operation is None and stored.sequence not in others.unstored:
+                    continue
         message = msgspec.structs.replace(stored.message, headers=headers)
         _set(stored, "message", message)
         _set(stored, "size", content_bytes(message))
