@@ -19,6 +19,7 @@ from typing import Any, Final, cast
 
 from tidegate.plugin_exit import exit_is_error
 from tidegate.spi import (
+    Bridging,
     Directory,
     Explainer,
     FrontEnd,
@@ -181,7 +182,7 @@ def protocols_in(annotation: object) -> tuple[type, ...]:
 
 #: What a plugin may make besides, by what it makes.
 _BESIDES: Final[Mapping[type, tuple[type, ...]]] = {
-    Resident: (Service, Directory, UserList, Explainer, Reloadable),  # any extension
+    Resident: (Service, Directory, UserList, Explainer, Reloadable, Bridging),  # any extension
     Sink: (ServingSink,),
     FrontEnd: (OperatorFrontEnd, Reloadable),
 }

@@ -1,13 +1,14 @@
-"""What operators see of a gateway that its broker does not know: the plugins that it is made of."""
+"""What operators see of a gateway that its broker does not know: the plugins that it is made of, and its bridges."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tidegate.config import Bind, options_set, toml_text
 from tidegate.plugins import PluginHost, PluginKind
-from tidegate.spi.operate import PluginPart, PluginRow
+from tidegate.spi import Bridging, Resident
+from tidegate.spi.operate import BridgeRow, PluginPart, PluginRow
 
 if TYPE_CHECKING:
     from tidegate.config import ResolvedConfig, ResolvedListener
@@ -30,6 +31,11 @@ def plugin_rows(config: ResolvedConfig, plugins: PluginHost) -> list[PluginRow]:
         )
         for row in plugins.list_plugins(parts, imports=False)
     ]
+
+
+def bridge_rows(residents: Iterable[Resident]) -> list[BridgeRow]:
+    """The rules of all bridges among *residents*."""
+    return [row for item in residents if isinstance(item, Bridging) for row in item.bridge_rows()]
 
 
 def _parts(config: ResolvedConfig) -> Iterator[tuple[PluginKind, str, PluginPart]]:

@@ -74,6 +74,7 @@ COMMANDS |= OURS
 def test_the_commands_are_those_that_the_document_names() -> None:
     assert set(COMMANDS) == {
         "access",
+        "bridges",
         "run",
         "check-config",
         "connection",

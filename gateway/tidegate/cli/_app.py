@@ -28,7 +28,7 @@ from tidegate.cli.groups import (
     store,
     transactions,
 )
-from tidegate.cli.looks import access, held
+from tidegate.cli.looks import access, bridges, held
 from tidegate.cli.looks import store as store_seen
 from tidegate.cli.looks.events import events
 from tidegate.cli.top.command import top
@@ -65,6 +65,7 @@ app.command()(events)
 app.command()(running.reload)
 app.command()(running.drain)
 app.command()(running.undrain)
+app.command(name="bridges")(bridges.list_bridges)
 
 
 def call(arguments: Sequence[str]) -> int:

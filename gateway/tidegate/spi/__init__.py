@@ -16,6 +16,7 @@ from tidegate.spi.clients.connection import (
     Token,
 )
 from tidegate.spi.clients.extensions import (
+    Bridging,
     Extension,
     ExtensionFactory,
     Resident,
@@ -243,6 +244,7 @@ __all__ = [
     "BranchId",
     "BranchState",
     "Branches",
+    "Bridging",
     "Broker",
     "BrokerConnection",
     "ClearRetained",

@@ -7,6 +7,7 @@ import logging
 from typing import Final
 
 from tidegate.spi import Broker
+from tidegate.spi.operate import BridgeRow
 from tidegate_bridge import _protocol as protocol
 from tidegate_bridge._lane import Lane, lane_of
 from tidegate_bridge._options import BridgeOptions, Checked, MqttVersion
@@ -38,6 +39,10 @@ class Bridge:
     def pid(self) -> int:
         """Of its process; 0: none runs now."""
         return 0 if self._process is None else self._process.pid
+
+    def bridge_rows(self) -> list[BridgeRow]:
+        """See Bridging."""
+        return [lane.row() for lane in self.lanes]
 
     async def move_in(self, broker: Broker) -> None:
         """See Resident."""

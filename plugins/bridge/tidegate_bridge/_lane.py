@@ -33,6 +33,7 @@ from tidegate.spi import (
     SubscribeRequest,
     names,
 )
+from tidegate.spi.operate import BridgeRow
 from tidegate_bridge import _protocol as protocol
 from tidegate_bridge._options import BridgeOptions, Direction, RuleOptions
 
@@ -83,6 +84,28 @@ class Lane(ABC):
     @abstractmethod
     def on_the_way(self) -> tuple[int, int]:
         """Messages that are taken from their source and not confirmed at their target, and bytes of their bodies."""
+
+    def row(self) -> BridgeRow:
+        """How it is, for operators."""
+        rule, (count, size) = self.rule, self.on_the_way
+        is_in = rule.direction is Direction.IN
+        return BridgeRow(
+            bridge=self._options.name,
+            rule=rule.name,
+            direction=rule.direction.value,
+            remote=self._options.remote,
+            source=rule.remote if is_in else rule.local,
+            target=rule.local if is_in else rule.remote,
+            server=self.server,
+            moved=self.moved,
+            moved_bytes=self.moved_bytes,
+            on_the_way=count,
+            on_the_way_bytes=size,
+            looped=self.looped,
+            last_at=self.last_at,
+            problem=self.problem,
+            remedy=self.remedy,
+        )
 
     def heard(self, told: protocol.FromProcess) -> None:
         """The process says something about this rule."""

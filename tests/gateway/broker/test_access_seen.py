@@ -26,8 +26,10 @@ from tidegate.spi import (
 from tidegate.spi.operate import (
     AccessDetails,
     AccessRow,
+    BridgeRow,
     ExplainAccess,
     ListAccess,
+    ListBridges,
     ListPlugins,
     ListUsers,
     PluginRow,
@@ -206,8 +208,23 @@ async def test_plugins_are_listed_as_the_gateway_around_knows_them() -> None:
         assert (await ask(broker, ListPlugins(after=first.next), around)).rows == (rows[0],)
 
 
+async def test_bridges_are_listed_as_the_gateway_around_knows_them() -> None:
+    facts = (0, 0, 0, 0, 0, 0, "", "")
+    rows = [
+        BridgeRow("old", "b", "in", "stomp://x", "/queue/b", "queue://b", "", *facts),
+        BridgeRow("old", "a", "out", "stomp://x", "queue://a", "/queue/a", "ActiveMQ/6", *facts),
+    ]
+    async with Broker() as broker:
+        around = Around(bridges=lambda: rows)
+        assert (await ask(broker, ListBridges(), around)).rows == (rows[1], rows[0])
+        assert (await ask(broker, ListBridges("QUEUE/B"), around)).rows == (rows[0],)
+        first = await ask(broker, ListBridges(limit=1), around)
+        assert (await ask(broker, ListBridges(after=first.next), around)).rows == (rows[0],)
+        assert [row.is_connected for row in rows] == [False, True]
+
+
 @pytest.mark.parametrize(
-    "request_", [ExplainAccess("ada", A), ListAccess(A), ListUsers(), ListPlugins()]
+    "request_", [ExplainAccess("ada", A), ListAccess(A), ListUsers(), ListPlugins(), ListBridges()]
 )
 async def test_nobody_without_the_right_sees_any(request_: Any) -> None:
     guard = Guard()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from tidegate.spi.clients.connection import Broker
@@ -13,6 +14,7 @@ from tidegate.spi.clients.security import (
     EnhancedAuthenticator,
     Interceptor,
 )
+from tidegate.spi.operate import BridgeRow
 
 
 @runtime_checkable
@@ -33,6 +35,15 @@ class Resident(Protocol):
     async def move_out(self) -> None:
         """End: called when nobody is let in any more and before the connections are ended, also after a
         ``move_in`` that failed. Bounded in time; what is confirmed nowhere stays where it came from."""
+        ...
+
+
+@runtime_checkable
+class Bridging(Protocol):
+    """What a resident may be besides: it moves messages, and can tell operators how far it is."""
+
+    def bridge_rows(self) -> Sequence[BridgeRow]:
+        """One for each rule. Must be quick: called on the event loop."""
         ...
 
 

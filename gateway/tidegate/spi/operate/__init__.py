@@ -25,6 +25,11 @@ from tidegate.spi.operate._access import (
     UserPage,
     UserRow,
 )
+from tidegate.spi.operate._bridges import (
+    BridgePage,
+    BridgeRow,
+    ListBridges,
+)
 from tidegate.spi.operate._changes import (
     Change,
     Drain,
@@ -184,6 +189,8 @@ __all__ = [
     "AccessPage",
     "AccessRow",
     "Answer",
+    "BridgePage",
+    "BridgeRow",
     "BrowseMessages",
     "BrowsedMessage",
     "Change",
@@ -235,6 +242,7 @@ __all__ = [
     "LimitScope",
     "LimitSort",
     "ListAccess",
+    "ListBridges",
     "ListConnections",
     "ListCursors",
     "ListDestinations",

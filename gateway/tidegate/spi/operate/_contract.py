@@ -14,6 +14,7 @@ from tidegate.spi.operate._access import (
     ListUsers,
     UserPage,
 )
+from tidegate.spi.operate._bridges import BridgePage, ListBridges
 from tidegate.spi.operate._changes import (
     Drain,
     DrainState,
@@ -141,6 +142,7 @@ Request: TypeAlias = (
     | ShowHeld
     | ListCursors
     | ListPlugins
+    | ListBridges
     | ListUsers
     | ExplainAccess
     | ListAccess
@@ -174,6 +176,7 @@ Answer: TypeAlias = (
     | HeldDetails
     | CursorPage
     | PluginPage
+    | BridgePage
     | UserPage
     | AccessDetails
     | AccessPage
@@ -278,6 +281,8 @@ class Operator(Protocol):
     async def list_cursors(self, who: Identity, request: ListCursors) -> CursorPage: ...
 
     async def list_plugins(self, who: Identity, request: ListPlugins) -> PluginPage: ...
+
+    async def list_bridges(self, who: Identity, request: ListBridges) -> BridgePage: ...
 
     async def list_users(self, who: Identity, request: ListUsers) -> UserPage: ...
 

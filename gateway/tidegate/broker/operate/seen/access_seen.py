@@ -25,9 +25,12 @@ from tidegate.spi.operate import (
     AccessDetails,
     AccessPage,
     AccessRow,
+    BridgePage,
+    BridgeRow,
     Decided,
     ExplainAccess,
     ListAccess,
+    ListBridges,
     ListPlugins,
     ListUsers,
     PluginPage,
@@ -62,6 +65,18 @@ class AccessSeen(Authorized):
 
         rows, following = await page(self._around.plugins(), key, request.after, request.limit)
         return PluginPage(tuple(rows), following)
+
+    async def list_bridges(self, who: Identity, request: ListBridges) -> BridgePage:
+        """See Operator."""
+        self._authorize(who)
+        match = request.match.casefold()
+
+        def key(row: BridgeRow) -> Key | None:
+            texts = (row.bridge, row.rule, row.remote, row.source, row.target)
+            return (0, f"{row.bridge} {row.rule}") if is_in(match, texts) else None
+
+        rows, following = await page(self._around.bridges(), key, request.after, request.limit)
+        return BridgePage(tuple(rows), following)
 
     async def list_users(self, who: Identity, request: ListUsers) -> UserPage:
         """See Operator."""

@@ -1,0 +1,41 @@
+"""``tidegate bridges``: what moves between a gateway that runs and other brokers."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Final
+
+from tidegate.cli._commands import ConfigOption, JsonOption
+from tidegate.cli.groups._lists import Columns, LimitOption, MatchArgument, rows_of, show_rows
+from tidegate.spi import format_size
+from tidegate.spi.operate import BridgePage, BridgeRow, ListBridges
+
+_BRIDGES: Final[Columns[BridgeRow]] = (
+    ("bridge", lambda row: row.bridge),
+    ("rule", lambda row: row.rule),
+    ("from", lambda row: row.source),
+    ("to", lambda row: row.target),
+    ("connected to", lambda row: row.server or "-"),
+    ("moved", lambda row: row.moved),
+    ("on the way", lambda row: f"{row.on_the_way} ({format_size(row.on_the_way_bytes)})"),
+    ("last", lambda row: _time(row.last_at)),
+    ("last problem", lambda row: f"{row.problem}: {row.remedy}" if row.problem else ""),
+)
+
+
+def list_bridges(
+    match: MatchArgument = "",
+    limit: LimitOption = 0,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the rules of bridges to other brokers, and how far each is."""
+    rows = rows_of(config, ListBridges(match), BridgePage, limit)
+    show_rows(_BRIDGES, rows, "no bridges", as_json)
+
+
+def _time(at_us: int) -> str:
+    if not at_us:
+        return "never"
+    found = datetime.datetime.fromtimestamp(at_us / 1_000_000, datetime.UTC)
+    return found.isoformat(" ", "seconds").replace("+00:00", "Z")
