@@ -12,7 +12,15 @@ from paho.mqtt.properties import Properties
 from tidegate.spi import Message
 from tidegate_bridge._options import JmsType
 from tidegate_bridge.remote import mqtt_messages, stomp_messages
-from tidegate_bridge.remote.brokers import ARTEMIS, CLASSIC, RABBITMQ, TIDEGATE, UNKNOWN, broker_of
+from tidegate_bridge.remote.brokers import (
+    ARTEMIS,
+    CLASSIC,
+    RABBITMQ,
+    TIDEGATE,
+    UNKNOWN,
+    broker_of,
+    lasting_id,
+)
 from tidegate_bridge.remote.hops import Hops
 from tidegate_bridge.remote.stomp_connection import _escape, pairs_of
 
@@ -100,9 +108,9 @@ def test_a_jms_broker_makes_text_of_text(body, content_type, headers, jms_type, 
 
 
 def test_a_text_message_stays_one_on_its_way_in_and_out() -> None:
-    came = stomp_messages.arriving([("destination", "/queue/a")], b"hi", ARTEMIS, "queue://a", ())
+    came = stomp_messages.arriving([("destination", "/queue/a")], b"hi", CLASSIC, "queue://a", ())
     assert "content-length" not in leave(came, CLASSIC)
-    came = stomp_messages.arriving([("content-length", "2")], b"hi", ARTEMIS, "queue://a", ())
+    came = stomp_messages.arriving([("content-length", "2")], b"hi", CLASSIC, "queue://a", ())
     assert leave(came, CLASSIC)["content-length"] == "2"
 
 
@@ -113,6 +121,16 @@ def test_brokers_are_told_apart_by_what_they_say() -> None:
     assert broker_of("tidegate/0.1.0") is TIDEGATE
     assert broker_of("") is UNKNOWN
     assert UNKNOWN.id_headers == ()
+
+
+def test_an_id_is_what_stays_the_same_when_a_message_is_given_again() -> None:
+    first = {"message-id": "6442453332,6442453324", "timestamp": "5"}  # consumer, message
+    again = {"message-id": "6442453342,6442453324", "timestamp": "5", "redelivered": "true"}
+    assert lasting_id(ARTEMIS, first) == lasting_id(ARTEMIS, again) == "6442453324:5"
+    assert lasting_id(CLASSIC, {"message-id": "ID:vm-1:1", "timestamp": "5"}) == "ID:vm-1:1:5"
+    assert lasting_id(RABBITMQ, {"message-id": "T_x@@session@@1"}) == ""
+    assert lasting_id(RABBITMQ, {"amqp-message-id": "a"}) == "a"
+    assert lasting_id(UNKNOWN, first) == ""
 
 
 def test_headers_of_a_frame_come_in_order_and_unescaped() -> None:

@@ -56,7 +56,6 @@ ARTEMIS: Final = Broker(
     # Ids are the journal's, and begin again in another journal: with the time they do not come twice.
     ("message-id", "timestamp"),
     ("consumer-window-size", True),
-    has_types=True,
 )
 RABBITMQ: Final = Broker(
     "rabbitmq",
@@ -80,6 +79,18 @@ _BY_SERVER: Final[Mapping[str, Broker]] = {
 def broker_of(server: str) -> Broker:
     """Args: server: header of CONNECTED, e.g. ``RabbitMQ/3.10.8``."""
     return _BY_SERVER.get(server.partition("/")[0].strip().lower(), UNKNOWN)
+
+
+def lasting_id(broker: Broker, headers: Mapping[str, str]) -> str:
+    """What *broker* calls a message each time that it gives it; "": it calls it nothing that lasts."""
+    found = [headers.get(name, "") for name in broker.id_headers]
+    if not all(found):
+        return ""
+    if broker is ARTEMIS:
+        found[0] = found[0].rpartition(",")[
+            2
+        ]  # before the comma: the consumer, another one each time
+    return ":".join(found)
 
 
 def destination(broker: Broker, rule: protocol.Rule, name: str) -> tuple[str, Headers]:

@@ -147,10 +147,8 @@ class _Heard:
 
     def _duplicate_id(self, headers: Mapping[str, str]) -> str:
         """What the other broker calls this message each time that it gives it; "": nothing."""
-        found = [headers.get(name, "") for name in self.broker.id_headers]
-        if not found or not found[0]:
-            return ""
-        return ":".join((self._lane.start.name, self._lane.rule.name, *found))
+        found = brokers.lasting_id(self.broker, headers)
+        return f"{self._lane.start.name}:{self._lane.rule.name}:{found}" if found else ""
 
     def receipt(self, receipt_id: str) -> None:
         if receipt_id.isdigit():
