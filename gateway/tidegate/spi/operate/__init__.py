@@ -25,11 +25,6 @@ from tidegate.spi.operate._access import (
     UserPage,
     UserRow,
 )
-from tidegate.spi.operate._bridges import (
-    BridgePage,
-    BridgeRow,
-    ListBridges,
-)
 from tidegate.spi.operate._changes import (
     Change,
     Drain,
@@ -129,6 +124,9 @@ from tidegate.spi.operate._paging import (
     Limit,
 )
 from tidegate.spi.operate._plugins import (
+    BridgePage,
+    BridgeRow,
+    ListBridges,
     ListPlugins,
     PluginPage,
     PluginPart,

@@ -14,7 +14,6 @@ from tidegate.spi.operate._access import (
     ListUsers,
     UserPage,
 )
-from tidegate.spi.operate._bridges import BridgePage, ListBridges
 from tidegate.spi.operate._changes import (
     Drain,
     DrainState,
@@ -64,6 +63,8 @@ from tidegate.spi.operate._messages import (
 )
 from tidegate.spi.operate._overview import Overview, ShowOverview
 from tidegate.spi.operate._plugins import (
+    BridgePage,
+    ListBridges,
     ListPlugins,
     PluginPage,
 )
