@@ -68,9 +68,9 @@ class Lane(ABC):
         self.rule = rule
         self.number = number
         self.epoch = 0
-        self.server = ""
-        self.problem = ""
-        self.remedy = ""
+        self.server: str = ""
+        self.problem: str = ""
+        self.remedy: str = ""
         self.moved = 0
         self.moved_bytes = 0
         self.looped = 0
