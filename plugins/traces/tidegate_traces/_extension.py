@@ -333,6 +333,8 @@ class Traces:
                 if sent is None:
                     continue
                 parent = sent.context
+            if sent.is_queued:  # in one list alone, which it has left
+                self._waiting.forget(sequence)
             context = made(sent.context.trace_id, self._ids.generate_span_id())
             more = {OUTCOME: outcome}
             self._emit(

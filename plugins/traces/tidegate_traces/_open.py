@@ -91,3 +91,7 @@ class Waiting:
     def get(self, sequence: int) -> Sent | None:
         """It, if it is remembered."""
         return self._sent.get(sequence)
+
+    def forget(self, sequence: int) -> None:
+        """Nothing more comes of it."""
+        self._sent.pop(sequence, None)

@@ -37,11 +37,15 @@ OUTCOME: Final = "tidegate.outcome"
 
 
 class Sent(msgspec.Struct, frozen=True, gc=False):
-    """A traced message. Attributes: context: what it carries; name: of its destination."""
+    """A traced message.
+
+    Attributes: context: what it carries; name: of its destination; is_queued: that is a queue.
+    """
 
     context: SpanContext
     name: str
     attributes: dict[str, str | int | bool]
+    is_queued: bool
 
 
 def described(message: Message, sequence: int, context: SpanContext) -> Sent:
@@ -58,7 +62,7 @@ def described(message: Message, sequence: int, context: SpanContext) -> Sent:
     if names.is_temporary(destination):
         attributes["messaging.destination.temporary"] = True
         name = "(temporary)"  # or each would be a name of its own
-    return Sent(context, name, attributes)
+    return Sent(context, name, attributes, names.is_queue(destination))
 
 
 class SpanMaker:

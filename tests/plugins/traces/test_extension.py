@@ -219,6 +219,18 @@ def test_what_is_remembered_has_a_limit() -> None:
     assert world.traces.observer_counts()["traces.forgotten"] == 100
 
 
+def test_what_has_left_its_queue_is_forgotten() -> None:
+    world = World()
+    queued_, topical = world.publish(queued(), Message("topic://a", b"x"))
+    for pending_list, stored in ((7, queued_), (8, topical), (9, topical)):
+        world.deliver(stored, pending_list=pending_list)
+    world.traces.observe_written([Acknowledge(7, (1,)), Acknowledge(8, (2,))])
+    assert len(world.traces._waiting) == 1
+    expired = Acknowledge(10, (2,), outcome=Outcome.EXPIRED)  # for a third subscriber
+    world.traces.observe_written([expired])
+    assert world.told("settle")[-1] == ("expired", True)
+
+
 def test_names_of_clients_are_cut_and_temporary_ones_are_one() -> None:
     world = World()
     world.publish(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.spi import ConfigError, parse_options
+from tidegate.spi.options import is_secret
 from tidegate_traces._options import TracesOptions
 from tidegate_traces._outlet import resource_of
 
@@ -41,6 +42,7 @@ def test_the_error_of_a_secret_does_not_show_it() -> None:
     with pytest.raises(ConfigError) as raised:
         parse_options(TracesOptions, {"secret_headers": ["hunter2"]})
     assert "hunter2" not in str(raised.value)
+    assert is_secret("secret_headers")  # so check-config does not show it
 
 
 def test_headers_of_both_kinds_are_sent(tmp_path: Path) -> None:
