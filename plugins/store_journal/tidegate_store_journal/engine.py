@@ -259,6 +259,7 @@ class Engine:
 
         def give_way() -> None:
             if self._is_open:
+                self._maintenance.give_way()
                 self._appender.fail(StoreLockedError(problem))
                 self._giving_way = self._loop.create_task(self.close())
             self._context.lost(problem)

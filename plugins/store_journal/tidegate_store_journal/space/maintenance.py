@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final
 
-from tidegate.spi import StoreError
+from tidegate.spi import StoreError, StoreLockedError
 from tidegate.spi.events import Event, Tell, log_only
 from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
 from tidegate_store_journal.log.room import RoomWatch
@@ -40,7 +40,7 @@ class Maintenance:
         self._is_failing = False
         self._task: asyncio.Task[None] | None = None
         self._beside: dict[str, asyncio.Task[bool]] = {}
-        self._is_closing = self._is_wanted = False
+        self._is_closing = self._is_wanted = self._is_lost = False
 
     def want_checkpoint(self) -> None:
         """Write a checkpoint soon: so much was added that replaying it would take its time."""
@@ -50,6 +50,10 @@ class Maintenance:
     def start(self) -> None:
         """Begin."""
         self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def give_way(self) -> None:
+        """The lock was lost: what cannot be done any more is no failure."""
+        self._is_lost = True
 
     async def close(self) -> None:
         """Stop after the step that is under way. Idempotent."""
@@ -131,6 +135,8 @@ class Maintenance:
         try:
             await work
         except (OSError, StoreError) as error:
+            if self._is_lost or isinstance(error, StoreLockedError):
+                return False  # that the lock was lost is said once, and nothing is tried again
             # The journal itself is not affected: the next start replays more.
             text = "a checkpoint or cleanup failed and is tried again error=%s"
             if self._is_failing:

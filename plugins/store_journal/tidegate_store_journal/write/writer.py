@@ -28,6 +28,7 @@ from typing import Final
 
 import msgspec
 
+from tidegate.spi import StoreLockedError
 from tidegate_store_journal.log.storage import File
 from tidegate_store_journal.options import ALWAYS, NEVER, PERIODIC, JournalOptions
 
@@ -316,7 +317,8 @@ class Writer(BatchWriter):
         if not self._sync_is_broken:
             last = Request(self._synced_in_background)
             self._attempt(last)
-            if last.error is not None:
+            # Whoever lost the lock says so.
+            if last.error is not None and not isinstance(last.error, StoreLockedError):
                 logger.warning("the last sync failed error=%r", last.error)
 
     def _attempt(self, request: Request) -> None:
