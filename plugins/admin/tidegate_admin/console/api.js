@@ -19,13 +19,24 @@ export class Problem extends Error {
 
 /** A request that only looks. Fields that are lists are given several times, empty ones are left out. */
 export function look(request, fields = {}, signal) {
+  return answer(PREFIX + request + queryOf(fields), {}, signal);
+}
+
+/** A stream of what comes, as its bytes. */
+export async function open(name, fields, signal) {
+  const response = await asked(PREFIX + name + queryOf(fields), {}, signal);
+  if (response.status !== 200) understood(response, await response.text(), []);
+  return response.body;
+}
+
+function queryOf(fields) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries(fields)) {
     if (value === '' || value === null || value === undefined) continue;
     for (const item of Array.isArray(value) ? value : [value]) query.append(name, item);
   }
   const text = query.toString();
-  return answer(PREFIX + request + (text && `?${text}`), {}, signal);
+  return text && `?${text}`;
 }
 
 /** A request that does something. */
@@ -63,25 +74,34 @@ export function history(range, signal) {
 
 async function answer(path, options, signal, good = [200]) {
   const limit = AbortSignal.timeout(TIMEOUT_MS);
-  const headers = { ...options.headers };
-  if (credentials()) headers.Authorization = credentials();
   let response;
   let text;
   try {
-    response = await fetch(path, {
-      ...options,
-      headers,
-      signal: signal ? AbortSignal.any([signal, limit]) : limit,
-      // Nothing that the browser remembers, and no dialog of its own for passwords.
-      credentials: 'omit',
-      cache: 'no-store',
-      redirect: 'error',
-    });
+    response = await asked(path, options, signal ? AbortSignal.any([signal, limit]) : limit);
     text = await response.text();
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new Problem(0, 'Unreachable', 'the gateway does not answer');
   }
+  return understood(response, text, good);
+}
+
+function asked(path, options, signal) {
+  const headers = { ...options.headers };
+  if (credentials()) headers.Authorization = credentials();
+  return fetch(path, {
+    ...options,
+    headers,
+    signal,
+    // Nothing that the browser remembers, and no dialog of its own for passwords.
+    credentials: 'omit',
+    cache: 'no-store',
+    redirect: 'error',
+  });
+}
+
+/** What was answered, when its status is a good one; else a Problem is thrown. */
+function understood(response, text, good) {
   let body = {};
   try {
     body = JSON.parse(text);

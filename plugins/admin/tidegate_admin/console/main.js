@@ -11,6 +11,7 @@ import { connection, connections, session, sessions, subscription, subscriptions
 import * as deadLetters from './pages/dead_letters.js';
 import * as destination from './pages/destination.js';
 import * as destinations from './pages/destinations.js';
+import * as eventsPage from './pages/events.js';
 import { cursors, limits } from './pages/limits.js';
 import * as login from './pages/login.js';
 import * as memory from './pages/memory.js';
@@ -22,6 +23,7 @@ import { file, store } from './pages/store.js';
 /** By the first word behind "#/"; those with a label are in the menu. A page's show(root, place, signal) fills root. */
 const PAGES = new Map([
   ['overview', { label: 'Overview', page: overview }],
+  ['events', { label: 'Events', page: eventsPage }],
   ['destinations', { label: 'Destinations', page: destinations }],
   ['destination', { page: destination, within: 'destinations' }],
   ['dead-letters', { label: 'Dead letters', page: deadLetters }],

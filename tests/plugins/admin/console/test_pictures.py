@@ -15,7 +15,12 @@ pytestmark = pytest.mark.long
 
 DOCS = Path(__file__).resolve().parents[4] / "docs"
 BYTES_MAX = 200_000
-NAMES = {"console-overview.png", "console-destinations.png", "console-dead-letter.png"}
+NAMES = {
+    "console-overview.png",
+    "console-destinations.png",
+    "console-events.png",
+    "console-dead-letter.png",
+}
 
 
 def test_the_pictures_of_the_docs_can_be_made(console: Console, tmp_path: Path) -> None:
@@ -31,6 +36,11 @@ def test_the_pictures_of_the_docs_can_be_made(console: Console, tmp_path: Path) 
     size = {"width": 1280, "height": 840, "deviceScaleFactor": 1, "mobile": False}
     browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
+        browser.driver.execute_script("location.hash = '#/events'")
+        browser.until(lambda: browser.rows("Events"))
+        browser.shows("messages-dead-lettered", "live")
+        take(browser, folder / "console-events.png")
+        browser.driver.execute_script("location.hash = '#/overview'")
         browser.until(lambda: browser.rows("Destinations with the largest backlog"))
         for number in range(2, 40 if wanted else 3):  # for curves to look at
             console.publish("/queue/orders.us", *[order] * (20 + number % 7 * 5))
