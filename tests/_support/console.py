@@ -53,6 +53,11 @@ class Console:
         assert found.status == 200, found
         return found.json()
 
+    def look(self, request: str) -> Any:
+        """What the API says to a request that only looks."""
+        client = HttpClient(self.port).bearer(self.token)
+        return asyncio.run(client.get(f"/api/v1/{request}")).json()
+
     def pending(self, destination: str) -> int:
         client = HttpClient(self.port).bearer(self.token)
         path = f"/api/v1/show-destination?destination={quote(destination, safe='')}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,21 @@ from gateway_process import GatewayProcess
 from operated_kills import killed_again_and_again
 from wire import StompClient
 
+from tidegate.broker.purged import kept_name
 from tidegate.operator_socket import OperatorClient
 from tidegate.spi.operate import (
+    BrowseMessages,
     CreateDestination,
     DestinationDetails,
     Done,
+    Lengthy,
+    ListPurged,
+    MessagePage,
     MoveMessages,
     PurgeDestination,
+    PurgedPage,
     ShowDestination,
+    UndoPurge,
 )
 
 A, B = "queue://a", "queue://b"
@@ -56,7 +64,7 @@ def pending(gateway: Path, destination: str) -> int:
     return answer.row.pending
 
 
-def begin(gateway: Path, request: MoveMessages | PurgeDestination) -> threading.Thread:
+def begin(gateway: Path, request: Lengthy) -> threading.Thread:
     """Ask, and do not mind that there is no answer."""
 
     def ask() -> None:
@@ -109,3 +117,59 @@ async def test_a_killed_request_under_load_leaves_each_message_in_one_place(
     tmp_path: Path, what: str
 ) -> None:
     await killed_again_and_again(tmp_path, "journal", what, kills=1, seed=3)
+
+
+@pytest.mark.long
+async def test_a_killed_purge_that_can_be_undone_and_its_undo_lose_nothing(tmp_path: Path) -> None:
+    data, until = tmp_path / "data", time.time_ns() // 1000 + 3_600_000_000
+    purge, kept = PurgeDestination(A, keep_until=until), kept_name(A, until)
+    undo = UndoPurge(kept)
+    with GatewayProcess(tmp_path) as gateway:
+        await fill(gateway.stomp_port)
+        for request, source, target in ((purge, A, kept), (undo, kept, A)):
+            asking = begin(data, request)
+            while not purged_or_pending(data, target):
+                pass
+            gateway.kill()
+            asking.join()
+            gateway.start()
+            moved = pending(data, target)
+            assert moved
+            assert stored(data, target) + stored(data, source) == list(range(COUNT))
+            with OperatorClient(data) as client:
+                there = client.ask(ShowDestination(kept)).answer
+                answer = client.ask(request).answer
+            if there is None:  # it was done, all of it, when the gateway was killed
+                assert (request, moved) == (undo, COUNT)
+                continue
+            assert isinstance(there, DestinationDetails)
+            assert there.row.consumers_paused
+            assert isinstance(answer, Done)
+            assert (answer.count, answer.is_complete) == (COUNT - moved, True)
+        assert await browse(gateway.stomp_port, "a", COUNT) == list(range(COUNT))
+        with OperatorClient(data) as client:
+            page = client.ask(ListPurged()).answer
+        assert isinstance(page, PurgedPage)
+        assert not page.rows
+
+
+def purged_or_pending(gateway: Path, destination: str) -> int:
+    """Messages in a queue that may not be there yet."""
+    with OperatorClient(gateway) as client:
+        answer = client.ask(ShowDestination(destination)).answer
+    return answer.row.pending if isinstance(answer, DestinationDetails) else 0
+
+
+def stored(gateway: Path, destination: str) -> list[int]:
+    """What is in a queue, in order, also in one that nobody is given anything of, or that is gone."""
+    found: list[int] = []
+    request = BrowseMessages(destination, limit=1000)
+    with OperatorClient(gateway) as client:
+        while True:
+            page = client.ask(request).answer
+            if not isinstance(page, MessagePage):  # it is not there any more
+                return found
+            found += [int(row.body) for row in page.rows]
+            if not page.next:
+                return found
+            request = BrowseMessages(destination, after=page.next, limit=1000)

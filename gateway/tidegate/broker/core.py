@@ -28,6 +28,7 @@ from tidegate.broker.limits.waiting import Waiting
 from tidegate.broker.memory_watch import MemoryWatch
 from tidegate.broker.parts import Parts
 from tidegate.broker.publish.system_topics import SystemTopics
+from tidegate.broker.purged import PurgedQueues
 from tidegate.broker.queues import NOTHING
 from tidegate.broker.sessions.abandoned import Abandoned
 from tidegate.broker.sessions.authentication import Authentication
@@ -104,6 +105,7 @@ class BrokerCore(Parts):
             self.flow, self.tasks, self.destinations, self.policies, self.publisher.paused
         )
         self._connection = Connection if self.writer.following is None else ObservedConnection
+        self.purged_queues = PurgedQueues(self.flow, self.destinations)
         self._by_client: dict[str, Connection] = {}
         self._numbers = 0
         self._expiring: set[Connection] = set()
@@ -406,6 +408,7 @@ class BrokerCore(Parts):
                 AccessError("the credentials have expired", principal=connection.principal)
             )
         self.idle_queues.look(elapsed)
+        self.purged_queues.look(elapsed)
         self.wills.publish_due(elapsed)
         self.limits.look(now)
         self.full_cursors.look()

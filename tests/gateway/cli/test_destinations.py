@@ -101,6 +101,26 @@ def test_messages_are_purged_moved_and_copied(running: Running, command: Any) ->
     assert text.startswith("deleted queue://m.a with 2 pending messages.")
 
 
+def test_a_purge_is_undone(running: Running, command: Any) -> None:
+    assert command("purged") == (0, "nothing that was purged is kept\n")
+    running.send("p.a", "1", "2", "3")
+    code, text = command("purge", "p.a", "--keep", "1h", "--count", "2")
+    assert (code, text.startswith("purged 2 messages of queue://p.a. They are kept in ")) == (
+        0,
+        True,
+    )
+    (row,) = json.loads(command("purged", "P.A", "--json")[1])
+    assert (row["destination"], row["pending"]) == ("queue://p.a", 2)
+    assert row["kept"] in text
+    assert row["kept"] in command("purged")[1]
+    code, text = command("undo", row["kept"])
+    assert (code, text) == (0, f"brought back 2 messages of {row['kept']}.\n")
+    assert json.loads(command("purged", "--json")[1]) == []
+    for keep in ("0s", "31d", "soon"):
+        assert command("purge", "p.a", "--keep", keep)[0] == ExitCode.CONFIG
+    assert command("undo", "p.a")[0] == ExitCode.CONFIG
+
+
 def test_one_is_shown_with_its_policy(running: Running, command: Any) -> None:
     running.send("s", "1")
     code, text = command("show", "s")

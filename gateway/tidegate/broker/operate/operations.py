@@ -19,6 +19,7 @@ from tidegate.broker.operate.messages.grouping import grouped
 from tidegate.broker.operate.messages.over_messages import OverMessages, durable
 from tidegate.broker.operate.messages.publishing import Publishing
 from tidegate.broker.operate.messages.replaying import Replaying
+from tidegate.broker.operate.paging import Key, page
 from tidegate.broker.operate.pausing import NOT_STORED, Pausing
 from tidegate.broker.operate.seen.access_seen import AccessSeen
 from tidegate.broker.operate.seen.connections_operated import ConnectionsOperated
@@ -28,6 +29,7 @@ from tidegate.broker.operate.seen.sessions_operated import SessionsOperated
 from tidegate.broker.operate.seen.store_seen import StoreSeen
 from tidegate.broker.operate.views import Views, no_such
 from tidegate.broker.publish.system_topics import is_system
+from tidegate.broker.purged import kept_name, origin_of, purged
 from tidegate.spi import (
     Action,
     ConnectionEndedError,
@@ -37,6 +39,7 @@ from tidegate.spi import (
     names,
 )
 from tidegate.spi.operate import (
+    KEPT_S,
     BrowseMessages,
     CompactSink,
     CopyMessages,
@@ -48,6 +51,7 @@ from tidegate.spi.operate import (
     DestinationPage,
     Done,
     ListDestinations,
+    ListPurged,
     ListSinks,
     LogRows,
     MessagePage,
@@ -55,6 +59,8 @@ from tidegate.spi.operate import (
     PauseDestination,
     PublishMessage,
     PurgeDestination,
+    PurgedPage,
+    PurgedRow,
     ReadLog,
     ResumeDestination,
     RetryMessages,
@@ -65,6 +71,7 @@ from tidegate.spi.operate import (
     SinkList,
     SinkStatus,
     SinkTurn,
+    UndoPurge,
 )
 from tidegate.spi.replay import (
     AskDestinations,
@@ -299,11 +306,69 @@ class Operations(
 
     async def purge_destination(self, who: Identity, request: PurgeDestination) -> Done:
         """See Operator."""
-        destination = request.destination
+        destination, until = request.destination, request.keep_until
         self._authorize(who, (Action.DELETE, destination))
-        done = await self._over.purge(self._queue(destination), request)
-        self._tell(who, Action.DELETE, destination, f"purged {done.count} messages")
+        source = self._queue(destination)
+        if not until:
+            done = await self._over.purge(source, request)
+            self._tell(who, Action.DELETE, destination, f"purged {done.count} messages")
+            return done
+        kept = await self._kept(destination, until)
+        done = await self._over.move(source, kept, request)
+        text = f"purged {done.count} messages, which are in {kept.destination}"
+        self._tell(who, Action.DELETE, destination, text)
+        return msgspec.structs.replace(done, note=f"They are kept in {kept.destination}.")
+
+    async def _kept(self, destination: str, until: int) -> PendingList:
+        """A queue for what is purged, from which nobody is given anything. Raises: RequestError, StoreError."""
+        core = self._core
+        if origin_of(destination) is not None:
+            raise RequestError(
+                "what was purged once is purged for good: ask for it without `keep_until`"
+            )
+        if not 1_000_000 <= until - core.writer.now() <= KEPT_S * 1_000_000:
+            raise RequestError(f"`keep_until` must be a second to {KEPT_S // 86_400} days from now")
+        core.writer.check_writable()
+        name = kept_name(destination, until)
+        core.publisher.resolve(name)
+        kept = self._queue(name)
+        if not kept.is_paused:
+            await self._pausing.change(name, kept, (Side.CONSUMERS,), is_paused=True)
+        return kept
+
+    async def undo_purge(self, who: Identity, request: UndoPurge) -> Done:
+        """See Operator."""
+        found = origin_of(request.kept)
+        destination = request.kept if found is None else found[0]
+        self._authorize(who, (Action.DELETE, destination), (Action.PUBLISH, destination))
+        if found is None:
+            raise RequestError(
+                f"{request.kept!r} is not what a purge has kept; `list-purged` says what is"
+            )
+        kept = self._queue(request.kept)
+        done = await self._over.move(kept, self._queue(destination), request)
+        self._tell(who, Action.PUBLISH, destination, f"took {done.count} purged messages back")
+        is_empty = not await self._core.store.page_in(kept.id, 0, 1, 1)
+        if is_empty and not kept.is_removed and not self._core.writer.is_adding(kept):
+            self._core.destinations.remove_queue(request.kept, "all of it was taken back")
+            await durable(self._core.flow)
         return done
+
+    async def list_purged(self, who: Identity, request: ListPurged) -> PurgedPage:
+        """See Operator."""
+        self._authorize(who)
+        match = request.match.casefold()
+
+        def key(row: tuple[PendingList, str, int]) -> Key | None:
+            return (-row[2], row[0].destination) if match in row[1].casefold() else None
+
+        found = list(purged(self._core.destinations))
+        shown, following = await page(found, key, request.after, request.limit)
+        rows = [
+            PurgedRow(item.destination, origin, item.cursor.size, until)
+            for item, origin, until in shown
+        ]
+        return PurgedPage(tuple(rows), following)
 
     async def move_messages(self, who: Identity, request: MoveMessages) -> Done:
         """See Operator."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
@@ -12,7 +13,16 @@ import typer
 from tidegate.cli import _show
 from tidegate.cli._commands import ConfigOption, JsonOption
 from tidegate.cli.groups._asking import ask, canonical, connected, go_on, moment
-from tidegate.cli.groups._lists import LimitOption, report, rows_of, show_facts, show_rows
+from tidegate.cli.groups._lists import (
+    Columns,
+    LimitOption,
+    MatchArgument,
+    report,
+    rows_of,
+    show_facts,
+    show_rows,
+)
+from tidegate.spi import parse_duration
 from tidegate.spi.operate import (
     CopyMessages,
     CreateDestination,
@@ -24,13 +34,17 @@ from tidegate.spi.operate import (
     Done,
     Feed,
     ListDestinations,
+    ListPurged,
     MoveMessages,
     PauseDestination,
     PurgeDestination,
+    PurgedPage,
+    PurgedRow,
     Request,
     ResumeDestination,
     ShowDestination,
     Side,
+    UndoPurge,
 )
 from tidegate.spi.printable import printable
 
@@ -63,6 +77,14 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[Destination], object]], ...]] = (
     ("at its limit", lambda row: _overflow(row)),
     ("dropped", lambda row: row.dropped),
     ("paused", lambda row: _paused(row)),
+)
+
+
+_PURGED: Final[Columns[PurgedRow]] = (
+    ("purged", lambda row: row.destination),
+    ("messages", lambda row: row.pending),
+    ("kept until", lambda row: moment(row.until)),
+    ("kept", lambda row: row.kept),
 )
 
 
@@ -192,13 +214,51 @@ def purge(
     destination: _NameArgument,
     selector: _SelectorOption = "",
     count: _CountOption = 0,
+    keep: Annotated[
+        str,
+        typer.Option(
+            "--keep", metavar="TIME", help="Keep them for so long: `undo` brings them back."
+        ),
+    ] = "",
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove messages of a queue for good."""
-    request = PurgeDestination(canonical(destination), selector, count)
+    """Remove messages of a queue, for good or with a way back."""
+    until = 0
+    if keep:
+        try:
+            until = int((time.time() + parse_duration(keep)) * 1_000_000)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--keep") from None
+    request = PurgeDestination(canonical(destination), selector, count, keep_until=until)
     done = go_on(config, request)
     report(f"purged {done.count} messages of {request.destination}", done, as_json)
+
+
+@app.command()
+def purged(
+    match: MatchArgument = "",
+    limit: LimitOption = 0,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List what purges have kept."""
+    rows = rows_of(config, ListPurged(match), PurgedPage, limit)
+    show_rows(_PURGED, rows, "nothing that was purged is kept", as_json)
+
+
+@app.command()
+def undo(
+    kept: Annotated[str, typer.Argument(metavar="KEPT", help="As `purged` lists it.")],
+    selector: _SelectorOption = "",
+    count: _CountOption = 0,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring back what a purge has kept."""
+    request = UndoPurge(canonical(kept), selector, count)
+    done = go_on(config, request)
+    report(f"brought back {done.count} messages of {request.kept}", done, as_json)
 
 
 @app.command()

@@ -55,11 +55,14 @@ from tidegate.spi.operate._messages import (
     DeadLetterGroups,
     Done,
     Lengthy,
+    ListPurged,
     MessagePage,
     MoveMessages,
     PublishMessage,
     PurgeDestination,
+    PurgedPage,
     RetryMessages,
+    UndoPurge,
 )
 from tidegate.spi.operate._overview import Overview, ShowOverview
 from tidegate.spi.operate._plugins import (
@@ -125,6 +128,7 @@ Request: TypeAlias = (
     | BrowseMessages
     | PublishMessage
     | Lengthy
+    | ListPurged
     | CountDeadLetters
     | ListSinks
     | ShowSink
@@ -162,6 +166,7 @@ Answer: TypeAlias = (
     | DestinationDetails
     | MessagePage
     | DeadLetterGroups
+    | PurgedPage
     | Done
     | SinkList
     | SinkDetails
@@ -232,6 +237,10 @@ class Operator(Protocol):
     async def publish_message(self, who: Identity, request: PublishMessage) -> Done: ...
 
     async def purge_destination(self, who: Identity, request: PurgeDestination) -> Done: ...
+
+    async def undo_purge(self, who: Identity, request: UndoPurge) -> Done: ...
+
+    async def list_purged(self, who: Identity, request: ListPurged) -> PurgedPage: ...
 
     async def move_messages(self, who: Identity, request: MoveMessages) -> Done: ...
 

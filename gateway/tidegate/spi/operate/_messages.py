@@ -12,6 +12,9 @@ from tidegate.spi.operate._paging import Count, Limit
 #: Of one body, as much as a page of messages shows at most, in bytes.
 BROWSED_BODY_MAX: Final = 1 << 20
 
+#: For how long a purge can be undone at most, in seconds.
+KEPT_S: Final = 30 * 86_400
+
 
 class BrowseMessages(msgspec.Struct, frozen=True, tag="browse-messages"):
     """Messages of a queue in their order, a page at a time; nothing is consumed. What is in flight is shown, too.
@@ -48,7 +51,7 @@ class PublishMessage(msgspec.Struct, frozen=True, tag="publish-message"):
 
 
 class PurgeDestination(msgspec.Struct, frozen=True, tag="purge-destination"):
-    """Remove messages of a queue; they never reach the acknowledged log.
+    """Remove messages of a queue.
 
     What is in flight, or locked by a transaction, stays; so does what is published after the request.
 
@@ -57,6 +60,8 @@ class PurgeDestination(msgspec.Struct, frozen=True, tag="purge-destination"):
         count_max: 0 for all.
         after, through: of an answer to the same request, to go on, or a range of sequences: those behind *after* up
             to *through*; 0 to begin.
+        keep_until: microseconds since the epoch, a second to ``KEPT_S`` from now: until then they are kept in a queue that is given to nobody,
+            and :class:`UndoPurge` brings them back; they take their room until then. 0: they are gone.
     """
 
     destination: str
@@ -64,6 +69,51 @@ class PurgeDestination(msgspec.Struct, frozen=True, tag="purge-destination"):
     count_max: Count = 0
     after: Count = 0
     through: Count = 0
+    keep_until: Count = 0
+
+
+class UndoPurge(msgspec.Struct, frozen=True, tag="undo-purge"):
+    """Move what a purge has kept back, in order, to the end of the queue that it was in, and which is there.
+
+    Attributes: kept: of :class:`PurgedRow`; others: see :class:`PurgeDestination`.
+    """
+
+    kept: str
+    selector: str = ""
+    count_max: Count = 0
+    after: Count = 0
+    through: Count = 0
+
+
+class ListPurged(msgspec.Struct, frozen=True, tag="list-purged"):
+    """What purges have kept, the longest kept first, a page at a time.
+
+    Attributes: match: what the name of the queue that was purged has in it, whatever its case; "" for all; after: ``next`` of the page before;
+        "" for the first one.
+    """
+
+    match: str = ""
+    after: str = ""
+    limit: Limit = 100
+
+
+class PurgedRow(msgspec.Struct, frozen=True):
+    """A row of a list.
+
+    Attributes: kept: the queue in which they are; destination: the queue that was purged; pending: messages; until: microseconds since the epoch.
+    """
+
+    kept: str
+    destination: str
+    pending: int
+    until: int
+
+
+class PurgedPage(msgspec.Struct, frozen=True, tag="purged-page"):
+    """Rows of a list. Attributes: next: what to ask for as ``after``; "" when there are no more."""
+
+    rows: tuple[PurgedRow, ...]
+    next: str = ""
 
 
 class MoveMessages(msgspec.Struct, frozen=True, tag="move-messages"):
@@ -126,7 +176,7 @@ class CountDeadLetters(msgspec.Struct, frozen=True, tag="count-dead-letters"):
 
 
 #: Requests that go over messages, and may have to be asked again to go on.
-Lengthy: TypeAlias = PurgeDestination | MoveMessages | CopyMessages | RetryMessages
+Lengthy: TypeAlias = PurgeDestination | UndoPurge | MoveMessages | CopyMessages | RetryMessages
 
 
 class BrowsedMessage(msgspec.Struct, frozen=True):

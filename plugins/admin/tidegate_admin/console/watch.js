@@ -13,6 +13,12 @@ export const seen = { overview: null, ready: null, problem: '', at: 0, samples: 
 /** Hears "seen" whenever something is. */
 export const watching = new EventTarget();
 
+/** The gateway's clock, in microseconds since the epoch; this machine's while nothing was seen. */
+export function gatewayTime() {
+  if (!seen.overview) return Date.now() * 1000;
+  return Math.round(seen.overview.started_at + seen.overview.uptime_s * 1e6 + (Date.now() - seen.at) * 1000);
+}
+
 /** Look until signal is aborted. */
 export function watch(signal) {
   seen.samples.length = 0;

@@ -119,7 +119,8 @@ def test_a_purge_names_the_queue_and_the_count_and_asks_first(console: Console) 
     browser.press("Purge …")
     browser.press("Continue …")
     browser.shows(
-        "This removes 1,234 pending messages of queue://to.purge. There is no way back.",
+        "This removes 1,234 pending messages of queue://to.purge.",
+        "They can be brought back for an hour.",
         "Purge 1,234 messages",
     )
     assert browser.driver.switch_to.active_element.text == "Cancel"
@@ -128,8 +129,9 @@ def test_a_purge_names_the_queue_and_the_count_and_asks_first(console: Console) 
     assert console.pending(destination) == 1234
     browser.press("Purge …")
     browser.fill("Only messages with (selector)", "kind = 'none'")
+    browser.field("Can be undone").send_keys("not")
     browser.press("Continue …")
-    browser.shows("those of its 1,234 pending messages with kind = 'none'")
+    browser.shows("those of its 1,234 pending messages with kind = 'none'", "There is no way back.")
     browser.press("Purge those")
     browser.shows("0 messages of queue://to.purge were purged.")
     browser.press("Purge …")
@@ -139,6 +141,15 @@ def test_a_purge_names_the_queue_and_the_count_and_asks_first(console: Console) 
     browser.press("Purge 1,000 messages")
     browser.shows("1,000 messages of queue://to.purge were purged.")
     assert console.pending(destination) == 234
+    # And back, from the queue that has them.
+    browser.shows("Purged, and kept")
+    browser.press("1,000 messages")
+    browser.shows("Purged from queue://to.purge, and kept until")
+    browser.press("Undo purge")
+    browser.shows("were brought back.")
+    browser.until(lambda: browser.one("h1").text == destination)
+    assert console.pending(destination) == 1234
+    assert not console.look("list-purged")["rows"]
 
 
 def test_messages_move_to_a_queue_that_is_there(console: Console) -> None:

@@ -8,19 +8,29 @@ import { complain, tell } from '../notices.js';
 import { every } from '../poll.js';
 import { Table } from '../table.js';
 import { groups } from './dead_letters.js';
-import { tagsOf } from './destinations.js';
+import { addressOf, tagsOf } from './destinations.js';
+import { gatewayTime } from '../watch.js';
 import { messages, publish } from './messages.js';
 
 const EVERY_MS = 3000;
+const PURGED = 20;
 
 const SELECTOR = {
   name: 'selector', label: 'Only messages with (selector)', hint: 'A condition over headers, such as kind = \'test\' AND priority > 4. Empty: all.',
 };
+const KEEP = {
+  name: 'keep', label: 'Can be undone', kind: 'choice', options: [['3600', 'for an hour'], ['86400', 'for a day'], ['604800', 'for a week'], ['', 'not at all']],
+  hint: 'Until then the messages take their room. Choose "not at all" to make room.',
+};
+/** Queues of purged messages: until when, in microseconds, and of which queue. */
+const KEPT = /^queue:\/\/\$purged\.(\d+)\.(.+)$/s;
 const COUNT = { name: 'count_max', label: 'At most', kind: 'number', value: '', hint: 'How many messages. Empty: all.' };
 
 export function show(root, place, signal) {
   const destination = place.what;
   const isQueue = destination.startsWith('queue://');
+  const kept = KEPT.exec(destination);
+  const purged = el('div', { hidden: true });
   const isDead = place.page === 'dead-letter';
   const heading = el('h1', {}, destination);
   const tags = el('span', { class: 'tags' });
@@ -35,7 +45,7 @@ export function show(root, place, signal) {
   const grouped = isDead && groups(destination, { signal, only: browsed.only, changed: () => Promise.all([refresh(), browsed.load()]) });
   const up = isDead ? el('a', { href: '#/dead-letters' }, '← Dead letters') : el('a', { href: '#/destinations' }, '← Destinations');
   root.append(el('nav', { 'aria-label': 'You are here' }, up),
-    el('div', { class: 'head' }, heading, tags), problem, actions,
+    el('div', { class: 'head' }, heading, tags), problem, actions, purged,
     el('section', { class: 'card', 'aria-label': 'Now' }, numbers), ...[grouped, browsed].filter(Boolean).map((part) => part.element),
     el('section', { class: 'card' }, el('h2', {}, 'Where its consumers are fed from'), feeds.element),
     el('section', { class: 'card' }, el('details', {}, el('summary', {}, 'Policy'), policy)));
@@ -64,12 +74,16 @@ export function show(root, place, signal) {
   }
   const refresh = every(EVERY_MS, load, signal);
   if (browsed) browsed.load();
+  showPurged();
   if (grouped) grouped.load();
 
   function buttons(row) {
     const made = [];
     const isPaused = row.producers_paused || row.consumers_paused;
     if (row.kind === 'temporary-queue') return made;
+    if (kept) {
+      return [button('Undo purge', () => undo(destination), { class: 'primary' }), button('Purge …', purge, { class: 'danger' }), button('Delete …', remove, { class: 'danger' })];
+    }
     if (isDead) made.push(button('Retry all …', retry, { class: 'primary' }));
     made.push(button('Publish …', send));
     if (!isPaused || (row.kind === 'queue' && row.producers_paused !== row.consumers_paused)) made.push(button('Pause …', () => pause(row)));
@@ -119,25 +133,50 @@ export function show(root, place, signal) {
 
   /** Show what is there now. */
   async function again() {
-    await Promise.all([refresh(), browsed && browsed.load(), grouped && grouped.load()]);
+    await Promise.all([refresh(), showPurged(), browsed && browsed.load(), grouped && grouped.load()]);
+  }
+
+  /** What purges of this queue have kept. */
+  async function showPurged() {
+    if (kept) {
+      purged.hidden = false;
+      purged.replaceChildren(el('p', { role: 'status' }, `Purged from ${`queue://${kept[2]}`}, and kept until ${format.moment(Number(kept[1]))}.`));
+      return;
+    }
+    if (!isQueue) return;
+    try {
+      const { rows } = await look('list-purged', { match: destination, limit: PURGED }, signal);
+      const own = rows.filter((row) => row.destination === destination);
+      purged.hidden = !own.length;
+      purged.replaceChildren(...(own.length ? [el('section', { class: 'card' }, el('h2', {}, 'Purged, and kept'), el('ul', { class: 'plain' }, own.map((row) => el('li', { class: 'actions' },
+        el('a', { href: addressOf(row.kept) }, format.counted(row.pending, 'message')), `until ${format.moment(row.until)}`,
+        button('Undo', () => undo(row.kept), { 'aria-label': `Undo: ${format.counted(row.pending, 'message')}, kept until ${format.moment(row.until)}` })))))] : []));
+    } catch (error) {
+      if (!signal.aborted) problem.textContent = error.message;
+    }
+  }
+
+  async function undo(queue) {
+    await over('undo-purge', { kept: queue }, 'brought back');
+    if (kept) location.hash = addressOf(`queue://${kept[2]}`);
   }
 
   async function purge() {
-    const values = await asked({
-      title: `Purge ${destination}`, action: 'Continue …', fields: [SELECTOR, COUNT],
-      text: 'Messages are removed for good. What is in flight, and what is published from now on, stays.',
-    });
-    if (!values) return;
+    const { keep, ...values } = (await asked({
+      title: `Purge ${destination}`, action: 'Continue …', fields: kept ? [SELECTOR, COUNT] : [SELECTOR, COUNT, KEEP],
+      text: 'Messages are removed. What is in flight, and what is published from now on, stays.',
+    })) ?? {};
+    if (values.selector === undefined) return;
     const { row } = await look('show-destination', { destination });
     const which = values.selector ? `those of its ${format.counted(row.pending, 'pending message')} with ${values.selector}` : '';
     const most = values.count_max && values.count_max < row.pending ? values.count_max : row.pending;
     const what = which || (most < row.pending ? `the first ${format.count(most)} of ${format.counted(row.pending, 'pending message')}` : format.counted(row.pending, 'pending message'));
     const isSure = await confirmed({
       title: `Purge ${destination}?`, isDangerous: true,
-      text: `This removes ${what} of ${destination}. There is no way back.`,
+      text: `This removes ${what} of ${destination}. ${keep ? `They can be brought back ${KEEP.options.find(([value]) => value === keep)[1]}.` : 'There is no way back.'}`,
       action: which ? 'Purge those' : `Purge ${format.counted(most, 'message')}`,
     });
-    if (isSure) await over('purge-destination', { destination, ...values }, 'purged');
+    if (isSure) await over('purge-destination', { destination, ...values, keep_until: keep ? gatewayTime() + Number(keep) * 1e6 : 0 }, 'purged');
   }
 
   async function carry(request, word, past) {

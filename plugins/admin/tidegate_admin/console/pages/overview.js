@@ -61,9 +61,9 @@ export function show(root, place, signal) {
   function drawCharts(fresh) {
     const points = isFine ? together(past, fresh) : past;
     const end = Date.now();
-    const known = points.length ? end - points[0].at + SHORTEST_MS : 0;
+    const known = points.length ? end - points[0].at : 0;
     // Of the last minutes there is as much as is known; a day is a day.
-    const shown = range === RANGES[0][0] ? Math.min(length, Math.max(SHORTEST_MS, known)) : length;
+    const shown = range === RANGES[0][0] && known < length - SHORTEST_MS ? Math.max(SHORTEST_MS, known) : length;
     for (const chart of charts) chart.draw(points.filter(({ at }) => at >= end - shown), end - shown, end);
   }
 
