@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -81,7 +82,8 @@ class Collector:
                 """Who has hung up is not answered."""
 
         self._server = Server(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        serve = partial(self._server.serve_forever, poll_interval=0.02)  # what its end waits for
+        self._thread = threading.Thread(target=serve, daemon=True)
 
     @property
     def endpoint(self) -> str:

@@ -63,6 +63,7 @@ async def test_messages_go_on_while_the_collector_hangs(caplog: pytest.LogCaptur
         assert len(told) == 1
 
 
+@pytest.mark.long
 async def test_rows_lead_to_traces_by_the_documented_query(tmp_path: Path) -> None:
     (query,) = re.findall(r"```sql\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     with Collector() as collector:
