@@ -131,18 +131,19 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             clients.join()
 
 
-def of_document(document: dict[str, Any]) -> list[tuple[str, str]]:
-    """Path and method of all that answers once: a stream of events does not end."""
-    return [
-        (path, method)
-        for path, methods in document["paths"].items()
-        for method, operation in methods.items()
-        if "text/event-stream" not in operation["responses"]["200"].get("content", {})
-    ]
-
-
 DOCUMENT: Final[dict[str, Any]] = json.loads(document(endpoints(), "under-test", "1"))
-OPERATIONS: Final = of_document(DOCUMENT)
+EVERYTHING: Final = [
+    (path, method) for path, found in DOCUMENT["paths"].items() for method in found
+]
+
+
+def is_stream(operation: tuple[str, str]) -> bool:
+    """Its answer does not end."""
+    path, method = operation
+    return "text/event-stream" in DOCUMENT["paths"][path][method]["responses"]["200"]["content"]
+
+
+OPERATIONS: Final = [operation for operation in EVERYTHING if not is_stream(operation)]
 
 
 @functools.cache
@@ -231,7 +232,7 @@ def test_the_gateway_serves_that_document(served: Served) -> None:
 
 
 def test_nobody_gets_in_without_credentials_or_rights(served: Served) -> None:
-    for path, method in OPERATIONS:
+    for path, method in EVERYTHING:
         body = {"json": {"no such": "field"}} if method == "post" else {}
         ask = functools.partial(
             requests.request, method, served.url + path, timeout=TIMEOUT_S, **body
