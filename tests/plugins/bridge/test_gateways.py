@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
+from free_ports import free_port
 from wire import StompClient
 
 from .two_gateways import Pair, produce, rule, take
-
-pytestmark = pytest.mark.long
 
 LARGE = b"\x00\x01" * 3_000_000
 
@@ -35,6 +35,7 @@ def rows(pair: Pair) -> dict[str, dict[str, Any]]:
     return {row["rule"]: row for row in json.loads(done.stdout)}
 
 
+@pytest.mark.long
 def test_stomp_keeps_all_of_a_message_both_ways(tmp_path: Path) -> None:
     rules = [
         rule("in", "in", "/queue/in", "queue://in", "selector = \"color = 'red'\""),
@@ -97,6 +98,7 @@ def test_stomp_keeps_all_of_a_message_both_ways(tmp_path: Path) -> None:
         assert found["news-back"]["looped"] >= 1
 
 
+@pytest.mark.long
 def test_what_is_wrong_is_said_with_its_remedy_and_goes_on_when_it_is_mended(
     tmp_path: Path,
 ) -> None:
@@ -118,3 +120,63 @@ def test_what_is_wrong_is_said_with_its_remedy_and_goes_on_when_it_is_mended(
         pair.old.start()
         asyncio.run(produce(pair.old.stomp_port, "/queue/in", [b"hi"]))
         assert len(asyncio.run(take(pair.new.stomp_port, "/queue/in", b"hi"))) == 1
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        pytest.param("stomps", marks=pytest.mark.long),
+        pytest.param(
+            "mqtts", marks=pytest.mark.crash
+        ),  # it takes as long, and the other is the harder one
+    ],
+)
+def test_tls_is_spoken_with_whom_the_authority_vouches_for_alone(
+    tmp_path: Path, scheme: str
+) -> None:
+    authority, other = trustme.CA(), trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    other.cert_pem.write_to_path(tmp_path / "other.pem")
+    issued = authority.issue_cert("localhost")
+    issued.private_key_pem.write_to_path(tmp_path / "key.pem")
+    (tmp_path / "key.pem").chmod(0o600)
+    (tmp_path / "cert.pem").write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+    old = (
+        f'[[listeners]]\nprotocol = "{scheme[:-1]}"\ntransport = "tls"\nbind = "127.0.0.1:{free_port()}"\n'
+        f'tls_certificate = "{tmp_path / "cert.pem"}"\ntls_key = "{tmp_path / "key.pem"}"\n'
+    )
+    there = "/topic/t.>" if scheme == "stomps" else "t/#"
+    rules = [rule(name, name, there, "topic://t.>") for name in ("in", "out")]
+    for ca, is_trusted in (("other.pem", False), ("ca.pem", True)):
+        directory = tmp_path / f"with-{ca}"
+        directory.mkdir()
+        with Pair(directory, scheme, rules, f'tls_ca = "{tmp_path / ca}"', old) as pair:
+            if not is_trusted:
+                pair.said("event=bridge-lost", 2)
+                assert "event=bridge-connected" not in pair.new.log.read_text()
+                assert "tls_ca" in rows(pair)["in"]["remedy"]
+                continue
+            pair.said("event=bridge-connected", 2)
+            asyncio.run(topics_both_ways(pair))
+            pair.old.kill()
+            pair.said("event=bridge-lost", 2)
+            pair.old.start()
+            pair.said("event=bridge-connected", 4)
+            asyncio.run(topics_both_ways(pair))
+
+
+async def topics_both_ways(pair: Pair) -> None:
+    """What is published at each end comes once at both."""
+    ends = [await StompClient.connect(one.stomp_port) for one in (pair.new, pair.old)]
+    for client in ends:
+        client.send("SUBSCRIBE", destination="/topic/t.>", id="1", receipt="1")
+        await client.receipt("1")
+    for body, client in zip((LARGE, b"small"), ends, strict=True):
+        client.send("SEND", body, destination="/topic/t.a")
+    for client in ends:
+        assert {(await client.receive()).body for _ in "12"} == {LARGE, b"small"}
+    for body, client in zip((b"1", b"2"), ends, strict=True):
+        client.send("SEND", body, destination="/topic/t.end")
+    for client in ends:
+        assert {(await client.receive()).body for _ in "12"} == {b"1", b"2"}
+        await client.aclose()

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -24,18 +25,20 @@ def rule(name: str, direction: str, remote: str, local: str, more: str = "") -> 
 
 
 class Pair:
-    """Args: rules: TOML; options: further ones of the bridge."""
+    """Args: rules: TOML; options: further ones of the bridge; old: TOML of the other gateway, its listener with TLS first."""
 
     def __init__(
-        self, directory: Path, scheme: str, rules: Iterable[str], options: str = ""
+        self, directory: Path, scheme: str, rules: Iterable[str], options: str = "", old: str = ""
     ) -> None:
         (directory / "old").mkdir()
         (directory / "new").mkdir()
-        self.old = GatewayProcess(directory / "old")
-        port = self.old.stomp_port if scheme == "stomp" else self.old.mqtt_port
+        self.old = GatewayProcess(directory / "old", extra=old)
+        port: object = self.old.stomp_port if scheme == "stomp" else self.old.mqtt_port
+        if scheme.endswith("s"):
+            port = tomllib.loads(old)["listeners"][0]["bind"].rpartition(":")[2]
         self.new = GatewayProcess(
             directory / "new",
-            extra=f'[[extensions]]\nplugin = "bridge"\nname = "moving"\nremote = "{scheme}://127.0.0.1:{port}"\n'
+            extra=f'[[extensions]]\nplugin = "bridge"\nname = "moving"\nremote = "{scheme}://localhost:{port}"\n'
             f'reconnect_min = "50ms"\nreconnect_max = "500ms"\n{options}\n' + "\n".join(rules),
         )
 

@@ -91,8 +91,8 @@ class Lane(ABC):
     # --- what each protocol does ---------------------------------------------------------------
 
     @abstractmethod
-    def connect(self) -> str:
-        """Connect. Returns: what the other broker says that it is. Raises: LaneError."""
+    def connect(self) -> None:
+        """Connect, and say so (:meth:`tell_ready`) before any message can come. Raises: LaneError."""
 
     @abstractmethod
     def consume(self) -> None:
@@ -147,8 +147,7 @@ class Lane(ABC):
 
     def _attempt(self) -> None:
         """Raises: LaneError, always."""
-        server = self.connect()
-        self.link.send(protocol.Ready(self.number, self.epoch, server))
+        self.connect()
         if self.is_in:
             self.consume()
         while True:
@@ -160,6 +159,13 @@ class Lane(ABC):
                     break
                 self._deal_with(event)
             self.tell_done()
+
+    def tell_ready(self, server: str) -> None:
+        """The attempt counts from here on: the gateway drops what was brought before.
+
+        Args: server: what the other broker says that it is. Raises: OSError.
+        """
+        self.link.send(protocol.Ready(self.number, self.epoch, server))
 
     def tell_done(self) -> None:
         """Say what was confirmed since it was said last."""

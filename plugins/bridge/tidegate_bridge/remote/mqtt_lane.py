@@ -38,7 +38,7 @@ class MqttLane(Lane):
         self._heard: _Heard | None = None
         self._sent: dict[int, int] = {}
 
-    def connect(self) -> str:
+    def connect(self) -> None:
         start, is_5 = self.start, self.start.is_mqtt_5
         where = f"{start.scheme}://{start.host}:{start.port}"
         heard = self._heard = _Heard(self)
@@ -94,7 +94,6 @@ class MqttLane(Lane):
             )
         if not heard.is_connected:
             raise LaneError(f"{where} does not answer CONNECT", "is it MQTT that it speaks there?")
-        return f"MQTT {'5.0' if is_5 else '3.1.1'}"
 
     def consume(self) -> None:
         assert self._client is not None
@@ -190,6 +189,8 @@ class _Heard:
         if reason.is_failure:
             self.refused = str(reason)
         else:
+            # Here and not in the lane's thread: what waits in the session comes right behind the CONNACK.
+            self._lane.tell_ready(f"MQTT {'5.0' if self._lane.start.is_mqtt_5 else '3.1.1'}")
             self.is_connected = True
             self.session_present = bool(flags.session_present)
         self.answered.set()

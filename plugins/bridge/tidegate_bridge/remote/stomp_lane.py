@@ -24,7 +24,7 @@ class StompLane(Lane):
         self._connection: StompConnection | None = None
         self._sent: set[int] = set()
 
-    def connect(self) -> str:
+    def connect(self) -> None:
         self._heard = _Heard(self)
         self._sent.clear()
         self._connection = StompConnection(self.start, self._heard)
@@ -35,7 +35,7 @@ class StompLane(Lane):
             raise LaneError(
                 f"{server} has no selectors", "remove `selector`: it would be given everything"
             )
-        return server
+        self.tell_ready(server)
 
     def consume(self) -> None:
         name, headers = brokers.subscribing(self._broker, self.start, self.rule)
