@@ -20,7 +20,7 @@ from tidegate.listening import Exchange, Listeners
 from tidegate.operator_socket import OperatorClient
 from tidegate.plugins import PluginHost
 from tidegate.spi import RequestError
-from tidegate.spi.operate import Change, ReloadConfiguration, Reloaded
+from tidegate.spi.operate import Change, ListEvents, ReloadConfiguration, Reloaded
 from tidegate_protocols.stomp._front_end import StompFrontEnd
 
 
@@ -104,6 +104,30 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         yield made
     finally:
         await made.close()
+
+
+async def test_what_a_reload_does_and_refuses_is_told(world: World) -> None:
+    await world.start(world.stomp(world.first), world.stomp(world.second))
+    events = world.gateway.broker.events
+
+    def told(after: int) -> list[tuple[str, object]]:
+        rows = events.page(ListEvents(after)).rows
+        return [(row.event.value, row.about.get("listener")) for row in rows]
+
+    names = [name for name, _ in told(0)]
+    assert names == ["store-recovered", "listener-added", "listener-added", "gateway-started"]
+    after = events.last
+    await world.reload(world.stomp(world.first), world.stomp(world.third))
+    assert told(after) == [
+        ("configuration-reloaded", None),
+        ("listener-removed", f"stomp://127.0.0.1:{world.second}"),
+        ("listener-added", f"stomp://127.0.0.1:{world.third}"),
+    ]
+    after = events.last
+    with pytest.raises(RequestError):
+        await world.reload(world.stomp(world.first, "no_such_option = 1"))
+    await world.reload(world.stomp(world.first), check_only=True)
+    assert told(after) == [("configuration-refused", None)]
 
 
 def refuses(port: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import signal
 import threading
 import time
@@ -145,6 +146,10 @@ async def test_a_standby_takes_over_from_a_gateway_that_is_killed_under_load(
         print(f"store={plugin} take_over_s={took:.2f} confirmed={len(load.confirmed)}")
         assert await received(second.stomp_port, len(load.confirmed)) == load.confirmed
         assert (await group.health[second].get("/health/ready")).json()["phase"] == "running"
+        told = re.findall(
+            "event=(standby-begun|taken-over|gateway-started)", second.log.read_text()
+        )
+        assert told == ["standby-begun", "taken-over", "gateway-started"]
         third = await asyncio.to_thread(group.start_as_standby, first)
         assert second.stop() == 0  # one that ends is followed, too
         await asyncio.to_thread(third.join, _WAIT_SECONDS)
