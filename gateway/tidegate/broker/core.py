@@ -55,7 +55,7 @@ from tidegate.spi import (
     StoreIOError,
     Subscription,
 )
-from tidegate.spi.events import Event
+from tidegate.spi.events import Event, Tell
 
 _log = logging.getLogger("tidegate.broker")
 
@@ -126,6 +126,10 @@ class BrokerCore(Parts):
     @property
     def name(self) -> str:
         return self.config.name
+
+    @property
+    def tell(self) -> Tell:
+        return self.events.tell
 
     @property
     def store_id(self) -> str:

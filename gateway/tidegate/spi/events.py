@@ -28,6 +28,7 @@ class EventKind(enum.Enum):
     STORE = "store"
     SINK = "sink"
     LISTENER = "listener"
+    BRIDGE = "bridge"
 
 
 class Severity(enum.Enum):
@@ -106,6 +107,8 @@ class Event(enum.Enum):
     ACKNOWLEDGED_LOG_ROOM = "acknowledged-log-room"
     LISTENER_ADDED = "listener-added"
     LISTENER_REMOVED = "listener-removed"
+    BRIDGE_CONNECTED = "bridge-connected"
+    BRIDGE_LOST = "bridge-lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +179,8 @@ EVENTS: Final[Mapping[Event, EventMeaning]] = {
     Event.ACKNOWLEDGED_LOG_ROOM: _of(EventKind.SINK, _INFO, "It is below its limit again, or well below it."),
     Event.LISTENER_ADDED: _of(EventKind.LISTENER, _INFO, "A listener takes connections, at the start or after a reload."),
     Event.LISTENER_REMOVED: _of(EventKind.LISTENER, _WARNING, "A reload removed a listener, and its clients were told."),
+    Event.BRIDGE_CONNECTED: _of(EventKind.BRIDGE, _INFO, "A rule of a bridge has the other broker."),
+    Event.BRIDGE_LOST: _of(EventKind.BRIDGE, _WARNING, "It has not, or not any more, and tries again."),
 }  # fmt: skip
 
 

@@ -33,6 +33,7 @@ from tidegate.spi import (
     SubscribeRequest,
     names,
 )
+from tidegate.spi.events import Event
 from tidegate.spi.operate import BridgeRow
 from tidegate_bridge import _protocol as protocol
 from tidegate_bridge._options import BridgeOptions, Direction, RuleOptions
@@ -110,8 +111,10 @@ class Lane(ABC):
     def heard(self, told: protocol.FromProcess) -> None:
         """The process says something about this rule."""
         if isinstance(told, protocol.Ready):
-            _log.info(
-                "event=bridge-connected bridge=%s rule=%s server=%r",
+            self._broker.tell(
+                Event.BRIDGE_CONNECTED,
+                _log,
+                "bridge=%s rule=%s server=%r connected",
                 self._options.name,
                 self.rule.name,
                 told.server,
@@ -133,15 +136,12 @@ class Lane(ABC):
         """The other broker is not connected, or not any more."""
         again = problem == self.problem and not self.server
         self.server, self.problem, self.remedy = "", problem, remedy
-        _log.log(
-            logging.DEBUG if again else logging.WARNING,
-            "event=bridge-lost bridge=%s rule=%s problem=%r remedy=%r again_s=%.1f",
-            self._options.name,
-            self.rule.name,
-            problem,
-            remedy,
-            again_s,
-        )
+        text = "bridge=%s rule=%s problem=%r remedy=%r again_s=%.1f"
+        values = (self._options.name, self.rule.name, problem, remedy, again_s)
+        if again:
+            _log.debug(text, *values)
+        else:
+            self._broker.tell(Event.BRIDGE_LOST, _log, text, *values)
 
     async def end(self) -> None:
         """Let go of everything; what is not confirmed stays at its source."""

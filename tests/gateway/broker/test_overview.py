@@ -44,8 +44,9 @@ async def test_it_has_the_numbers_that_system_topics_have() -> None:
         client = await broker.client()
         client.send(A, "x")
         await broker.settle()
-        told = broker.core.client_counts()
+        told = {**broker.core.client_counts(), **broker.core.events.snapshot()}
         found = (await shown(broker)).counts
+        assert found["events.client-connected.count"] == 1
         assert found == {name: value for name, value in told.items() if not isinstance(value, str)}
         assert found["held.queues.bytes"] > 0
         assert {"overflow.dropped", "logins.refused", "overload.active"} <= set(found)

@@ -20,6 +20,7 @@ from tidegate.spi.clients.held import Held
 from tidegate.spi.clients.requests import ConnectRequest, SubscribeRequest
 from tidegate.spi.clients.security import AuthenticationExchange
 from tidegate.spi.errors import GatewayError
+from tidegate.spi.events import Tell
 from tidegate.spi.messages import Message, StoredMessage
 from tidegate.spi.storage.branches import Branch, BranchId
 from tidegate.spi.storage.large import LargeBodies
@@ -376,6 +377,11 @@ class Broker(Protocol):
         A front-end that asks for it takes messages with ``large``, which it then has to read from
         here to deliver them.
         """
+        ...
+
+    @property
+    def tell(self) -> Tell:
+        """What operators want to know of goes there: see :mod:`tidegate.spi.events`."""
         ...
 
     def socket_opened(self, size: int) -> bool:

@@ -12,7 +12,7 @@ const ROWS = 500;
 /** So often the page changes at most. */
 const SHOW_MS = 250;
 
-const KINDS = ['gateway', 'operator', 'client', 'access', 'destination', 'subscription', 'consumer', 'message', 'limit', 'store', 'sink', 'listener'];
+const KINDS = ['gateway', 'operator', 'client', 'access', 'destination', 'subscription', 'consumer', 'message', 'limit', 'store', 'sink', 'listener', 'bridge'];
 const SEVERITIES = [['info', 'All severities'], ['warning', 'Warnings and worse'], ['error', 'Errors and worse']];
 const TAGS = { info: '', warning: 'warn', error: 'bad', critical: 'bad' };
 
