@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import signal
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -37,8 +38,13 @@ class Member:
         loop, serving = asyncio.get_running_loop(), self.serving
 
         def start() -> None:
-            with contextlib.suppress(AssertionError):  # it was killed while it waited
+            try:
                 self.gateway.start()
+            except AssertionError as error:
+                process = self.gateway.process
+                if process is not None and process.poll() != -signal.SIGKILL:
+                    loop.call_soon_threadsafe(serving.set_exception, error)
+                    return  # whoever waits for it is told why it does not serve
             loop.call_soon_threadsafe(serving.set_result, None)
 
         threading.Thread(target=start, daemon=True).start()
@@ -56,7 +62,7 @@ class Member:
     async def end(self) -> None:
         self.gateway.__exit__()
         if self.serving is not None:
-            await self.serving
+            await asyncio.wait([self.serving])
 
     async def killed(self) -> None:
         await asyncio.to_thread(self.gateway.kill)
