@@ -25,6 +25,7 @@ from tidegate.spi import (
     StoreContext,
     Stranger,
 )
+from tidegate.spi.events import log_only
 
 
 class _NoBroker:
@@ -34,6 +35,7 @@ class _NoBroker:
     store_id = ""
     version = ""
     large_bodies = None
+    tell = staticmethod(log_only)
 
     def socket_opened(self, size: int) -> bool:
         _refuse()

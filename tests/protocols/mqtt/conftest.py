@@ -18,6 +18,7 @@ from tidegate.spi import (
     Principal,
     StoredMessage,
 )
+from tidegate.spi.events import log_only
 from tidegate_protocols.mqtt import (
     Codec,
     Connack,
@@ -318,6 +319,7 @@ class FakeBroker:
     store_id = "store"
     version = "0"
     large_bodies = None
+    tell = staticmethod(log_only)
 
     def socket_opened(self, size: int) -> bool:
         return True

@@ -7,6 +7,7 @@ import contextlib
 import pytest
 
 from tidegate.spi import ConfigError, ConnectResult, ListenerConfig, Message, StoredMessage
+from tidegate.spi.events import log_only
 from tidegate_protocols.stomp import StompFrontEndFactory, StompOptions
 
 TIMEOUT_S = 60  # bounds a hanging test, nothing waits for it
@@ -77,6 +78,7 @@ class Connection:
 class Broker:
     name, store_id, version = "gateway", "st0re", "9.9"
     large_bodies = None
+    tell = staticmethod(log_only)
 
     def socket_opened(self, size: int) -> bool:
         return True
