@@ -205,7 +205,7 @@ class Gateway:
             sequence_floor=time.time_ns() // 1000,
             events=events,
         )
-        desk = Desk(config.broker.name, self._borrowed or directory, broker)
+        desk = Desk(config.broker.name, self._borrowed or directory, broker, self.addresses)
         require_measured_store(broker.store, config.store.name, config.broker)
         if config.sinks:
             require_acknowledged_log(broker.store, config.store.name)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from tidegate import __version__
 from tidegate.broker import BrokerCore
+from tidegate.broker.operate.gateway_seen import overview
 from tidegate.broker.operate.operations import Operations
 from tidegate.broker.sessions.callers import LoggedIn
 from tidegate.operator_socket import perform_in_time
@@ -25,19 +27,22 @@ WRITE_S: Final = 5.0
 class Desk:
     """A :class:`tidegate.spi.clients.operators.OperatorDesk`.
 
-    Args: name: the gateway's; directory: its user's alone.
+    Args: name: the gateway's; directory: its user's alone; listeners: addresses, as they are from time to time.
 
     Attributes:
         phase: where it is. operator: answers, as soon as it runs.
     """
 
-    def __init__(self, name: str, directory: Path, core: BrokerCore) -> None:
+    def __init__(
+        self, name: str, directory: Path, core: BrokerCore, listeners: Sequence[str]
+    ) -> None:
         self.name = name
         self.version = __version__
         self.directory = directory
         self.phase = Phase.RECOVERING
         self.operator: Operations | None = None
         self._core = core
+        self._listeners = listeners
         self._what = ""
         self._percent: float | None = None
 
@@ -66,7 +71,7 @@ class Desk:
 
     def overview(self) -> Overview | None:
         """See OperatorDesk."""
-        return None if self.operator is None else self.operator.overview()
+        return None if self.operator is None else overview(self._core, self._listeners)
 
     async def log_in(self, request: ConnectRequest) -> LoggedIn:
         """See OperatorDesk."""

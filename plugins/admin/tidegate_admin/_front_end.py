@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, final
 
@@ -16,6 +17,7 @@ from tidegate.spi import (
     Bind,
     GatewayError,
     ListenerConfig,
+    StoreUnavailableError,
 )
 from tidegate.spi.clients.operators import OperatorDesk
 from tidegate.spi.operate import ListEvents, Request, ShowStore
@@ -225,7 +227,10 @@ class AdminFrontEnd:
         assert self._desk is not None
         who = await self._callers.identity(ask.peer, ask.credentials)
         if bytes(ask.request) == b"null":
-            await self._desk.perform(who, _MAY_ASK)
+            with suppress(
+                StoreUnavailableError
+            ):  # it recovers, and knows nobody but who has the token
+                await self._desk.perform(who, _MAY_ASK)
             return b"null"
         request = _decode(ask.request)
         answer = await self._desk.perform(who, request)

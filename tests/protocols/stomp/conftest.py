@@ -134,7 +134,7 @@ class FakeLink:
 
 
 class FakeConnection:
-    """Records every call; ``fail[name]`` makes that call raise."""
+    """Records every call; ``fail[name]`` makes that call raise. ``reason``: why it was disconnected."""
 
     principal = "tester"
     meter = None
@@ -143,6 +143,7 @@ class FakeConnection:
     def __init__(self):
         self.calls: list[Any] = []
         self.fail: dict[str, Any] = {}
+        self.reason: str | None = None
 
     def __getattr__(self, name):
         def call(*args, **kwargs):
@@ -150,6 +151,8 @@ class FakeConnection:
             error = wanted(*args, **kwargs) if callable(wanted) else wanted
             if isinstance(error, Exception):
                 raise error
+            if name == "disconnect":
+                self.reason = kwargs.pop("reason", "")
             self.calls.append((name, args, kwargs))
 
         return call

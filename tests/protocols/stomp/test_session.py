@@ -461,6 +461,7 @@ class TestDisconnect:
         assert harness.connection.take() == []  # not from inside the broker's call
         harness.loop.turn()
         assert harness.connection.take() == [("disconnect", {"graceful": True})]
+        assert harness.connection.reason == ""
         harness.session.link_closed(None)
         assert harness.connection.take() == []
 
@@ -499,6 +500,7 @@ class TestDisconnect:
         harness.feed("DISCONNECT\n\nbody\0")
         assert "DISCONNECT must not have a body" in harness.error().body.decode()
         assert harness.connection.take() == [("disconnect", {"graceful": False})]
+        assert harness.connection.reason == "DISCONNECT must not have a body"
 
 
 class TestErrors:
