@@ -107,9 +107,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Modules with jobs come last (after the selection by marks); first what starts Java machines:
-    it takes longest, and would be what is waited for at the end."""
+    it takes longest, and would be what is waited for at the end.
+
+    Raises: UsageError where pytest-xdist's groups have no effect: a scenario of minutes would run in each process.
+    """
+    if getattr(config.option, "loadgroup", False):
+        for item in items:
+            if item.get_closest_marker("xdist_group") and "@" not in item.nodeid:
+                raise pytest.UsageError(f"pytest-xdist does not see the group of {item.nodeid}")
     busy = {item.path for item in items if item.get_closest_marker("crew")}
     items.sort(key=lambda item: (item.path in busy, item.get_closest_marker("spark") is None))
 
