@@ -35,6 +35,7 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple, TypeVar
 
 import pytest
+from _pytest.nodeid import NodeId
 
 T = TypeVar("T")
 
@@ -111,12 +112,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Modules with jobs come last (after the selection by marks); first what starts Java machines:
     it takes longest, and would be what is waited for at the end.
 
-    Raises: UsageError where pytest-xdist's groups have no effect: a scenario of minutes would run in each process.
+    And the groups of pytest-xdist 3.8 are put in force: it sets a name that pytest 9.2 does not read any more, so that
+    what takes minutes for a whole group would be done in each process.
     """
     if getattr(config.option, "loadgroup", False):
         for item in items:
-            if item.get_closest_marker("xdist_group") and "@" not in item.nodeid:
-                raise pytest.UsageError(f"pytest-xdist does not see the group of {item.nodeid}")
+            group = item.get_closest_marker("xdist_group")
+            if group is not None and "@" not in item.nodeid:
+                item._id = NodeId.parse(f"{item.nodeid}@{group.args[0]}")
     busy = {item.path for item in items if item.get_closest_marker("crew")}
     items.sort(key=lambda item: (item.path in busy, item.get_closest_marker("spark") is None))
 
