@@ -8,6 +8,10 @@ from typing import Any, Final
 
 import deltalake
 
+from tidegate.spi import SinkContext
+from tidegate_sink_spark._options import SparkSinkOptions
+from tidegate_sink_spark._sink import SparkSink
+from tidegate_sink_spark.delta_rs.engine import DeltaRsEngine
 from tidegate_sink_spark.delta_rs.table import DeltaRsTable
 from tidegate_sink_spark.job.driver import Addition, CommitError, MarkMovedError
 from tidegate_sink_spark.job.table import PARTITIONED_BY, Shape, application_id
@@ -47,6 +51,22 @@ class TableInStore:
         return Addition(
             [staged], after=mark, through=hi, count=hi - mark, overlaps=lo <= mark, metadata="{}"
         )
+
+    def sink(self) -> SparkSink:
+        """A sink that carries a log into the table, in quick steps."""
+        directory = self.directory / "sink"
+        directory.mkdir()
+        context = SinkContext("lake", "gw", directory)
+        options = SparkSinkOptions(
+            engine="deltalake",
+            table=self.uri,
+            storage_options=self.options,
+            commit_interval=0.1,
+            segment_rows=100,
+            segment_interval=0.02,
+            niceness=0,
+        )
+        return SparkSink(context, options, DeltaRsEngine(context, options), restart_delay=0.05)
 
     def table(self) -> Any:
         return deltalake.DeltaTable(self.uri, storage_options=self.options)

@@ -15,10 +15,6 @@ from delta_table import HASTY, TableInStore
 from hdfs import Hdfs
 from object_store import BUCKET, SECRET_KEY, ObjectStore
 
-from tidegate.spi import SinkContext
-from tidegate_sink_spark._options import SparkSinkOptions
-from tidegate_sink_spark._sink import SparkSink
-from tidegate_sink_spark.delta_rs.engine import DeltaRsEngine
 from tidegate_sink_spark.job.driver import CommitError, TableState
 from tidegate_sink_spark.upkeep.delta_rs import DeltaRsUpkeep
 
@@ -92,19 +88,7 @@ async def test_a_killed_job_and_a_store_that_is_away_leave_each_row_once(
 ) -> None:
     caplog.set_level("DEBUG")
     log = bench.kit.MemoryLog()
-    directory = bench.directory / "sink"
-    directory.mkdir()
-    context = SinkContext("lake", "gw", directory)
-    options = SparkSinkOptions(
-        engine="deltalake",
-        table=bench.uri,
-        storage_options=bench.options,
-        commit_interval=0.1,
-        segment_rows=100,
-        segment_interval=0.02,
-        niceness=0,
-    )
-    sink = SparkSink(context, options, DeltaRsEngine(context, options), restart_delay=0.05)
+    sink = bench.sink()
 
     async def until_released() -> None:
         await bench.kit.until(lambda: log.released == log.last, 120)
@@ -133,7 +117,7 @@ async def test_a_killed_job_and_a_store_that_is_away_leave_each_row_once(
         bench.server.set_reachable(True)
         await sink.stop()
     assert bench.sequences() == list(range(1, 1_001))
-    assert bench.kit.staged_names(directory / "staging") == []
+    assert bench.kit.staged_names(bench.directory / "sink" / "staging") == []
     assert SECRET_KEY not in caplog.text
     assert KEY not in caplog.text
 

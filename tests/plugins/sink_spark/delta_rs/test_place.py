@@ -12,10 +12,8 @@ from object_store import BUCKET, SECRET_KEY, ObjectStore
 
 from tidegate.spi import ConfigError, SinkContext
 from tidegate_sink_spark._options import SparkSinkOptions
-from tidegate_sink_spark._sink import SparkSink
 from tidegate_sink_spark._target import find_target
 from tidegate_sink_spark.delta_rs import place, table
-from tidegate_sink_spark.delta_rs.engine import DeltaRsEngine
 from tidegate_sink_spark.job.driver import CommitError, TableState
 from tidegate_sink_spark.plugin import SparkSinkFactory
 from tidegate_sink_spark.replay.selecting import ROWS
@@ -178,19 +176,7 @@ async def test_the_sink_goes_on_while_the_store_is_away_and_catches_up(
     caplog.set_level("DEBUG")
     store = bench.store
     log = bench.kit.MemoryLog()
-    directory = bench.directory / "sink"
-    directory.mkdir()
-    context = SinkContext("lake", "gw", directory)
-    options = SparkSinkOptions(
-        engine="deltalake",
-        table=bench.uri,
-        storage_options=bench.options,
-        commit_interval=0.1,
-        segment_rows=100,
-        segment_interval=0.02,
-        niceness=0,
-    )
-    sink = SparkSink(context, options, DeltaRsEngine(context, options), restart_delay=0.05)
+    sink = bench.sink()
 
     async def until_released() -> None:
         await bench.kit.until(lambda: log.released == log.last, 120)
@@ -224,9 +210,9 @@ async def test_the_sink_goes_on_while_the_store_is_away_and_catches_up(
         store.set_reachable(True)
         await sink.stop()
     assert bench.sequences() == list(range(1, 751))
-    assert bench.kit.staged_names(directory / "staging") == []
+    assert bench.kit.staged_names(bench.directory / "sink" / "staging") == []
     assert SECRET_KEY not in caplog.text
-    assert SECRET_KEY not in json.dumps(bench.kit.staged_names(directory))
+    assert SECRET_KEY not in json.dumps(bench.kit.staged_names(bench.directory / "sink"))
 
 
 @pytest.mark.long
