@@ -6,7 +6,7 @@ The names are such that selectors of JMS brokers can ask for them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeAlias
 
 #: The bridge that it went through last: ``STORE/BRIDGE``.
 LAST: Final = "tidegate_bridge"
@@ -16,6 +16,9 @@ COUNT: Final = "tidegate_hops"
 REDELIVERED: Final = "tidegate_redelivered"
 OWN: Final = frozenset((LAST, COUNT, REDELIVERED))
 _DIGITS_MAX: Final = 4
+
+#: Headers that a message goes on with beside its own.
+More: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class Hops:
@@ -32,7 +35,7 @@ class Hops:
             return False
         return any(name == LAST and value == self._here for name, value in headers)
 
-    def next(self, headers: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...] | None:
+    def next(self, headers: Iterable[tuple[str, str]]) -> More | None:
         """The two headers that it goes on with; None: it has been through too many."""
         been = 0
         for name, value in headers:

@@ -14,11 +14,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from tidegate.spi import names
 from tidegate_bridge import _protocol as protocol
 from tidegate_bridge._names import Names
 from tidegate_bridge._options import Direction
 from tidegate_bridge.remote.budget import Budget
-from tidegate_bridge.remote.hops import Hops
+from tidegate_bridge.remote.hops import Hops, More
 from tidegate_bridge.remote.link import Link
 
 _log = logging.getLogger("tidegate.bridge")
@@ -103,8 +104,8 @@ class Lane(ABC):
         """Of one that was brought. Raises: LaneError."""
 
     @abstractmethod
-    def send(self, take: protocol.Take) -> None:
-        """To the other broker. Raises: LaneError."""
+    def send(self, take: protocol.Take, more: More) -> None:
+        """To the other broker. Args: more: headers of the bridge's own. Raises: LaneError."""
 
     @abstractmethod
     def sent(self, key: int) -> int | None:
@@ -179,10 +180,7 @@ class Lane(ABC):
         if event.epoch != self.epoch:
             return
         if isinstance(event, protocol.Take):
-            if self.hops.is_copy_of_ours(event.message.headers):
-                self._drop(event.number)
-            else:
-                self.send(event)
+            self._take(event)
         elif isinstance(event, Confirmed):
             number = self.sent(event.key)
             if number is not None:
@@ -208,6 +206,22 @@ class Lane(ABC):
             if isinstance(event, Broken) and event.epoch == self.epoch:
                 return event.problem, event.remedy
         return None
+
+    def _take(self, take: protocol.Take) -> None:
+        """Send it, unless it need not or may not go out. Raises: LaneError."""
+        message = take.message
+        if self.hops.is_copy_of_ours(message.headers):
+            self._drop(take.number)
+            return
+        more = self.hops.next(message.headers)
+        if more is None:
+            if names.is_queue(self.rule.local):
+                raise self.too_many_hops()
+            self._drop(take.number)
+            return
+        if len(message.body) > self.start.message_limit:
+            raise self.too_large(len(message.body))
+        self.send(take, more)
 
     def _drop(self, number: int) -> None:
         """A copy that need not go out."""

@@ -15,9 +15,9 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from tidegate.spi import names
 from tidegate_bridge import _protocol as protocol
 from tidegate_bridge._names import is_queue_like
+from tidegate_bridge.remote.hops import More
 from tidegate_bridge.remote.lane import Broken, Confirmed, Lane, LaneError
 from tidegate_bridge.remote.link import Link
 from tidegate_bridge.remote.mqtt_messages import arriving, leaving
@@ -121,17 +121,9 @@ class MqttLane(Lane):
                 self._client.ack(packet_id, qos)
             self.budget.give_back(size)
 
-    def send(self, take: protocol.Take) -> None:
+    def send(self, take: protocol.Take, more: More) -> None:
         assert self._client is not None
         message = take.message
-        more = self.hops.next(message.headers)
-        if more is None:
-            if names.is_queue(self.rule.local):
-                raise self.too_many_hops()
-            self._drop(take.number)
-            return
-        if len(message.body) > self.start.message_limit:
-            raise self.too_large(len(message.body))
         properties: Properties | None = None
         if self.start.is_mqtt_5:
             properties = leaving(message, more, f"{self.start.store}-{take.number}")

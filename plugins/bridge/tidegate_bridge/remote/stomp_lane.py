@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tidegate.spi import names
 from tidegate_bridge import _protocol as protocol
 from tidegate_bridge._names import is_queue_like
 from tidegate_bridge.remote import brokers
+from tidegate_bridge.remote.hops import More
 from tidegate_bridge.remote.lane import Broken, Confirmed, Lane, LaneError
 from tidegate_bridge.remote.link import Link
 from tidegate_bridge.remote.stomp_connection import Pairs, StompConnection
@@ -52,16 +52,8 @@ class StompLane(Lane):
             self._send("ACK", {"id": ack})
             self.budget.give_back(size)
 
-    def send(self, take: protocol.Take) -> None:
+    def send(self, take: protocol.Take, more: More) -> None:
         message = take.message
-        more = self.hops.next(message.headers)
-        if more is None:
-            if names.is_queue(self.rule.local):
-                raise self.too_many_hops()
-            self._drop(take.number)
-            return
-        if len(message.body) > self.start.message_limit:
-            raise self.too_large(len(message.body))
         duplicate_id = f"{self.start.store}-{take.number}"
         name = self.names.leaving(message.destination)
         name, kind = brokers.destination(self._broker, self.rule, name)
