@@ -20,6 +20,7 @@ from tidegate.spi import (
     StoreUnavailableError,
 )
 from tidegate.spi.clients.operators import OperatorDesk
+from tidegate.spi.machine.children import supervise
 from tidegate.spi.operate import ListEvents, Request, ShowStore
 from tidegate_admin import _protocol as protocol
 from tidegate_admin._callers import Callers, LoginError
@@ -32,10 +33,6 @@ _log = logging.getLogger("tidegate.admin")
 #: How long a port that is in use is waited for: a gateway that was killed leaves its process for a moment.
 _PORT_S: Final = 10.0
 _PORT_EVERY_S: Final = 0.1
-#: Between two starts of a process that ends by itself, doubled each time; from the beginning again when it lasted.
-_AGAIN_S: Final = 0.1
-_AGAIN_MAX_S: Final = 30.0
-_LASTED_S: Final = 60.0
 _BACKLOG: Final = 128
 
 #: Refused to whoever has not the right ``admin``, and soon answered.
@@ -160,28 +157,16 @@ class AdminFrontEnd:
     async def _serve(self) -> None:
         assert self._callers is not None
         self._callers.address = self.address
-        self._supervising = asyncio.create_task(self._supervise(), name="admin")
+        self._supervising = asyncio.create_task(
+            supervise(self._started, self._runs, _tell_end), name="admin"
+        )
 
-    async def _supervise(self) -> None:
-        """Start the process, and again whenever it ends, until cancelled."""
-        again, loop = _AGAIN_S, asyncio.get_running_loop()
-        while True:
-            began = loop.time()
-            try:
-                assert self._socket is not None
-                self._process = await AdminProcess.start(self._start(), self._socket, self._answer)
-            except OSError as error:
-                ended = f"cannot be started: {error}"
-            else:
-                try:
-                    ended = f"pid={self._process.pid} ended code={await self._process.wait()}"
-                finally:
-                    process, self._process = self._process, None
-                    await process.end()
-            again = _AGAIN_S if loop.time() - began > _LASTED_S else again
-            _log.error("admin process %s; started again in %.1f s", ended, again)
-            await asyncio.sleep(again)
-            again = min(again * 2, _AGAIN_MAX_S)
+    async def _started(self) -> AdminProcess:
+        assert self._socket is not None
+        return await AdminProcess.start(self._start(), self._socket, self._answer)
+
+    def _runs(self, process: AdminProcess | None) -> None:
+        self._process = process
 
     def _start(self) -> protocol.Start:
         assert self._desk is not None
@@ -238,6 +223,10 @@ class AdminFrontEnd:
             # Whose credentials do not count any more is told nothing of what happened since.
             await self._callers.identity(ask.peer, ask.credentials)
         return _encode(answer)
+
+
+def _tell_end(why: str, again_s: float) -> None:
+    _log.error("admin process %s; started again in %.1f s", why, again_s)
 
 
 def _kind_of(error: GatewayError) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
 
 from tidegate.spi import Broker
+from tidegate.spi.machine.children import supervise
 from tidegate.spi.operate import BridgeRow
 from tidegate_bridge import _protocol as protocol
 from tidegate_bridge._lane import Lane, lane_of
@@ -14,11 +14,6 @@ from tidegate_bridge._options import BridgeOptions, Checked, MqttVersion
 from tidegate_bridge._process import BridgeProcess
 
 _log = logging.getLogger("tidegate.bridge")
-
-#: Between two starts of a process that ends by itself, doubled each time; from the beginning again when it lasted.
-_AGAIN_S: Final = 0.1
-_AGAIN_MAX_S: Final = 30.0
-_LASTED_S: Final = 60.0
 
 
 class Bridge:
@@ -51,7 +46,10 @@ class Bridge:
             for number in range(len(self._options.rules))
         ]
         start = self._start(broker.store_id)
-        self._supervising = asyncio.create_task(self._supervise(start), name=f"bridge {self.name}")
+        self._supervising = asyncio.create_task(
+            supervise(lambda: BridgeProcess.start(start, self._heard), self._runs, self._ended),
+            name=f"bridge {self.name}",
+        )
 
     async def move_out(self) -> None:
         """See Resident."""
@@ -62,28 +60,14 @@ class Bridge:
         for lane in self.lanes:
             await lane.end()
 
-    async def _supervise(self, start: protocol.Start) -> None:
-        """Start the process, and again whenever it ends, until cancelled."""
-        again, loop = _AGAIN_S, asyncio.get_running_loop()
-        while True:
-            began = loop.time()
-            try:
-                self._process = await BridgeProcess.start(start, self._heard)
-            except OSError as error:
-                ended = f"cannot be started: {error}"
-            else:
-                try:
-                    ended = f"pid={self._process.pid} ended code={await self._process.wait()}"
-                finally:
-                    process, self._process = self._process, None
-                    await process.end()
-            again = _AGAIN_S if loop.time() - began > _LASTED_S else again
-            for lane in self.lanes:
-                lane.lost(
-                    f"the bridge's process {ended}", "it is started again; the log says why", again
-                )
-            await asyncio.sleep(again)
-            again = min(again * 2, _AGAIN_MAX_S)
+    def _runs(self, process: BridgeProcess | None) -> None:
+        self._process = process
+
+    def _ended(self, why: str, again_s: float) -> None:
+        for lane in self.lanes:
+            lane.lost(
+                f"the bridge's process {why}", "it is started again; the log says why", again_s
+            )
 
     def _heard(self, told: protocol.FromProcess) -> None:
         self.lanes[told.rule].heard(told)

@@ -22,6 +22,7 @@ from tidegate import operator_desk, operator_socket
 from tidegate.broker.core import BrokerCore
 from tidegate.gateway import Gateway
 from tidegate.spi import StoreUnavailableError, WriteBatch
+from tidegate.spi.machine import children
 from tidegate.testing.embedded import EmbeddedGateway
 from tidegate_admin import _front_end
 from tidegate_admin._front_end import AdminFrontEnd
@@ -171,7 +172,7 @@ async def client_answer(client: HttpClient) -> HttpAnswer:
 async def test_a_process_that_is_killed_is_started_again_and_messaging_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_front_end, "_AGAIN_S", 0.01)
+    monkeypatch.setattr(children, "AGAIN_S", 0.01)
     async with EmbeddedGateway(CONFIG) as gateway:
         client = client_of(gateway)
         stomp = await StompClient.connect(gateway.stomp_port)

@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol, TypeVar
 
 #: Linux and macOS: one's own descriptors, by number.
 _DESCRIPTORS: Final = "/dev/fd"
@@ -23,6 +23,27 @@ _SLICE: Final = 100
 #: Most bytes of a line that ``readline`` of a stream gives.
 LINE_BYTES_MAX: Final = 1 << 20
 _READ_BYTES: Final = 1 << 16
+#: Between two starts of a process that ends by itself, doubled each time; from the beginning again when it lasted.
+AGAIN_S: Final = 0.1
+_AGAIN_MAX_S: Final = 30.0
+_LASTED_S: Final = 60.0
+
+
+class Supervised(Protocol):
+    """A process that :func:`supervise` keeps alive. Attributes: pid."""
+
+    pid: int
+
+    async def wait(self) -> int:
+        """Wait until it has ended, by itself or not; its exit code."""
+        ...
+
+    async def end(self) -> None:
+        """Kill it, and let go of all that belongs to it. Idempotent."""
+        ...
+
+
+_SupervisedT = TypeVar("_SupervisedT", bound=Supervised)
 
 
 async def start_child(
@@ -64,6 +85,38 @@ def kill_group(process: asyncio.subprocess.Process) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         pass  # PermissionError: macOS says so of a group that holds only ended processes
+
+
+async def supervise(
+    start: Callable[[], Awaitable[_SupervisedT]],
+    running: Callable[[_SupervisedT | None], None],
+    ended: Callable[[str, float], None],
+) -> None:
+    """Keep a process alive until this is cancelled, which ends it: start it, and again whenever it ends.
+
+    Args:
+        start: may raise OSError: it is tried again.
+        running: told which one runs now; None: none does.
+        ended: told why the last one runs no more, and in how many seconds the next one is started.
+    """
+    again, loop = AGAIN_S, asyncio.get_running_loop()
+    while True:
+        began = loop.time()
+        try:
+            process = await start()
+        except OSError as error:
+            why = f"cannot be started: {error}"
+        else:
+            running(process)
+            try:
+                why = f"pid={process.pid} ended code={await process.wait()}"
+            finally:
+                running(None)
+                await process.end()
+        again = AGAIN_S if loop.time() - began > _LASTED_S else again
+        ended(why, again)
+        await asyncio.sleep(again)
+        again = min(again * 2, _AGAIN_MAX_S)
 
 
 async def follow_lines(stream: asyncio.StreamReader | None, take: Callable[[str], object]) -> None:
