@@ -8,7 +8,7 @@ from typing import final
 
 from tidegate.spi import BrokerConnection, GatewayError, Held
 from tidegate_protocols._pace import Pace
-from tidegate_protocols._unfinished import STEP_BYTES, UnfinishedInput
+from tidegate_protocols._unfinished import UnfinishedInput
 
 
 @final
@@ -44,7 +44,10 @@ class Intake:
         if self._meter is not None:
             self._meter(size)
         unfinished = self._unfinished
-        if unfinished is not None and (waiting >= STEP_BYTES or unfinished.size):
+        if unfinished is None:
+            return
+        unfinished.read += size
+        if waiting >= unfinished.least or unfinished.size:
             try:
                 unfinished.waits(waiting)
             except GatewayError as error:

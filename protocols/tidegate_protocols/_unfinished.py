@@ -12,17 +12,23 @@ from tidegate.spi import FlowControlError, GatewayError, format_duration, format
 from tidegate_protocols._pace import Pace, Timer
 from tidegate_protocols.transport import nobody
 
-#: Fewer bytes of a frame are not worth a timer: what every connection may have waiting anyway. The broker
-#: is told each time that it is so many more.
+#: The broker is told each time that it is so many more. Fewer are what every connection may have waiting
+#: anyway: it is told of them only when they stay.
 STEP_BYTES: Final = 64 * 1024
 
 #: So much more of it must have come each time that ``frame_timeout`` is over: 17 KiB/s by default.
 PROGRESS_BYTES: Final = 1024 * 1024
 
+#: The same of one that had less than ``STEP_BYTES``: 17 bytes/s by default, which the thinnest line has.
+SMALL_PROGRESS_BYTES: Final = 1024
+
 
 @final
 class UnfinishedInput:
     """Owned by one session.
+
+    One timer runs while something waits, and is not set anew for each frame: it looks whether it is the frame that was
+    there when it was set. So a frame has ``frame_timeout``, and up to twice that behind others of a busy client.
 
     Args:
         tell: told how many bytes are held of it. May raise FlowControlError.
@@ -30,16 +36,23 @@ class UnfinishedInput:
         refuse: called when it is too slow.
         measure: how many bytes wait now: what came whole may have been waiting for its turn only.
 
-    Attributes: size: bytes told.
+    Attributes:
+        size: bytes told.
+        read: bytes that have come so far, of all frames; the session counts them.
+        least: :meth:`waits` is to be called from so many bytes on.
     """
 
     __slots__ = (
-        "_least",
+        "_ended",
+        "_had",
+        "_look",
         "_measure",
         "_pace",
         "_refuse",
         "_tell",
         "_timer",
+        "least",
+        "read",
         "size",
     )
 
@@ -51,59 +64,74 @@ class UnfinishedInput:
         measure: Callable[[], int],
     ) -> None:
         self.size = 0
+        self.read = 0
+        self.least = 1 if pace.timeout_s else STEP_BYTES
         self._tell = tell
         self._pace = pace
         self._refuse = refuse
         self._measure = measure
-        self._least = 0
         self._timer: Timer | None = None
+        # When the timer was set: bytes of frames that had ended, bytes of this one, and whether it was read.
+        self._ended = 0
+        self._had = 0
+        self._look = 0
 
     def waits(self, size: int) -> None:
         """After a read: *size* bytes have come of a frame whose end has not. Call it when that is at
-        least ``STEP_BYTES``, and as long as :attr:`size` is not 0.
+        least :attr:`least`, and as long as :attr:`size` is not 0.
 
         Raises: FlowControlError: it is more than may be held.
         """
         if size < self.size:  # it has ended
             self.stop()
             self._put(0)
-        if size - self.size < STEP_BYTES:
-            return
-        self._put(size)
-        if self._timer is None and self._pace.timeout_s:
-            self._begin()
+        if size - self.size >= STEP_BYTES:
+            self._put(size)
+        if size and self._timer is None and self._pace.timeout_s:
+            self._begin(size)
 
     def stop(self) -> None:
         """Nothing waits any more, or nobody for it. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            self.least = 1
 
     def _put(self, size: int) -> None:
-        self._tell(size)
-        self.size = size
+        if size != self.size:
+            self._tell(size)
+            self.size = size
 
-    def _begin(self) -> None:
-        self._least = self.size + PROGRESS_BYTES
+    def _begin(self, size: int) -> None:
+        self._ended = self.read - size
+        self._look = self._pace.look()
+        self._had = size
         self._timer = self._pace.call_later(self._pace.timeout_s, self._check)
+        self.least = STEP_BYTES
 
     def _check(self) -> None:
         self._timer = None
+        self.least = 1
         size = self._measure()
-        if size < STEP_BYTES:
-            self._put(0)
+        try:
+            if not self._pace.was_read_since(self._look):
+                self._put(min(size, self.size))
+            elif self.read - size != self._ended:  # it has ended, and another one has begun
+                self._put(size if size >= STEP_BYTES else 0)
+            else:
+                wanted = SMALL_PROGRESS_BYTES if self._had < STEP_BYTES else PROGRESS_BYTES
+                if size - self._had < wanted:
+                    raise FlowControlError(
+                        f"of a frame {format_size(size)} have come, and less than"
+                        f" {format_size(wanted)} of it in"
+                        f" {format_duration(self._pace.timeout_s)} (frame_timeout)"
+                    )
+                self._put(size)
+        except GatewayError as error:
+            self._refuse(error)
             return
-        if self._pace.is_paused() or size < self.size or size >= self._least:
-            self._put(min(size, self.size))
-            self._begin()
-            return
-        self._refuse(
-            FlowControlError(
-                f"of a frame {format_size(self.size)} have come, and less than"
-                f" {format_size(PROGRESS_BYTES)} of it in {format_duration(self._pace.timeout_s)}"
-                " (frame_timeout)"
-            )
-        )
+        if size:
+            self._begin(size)
 
 
 @final
@@ -113,13 +141,14 @@ class IdleBodies:
     Args: pace: with ``body_timeout``; refuse: called when nothing has come for ``pace.timeout_s``; nothing is watched then.
     """
 
-    __slots__ = ("_has_moved", "_pace", "_refuse", "_timer")
+    __slots__ = ("_has_moved", "_look", "_pace", "_refuse", "_timer")
 
     def __init__(self, pace: Pace, refuse: Callable[[GatewayError], None]) -> None:
         self._pace = pace
         self._refuse = refuse
         self._timer: Timer | None = None
         self._has_moved = False
+        self._look = 0
 
     def moves(self) -> None:
         """A body has begun, or something of it has come."""
@@ -140,11 +169,12 @@ class IdleBodies:
 
     def _begin(self) -> None:
         self._has_moved = False
+        self._look = self._pace.look()
         self._timer = self._pace.call_later(self._pace.timeout_s, self._check)
 
     def _check(self) -> None:
         self._timer = None
-        if self._has_moved or self._pace.is_paused():
+        if self._has_moved or not self._pace.was_read_since(self._look):
             self._begin()
             return
         self._refuse(

@@ -331,7 +331,7 @@ class Session:
         bodies, pace = broker.large_bodies, self._pace(options.body_timeout)
         self._receiving = Receiving(self, client, self._decoder, self._wire, bodies, pace)
         self._wire.begin(handshake, connection.principal, self._heart_beat_expired)
-        self._intake = Intake(
+        self._intake = intake = Intake(
             connection,
             self._pace(options.frame_timeout),
             self.refuse,
@@ -343,12 +343,16 @@ class Session:
             connection.writable(False)
         self.adjust_reading()
         self._process()
+        intake.handled(0, self._decoder.buffered_bytes)  # half a frame that came along
 
     # ------------------------------------------------------------------------------- large bodies
 
     def _pace(self, timeout_s: float) -> Pace:
         """For something that may stand still for so long."""
-        return Pace(timeout_s, self._loop.call_later, lambda: not self._wire.is_reading)
+        wire = self._wire
+        return Pace(
+            timeout_s, self._loop.call_later, lambda: not wire.is_reading, lambda: wire.pauses
+        )
 
     def _all_written(self) -> None:
         if self.state is State.CLOSED:  # DISCONNECT was answered meanwhile

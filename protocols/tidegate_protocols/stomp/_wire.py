@@ -35,7 +35,7 @@ class Wire(Output):
         idle, broken: see :class:`LargeOut`.
 
     Attributes:
-        is_reading: the client is read.
+        is_reading: the client is read; pauses: how often it was not, so far.
         unread: what the client was sent and does not read.
         heart_beat: once it is negotiated.
     """
@@ -48,6 +48,7 @@ class Wire(Output):
         "_options",
         "heart_beat",
         "is_reading",
+        "pauses",
         "unread",
     )
 
@@ -70,6 +71,7 @@ class Wire(Output):
         self._broken = broken
         self.heart_beat: HeartBeat | None = None
         self.is_reading = True
+        self.pauses = 0
         self.unread = UnreadOutput(
             link,
             options.unread_output_max,
@@ -139,6 +141,8 @@ class Wire(Output):
 
     def readable(self, value: bool) -> None:
         """Read from the client, or do not; while it is not read it cannot be heard."""
+        if self.is_reading and not value:
+            self.pauses += 1
         self.is_reading = value
         if value:
             self.link.resume_reading()

@@ -56,10 +56,10 @@ class TransportOptions(TlsOptions):
         kind=Kind.DURATION,
         minimum=0.01,
         zero="never",
-        help="Of a frame or packet that has begun and is kept in memory, one MiB more must come in this "
-        "time, or its end, or it is refused and the connection closed. Guards against clients that send half "
-        "of a large message and then nothing.",
-        act="the connection is closed",
+        help="Of a frame or packet that has begun and is kept in memory its end must come in this time, or 1 KiB more of "
+        "it, from 64 KiB on one MiB more; else it is refused and the connection closed. Guards against clients that send half "
+        "of a message and then nothing, also where they asked for no heart-beats or keep-alive.",
+        act="ERROR or DISCONNECT, the connection is closed",
         metric="held.input.bytes",
     )
     body_timeout: float = option(

@@ -288,6 +288,56 @@ def test_a_connected_client_may_be_silent_when_it_asked_for_no_keep_alive(client
     assert not client.link.is_closing
 
 
+# ------------------------------------------------------------------------------ half a packet
+
+
+@pytest.mark.parametrize(
+    "half", [b"\x30", b"\x30\x0a\0\x01a", encode(Publish("a", bytes(60_000)))[:-1]]
+)
+def test_half_a_packet_does_not_stay_open_without_a_keep_alive(make_client, half):
+    client = make_client(frame_timeout=10.0)
+    client.connects(level=5)
+    client.sends(half)
+    client.runtime.advance(9.9)
+    assert not client.link.is_closing
+    client.runtime.advance(0.1)
+    (answer,) = client.gets()
+    assert isinstance(answer, Disconnect)
+    assert answer.reason_code == ReasonCode.QUOTA_EXCEEDED
+    assert "(frame_timeout)" in (answer.properties.reason_string or "")
+    assert client.link.is_closing
+    assert client.runtime.pending_timers == 0
+
+
+def test_half_a_packet_that_comes_with_the_connect_does_not_either(make_client):
+    client = make_client(frame_timeout=10.0)
+    client.sends(encode(Connect(client_id="dev")) + b"\x30\x0a\0\x01a")
+    client.runtime.advance(10)
+    assert client.link.is_closing
+
+
+def test_half_a_packet_behind_a_slice_of_work_does_not_either(make_client):
+    client = make_client(frame_timeout=10.0)
+    client.connects()
+    client.sends(encode(Publish("a", b"x")) * 1000 + b"\x30")
+    assert client.runtime.pending_timers == 1
+    client.runtime.advance(10)
+    assert client.link.is_closing
+
+
+def test_half_a_packet_that_goes_on_on_a_thin_line_is_taken(make_client):
+    client = make_client(frame_timeout=10.0)
+    client.connects()
+    wire = encode(Publish("a", bytes(3000)))
+    for start in range(0, len(wire), 120):
+        client.sends(wire[start : start + 120])
+        client.runtime.advance(1)
+    assert len(client.connection.take("publish")) == 1
+    client.runtime.advance(100)
+    assert not client.link.is_closing
+    assert client.runtime.pending_timers == 0
+
+
 # ---------------------------------------------------------------------------------- keep-alive
 
 

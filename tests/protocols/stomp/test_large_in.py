@@ -52,7 +52,7 @@ class Case:
             failed=self.refuse,
             go_on=self.go_on,
             crashed=self.crashes.append,
-            pace=Pace(60.0, self.call_later, lambda: self.is_paused),
+            pace=Pace(60.0, self.call_later, lambda: self.is_paused, lambda: 0),
         )
 
     def call_later(self, delay_s, callback):

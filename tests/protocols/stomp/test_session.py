@@ -7,7 +7,7 @@ import random
 import pytest
 from large_fakes import FakeBodies, settled
 
-from tidegate.spi import AccessError, ConnectionEndedError, RequestError, StoreIOError
+from tidegate.spi import AccessError, ConnectionEndedError, Held, RequestError, StoreIOError
 from tidegate_protocols.stomp import StompOptions, Version
 from tidegate_protocols.stomp._transitions import State
 
@@ -588,6 +588,60 @@ class TestFlow:
         harness.link.written.clear()
         frames = harness.deliver("1", *range(1, 100))
         assert [f.headers["message-id"] for f in frames] == [f"st0re-{n}" for n in range(1, 100)]
+
+
+class TestHalfAFrame:
+    """Of a client that asked for no heart-beats: nothing else would ever end its connection."""
+
+    @pytest.mark.parametrize("half", ["S", "\r", "SEND\ndestination:/queue/a\n\n" + "x" * 60_000])
+    def test_does_not_stay_open(self, make_harness, half):
+        harness = make_harness(StompOptions(frame_timeout=10.0))
+        harness.connect(heart_beat="0,0")
+        harness.feed(half)
+        harness.loop.advance(9.9)
+        assert harness.link.written == []
+        harness.loop.advance(0.1)
+        assert "(frame_timeout)" in harness.error().headers["message"]
+        assert harness.loop.live_timers == []
+
+    def test_that_comes_with_the_connect_does_not_either(self, make_harness):
+        harness = make_harness(StompOptions(frame_timeout=10.0))
+        harness.feed("CONNECT\naccept-version:1.2\n\n\0SEND\n")
+        harness.loop.advance(10)
+        assert [frame.command for frame in harness.frames()] == ["CONNECTED", "ERROR"]
+        assert harness.link.is_closing
+
+    def test_that_goes_on_on_a_thin_line_is_taken(self, make_harness):
+        harness = make_harness(StompOptions(frame_timeout=10.0))
+        harness.connect()
+        frame = "SEND\ndestination:/queue/a\n\n" + "x" * 3000 + "\0"
+        for start in range(0, len(frame), 120):
+            harness.feed(frame[start : start + 120])
+            harness.loop.advance(1)
+        assert [call[0] for call in harness.connection.take("holds")] == ["publish"]
+        harness.loop.advance(100)
+        assert harness.frames() == []
+        assert harness.loop.live_timers == []
+
+    def test_is_counted_when_it_stays(self, make_harness):
+        harness = make_harness(StompOptions(frame_timeout=10.0))
+        harness.connect()
+        harness.feed("SEND\ndestination:/queue/a\n\n")
+        harness.feed("x" * 2000)
+        harness.loop.advance(10)
+        assert harness.connection.take() == [("holds", Held.INPUT, 2027)]
+
+    def test_of_a_client_that_is_not_read_may_stay(self, make_harness):
+        harness = make_harness(StompOptions(frame_timeout=10.0))
+        harness.connect()
+        harness.feed("SEND\n")
+        harness.session.throttle(True)
+        harness.loop.advance(15)
+        harness.session.throttle(False)
+        harness.loop.advance(14)
+        assert not harness.link.is_closing
+        harness.loop.advance(1)
+        assert harness.link.is_closing
 
 
 class TestHeartBeats:

@@ -143,11 +143,6 @@ class Codec:
         return self._needed if self._partial else 0
 
     @property
-    def partial_bytes(self) -> int:
-        """Bytes that are here of the packet whose end has not come."""
-        return len(self._partial)
-
-    @property
     def waiting_bytes(self) -> int:
         """Bytes that are here and not decoded yet, of that packet and of others."""
         return len(self._partial) + len(self._buffer) - self._position

@@ -34,6 +34,7 @@ class Reading:
     Attributes:
         unread: what the client was sent and does not read.
         last_heard: when it last gave a sign of life, monotonic seconds.
+        pauses: how often it was not read, so far.
     """
 
     __slots__ = (
@@ -44,6 +45,7 @@ class Reading:
         "_silent",
         "_timer",
         "last_heard",
+        "pauses",
         "unread",
     )
 
@@ -52,6 +54,7 @@ class Reading:
     ) -> None:
         self._link = link
         self._runtime = runtime
+        self.pauses = 0
         self._pauses = 0  # of Pause; a plain integer, which is tested without a call
         self.unread = UnreadOutput(
             link,
@@ -73,6 +76,7 @@ class Reading:
     def pause(self, reason: Pause) -> None:
         """Read no more."""
         if not self._pauses:
+            self.pauses += 1
             self._link.pause_reading()
         self._pauses |= int(reason)
 

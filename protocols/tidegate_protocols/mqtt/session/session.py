@@ -155,7 +155,7 @@ class Session:
         codec.receive_data(data)
         receiving.run()
         if self._intake is not None:
-            self._intake.handled(len(data), codec.partial_bytes)
+            self._intake.handled(len(data), codec.waiting_bytes)
 
     def input_ended(self) -> bool:
         """The client sends no more. What came whole counts, and it hears what became of that.
@@ -312,11 +312,11 @@ class Session:
         self._silence_s = terms.keep_alive * KEEP_ALIVE_FACTOR
         self._reading.watch(self._silence_s, self._was_silent)
         logger.debug("connected client=%s peer=%s", self._admission.client_id, self._link.peer)
-        self._intake = Intake(
+        self._intake = intake = Intake(
             connection,
             self._pace(options.frame_timeout),
             self.fail,
-            lambda: self._codec.partial_bytes,
+            lambda: self._codec.waiting_bytes,
         )
         self._reading.unread.tell = partial(connection.holds, Held.OUTPUT)
         if self._reading.unread.is_paused:
@@ -325,9 +325,16 @@ class Session:
         self._reading.resume(Pause.AUTHENTICATING)
         if self.is_connected:
             self._receiving.run()  # what came behind the CONNECT
+            intake.handled(0, self._codec.waiting_bytes)
 
     def _pace(self, timeout_s: float) -> Pace:
-        return Pace(timeout_s, self._runtime.call_later, lambda: self._reading.is_paused)
+        reading = self._reading
+        return Pace(
+            timeout_s,
+            self._runtime.call_later,
+            lambda: reading.is_paused,
+            lambda: reading.pauses,
+        )
 
     # ------------------------------------------------------------------------------- receiving
 
