@@ -1,4 +1,4 @@
-"""Moves, retries and purges whose gateway is killed by SIGKILL at any moment while clients publish."""
+"""Moves, retries, purges and what undoes them, whose gateway is killed by SIGKILL at any moment while clients publish."""
 
 from __future__ import annotations
 

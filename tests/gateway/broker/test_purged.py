@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from broker_harness import Broker, run
 
 from tidegate.broker.operate.operations import Operations
 from tidegate.broker.purged import LOOK_EVERY_US, kept_name, origin_of
+from tidegate.config import DestinationPolicy
 from tidegate.spi import (
     AccessError,
     Action,
@@ -21,11 +23,14 @@ from tidegate.spi import (
 from tidegate.spi.operate import (
     KEPT_S,
     BrowseMessages,
+    CountDeadLetters,
     CreateDestination,
     Done,
     ListPurged,
+    MoveMessages,
     PurgeDestination,
     PurgedRow,
+    RetryMessages,
     UndoPurge,
     perform,
 )
@@ -103,6 +108,110 @@ def test_a_purge_is_undone_in_order_all_or_some_of_it() -> None:
             assert not (await ask(broker, ListPurged())).rows
             with pytest.raises(RequestError, match="there is no queue"):
                 await ask(broker, UndoPurge(kept))
+
+    run(main())
+
+
+async def sequences(broker: Broker, destination: str) -> list[int]:
+    page = await ask(broker, BrowseMessages(destination))
+    return [row.sequence for row in page.rows]
+
+
+def test_chosen_messages_are_purged_and_some_of_those_are_back() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            await filled(broker, 9)
+            before = await sequences(broker, A)
+            chosen = [before[number] for number in (7, 1, 2, 3, 5)]
+            until = broker.core.writer.now() + HOUR
+            # What is not there, twice there or not published yet changes nothing.
+            wanted = (*chosen, chosen[0], 0, before[-1] + 100)
+            purge = PurgeDestination(A, keep_until=until, sequences=wanted)
+            done = await ask(broker, purge)
+            assert (done.count, done.is_complete) == (5, True)
+            assert await bodies(broker, A) == numbers(0, 4, 6, 8)
+            assert (await ask(broker, purge)).count == 0
+            kept = kept_name(A, until)
+            assert await bodies(broker, kept) == numbers(1, 2, 3, 5, 7)
+            some = (await sequences(broker, kept))[1:4]
+            assert (await ask(broker, UndoPurge(kept, sequences=tuple(some)))).count == 3
+            assert await bodies(broker, kept) == numbers(1, 7)
+            assert await bodies(broker, A) == numbers(0, 4, 6, 8, 2, 3, 5)
+
+    run(main())
+
+
+def test_no_chosen_message_is_none_and_not_all() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            await filled(broker, 2)
+            until = broker.core.writer.now() + HOUR
+            for keep in (0, until):
+                for none in ((), (1 << 40,)):
+                    purge = PurgeDestination(A, keep_until=keep, sequences=none)
+                    assert await ask(broker, purge) == Done()
+            assert await bodies(broker, A) == numbers(0, 1)
+            # Nor is a queue left in which nothing is kept.
+            assert not (await ask(broker, ListPurged())).rows
+
+    run(main())
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_chosen_messages_in_steps_are_gone_on_with(count: int) -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            await filled(broker, 8)
+            before = await sequences(broker, A)
+            chosen = tuple(before[number] for number in (0, 2, 3, 4, 5, 7))
+            until = broker.core.writer.now() + HOUR
+            request = PurgeDestination(
+                A, "n <> '3'", count_max=count, keep_until=until, sequences=chosen
+            )
+            total = 0
+            while total < 5:
+                done = await ask(broker, request)
+                total += done.count
+                assert done.count <= count
+                request = msgspec.structs.replace(request, after=done.after, through=done.through)
+            assert await bodies(broker, kept_name(A, until)) == numbers(0, 2, 4, 5, 7)
+            assert await bodies(broker, A) == numbers(1, 3, 6)
+
+    run(main())
+
+
+def test_a_group_of_dead_letters_is_purged_and_back_as_it_was() -> None:
+    async def main() -> None:
+        async with Broker(DestinationPolicy(">", max_deliveries=1)) as broker:
+            dead = "queue://DLQ.a"
+            for queue in (A, "queue://b"):
+                await filled(broker, 3, queue)
+                client = await broker.client()
+                client.subscribe(queue)
+                await broker.settle()
+                consumer = client.connection.consumers["s"]
+                client.connection.reject("s", list(consumer.in_flight))
+                await broker.settle()
+                client.connection.disconnect(graceful=True)
+                await broker.settle()
+            await ask(broker, MoveMessages("queue://DLQ.b", dead))
+            groups = (await ask(broker, CountDeadLetters(dead))).groups
+            assert [group.count for group in groups] == [3, 3]
+            (group,) = [group for group in groups if group.origin == "queue://b"]
+            until = broker.core.writer.now() + HOUR
+            purge = PurgeDestination(dead, group.selector, keep_until=until)
+            assert (await ask(broker, purge)).count == 3
+            (left,) = (await ask(broker, CountDeadLetters(dead))).groups
+            assert left.origin == A
+            kept = kept_name(dead, until)
+            assert (await ask(broker, ListPurged("dlq"))).rows == (PurgedRow(kept, dead, 3, until),)
+            assert (await ask(broker, UndoPurge(kept))).count == 3
+            assert sorted((await ask(broker, CountDeadLetters(dead))).groups, key=str) == sorted(
+                groups, key=str
+            )
+            # They still know where they come from.
+            assert (await ask(broker, RetryMessages(dead, group.selector))).count == 3
+            assert await bodies(broker, "queue://b") == numbers(0, 1, 2)
 
     run(main())
 

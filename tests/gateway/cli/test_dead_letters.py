@@ -66,6 +66,30 @@ async def test_dead_letters_are_listed_grouped_and_taken_back(
         found = await command.rows("dlq", "retry", queue, "--selector", "missing IS NULL")
         assert found["count"] == 1
         assert await command("dlq", "reasons", queue) == (0, "no dead letters\n")
+
+        await rejected(gateway, "bills", 4)
+        await rejected(gateway, "mails", 2)
+        code, text = await command("destination", "move", "DLQ.mails", "DLQ.bills")
+        assert code == 0
+        code, text = await command("dlq", "purge", "DLQ.bills", "--reason", "it's not this")
+        assert (code, text) == (0, "purged 0 dead letters of queue://DLQ.bills.\n")
+        code, text = await command("dlq", "purge", "DLQ.bills", "--from", "bills", "--keep", "1h")
+        assert text.startswith("purged 4 dead letters of queue://DLQ.bills. They are kept in ")
+        (left,) = await command.rows("dlq", "reasons", "DLQ.bills")
+        assert left["origin"] == "queue://mails"
+        (kept,) = await command.rows("destination", "purged")
+        browsed = await command.rows("destination", "browse", kept["kept"])
+        one = str(browsed[1]["sequence"])
+        code, text = await command("destination", "undo", kept["kept"], "--message", one)
+        assert text == f"brought back 1 messages of {kept['kept']}.\n"
+        (number,) = [
+            str(row["sequence"])
+            for row in await command.rows("destination", "browse", "DLQ.bills")
+            if ["original-destination", "queue://bills"] in row["headers"]
+        ]
+        code, text = await command("dlq", "retry", "DLQ.bills", "--message", number)
+        assert (code, text) == (0, "moved 1 dead letters of queue://DLQ.bills back.\n")
+        assert (await command.rows("dlq", "purge", "DLQ.bills"))["count"] == 2
         code, text = await command("dlq", "retry", queue, "--selector", "a = = b")
         assert code == ExitCode.CONFIG
         code, text = await command("dlq", "reasons", "nonesuch")

@@ -121,6 +121,28 @@ def test_a_purge_is_undone(running: Running, command: Any) -> None:
     assert command("undo", "p.a")[0] == ExitCode.CONFIG
 
 
+def test_chosen_messages_are_shown_and_purged_moved_or_copied(
+    running: Running, command: Any
+) -> None:
+    running.send("c.a", *[str(number) for number in range(6)])
+    assert command("create", "c.b")[0] == 0
+    assert command("browse", "c.b") == (0, "no messages\n")
+    code, text = command("browse", "c.a", "--selector", "kind <> 'x'", "--limit", "2")
+    assert (code, "in flight" in text) == (0, True)
+    rows = json.loads(command("browse", "c.a", "--json")[1])
+    numbers = [str(row["sequence"]) for row in rows]
+    chosen = [item for number in (1, 2, 5) for item in ("--message", numbers[number])]
+    code, text = command("purge", "c.a", "--keep", "1h", *chosen)
+    assert text.startswith("purged 3 messages of queue://c.a. They are kept in ")
+    assert command("purge", "c.a", *chosen) == (0, "purged 0 messages of queue://c.a.\n")
+    for word, done in (("copy", "copied"), ("move", "moved")):
+        code, text = command(word, "c.a", "c.b", "--message", numbers[3])
+        assert (code, text) == (0, f"{done} 1 messages of queue://c.a to queue://c.b.\n")
+    left = [row["sequence"] for row in json.loads(command("browse", "c.a", "--json")[1])]
+    assert left == [rows[0]["sequence"], rows[4]["sequence"]]
+    assert command("purge", "c.a", "--message", "0")[0] == ExitCode.CONFIG
+
+
 def test_one_is_shown_with_its_policy(running: Running, command: Any) -> None:
     running.send("s", "1")
     code, text = command("show", "s")

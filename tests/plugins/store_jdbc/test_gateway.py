@@ -18,6 +18,7 @@ from crash_crew import amount
 from gateway_process import GatewayProcess
 from jdbc_kit import prefix
 from postgres_server import PostgresServer
+from purged_scenario import purged_and_undone
 from wire import StompClient
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "crash"))
@@ -77,6 +78,12 @@ async def test_nothing_confirmed_is_lost_when_gateway_and_server_are_killed(
     assert "database=unreachable" in log
     assert "database=reachable" in log
     assert postgres.password not in log
+
+
+async def test_what_was_purged_is_kept_over_restarts_and_back(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    await purged_and_undone(tmp_path, on_postgres(postgres, tmp_path))
 
 
 @pytest.mark.timeout(300)

@@ -315,6 +315,8 @@ class Operations(
             return done
         kept = await self._kept(destination, until)
         done = await self._over.move(source, kept, request)
+        if await self._forget_empty(kept, "nothing was purged"):
+            return done
         text = f"purged {done.count} messages, which are in {kept.destination}"
         self._tell(who, Action.DELETE, destination, text)
         return msgspec.structs.replace(done, note=f"They are kept in {kept.destination}.")
@@ -348,11 +350,18 @@ class Operations(
         kept = self._queue(request.kept)
         done = await self._over.move(kept, self._queue(destination), request)
         self._tell(who, Action.PUBLISH, destination, f"took {done.count} purged messages back")
-        is_empty = not await self._core.store.page_in(kept.id, 0, 1, 1)
-        if is_empty and not kept.is_removed and not self._core.writer.is_adding(kept):
-            self._core.destinations.remove_queue(request.kept, "all of it was taken back")
-            await durable(self._core.flow)
+        await self._forget_empty(kept, "all of it was taken back")
         return done
+
+    async def _forget_empty(self, kept: PendingList, why: str) -> bool:
+        """Whether nothing is kept there, and the queue is gone, too."""
+        core = self._core
+        if await core.store.page_in(kept.id, 0, 1, 1) or core.writer.is_adding(kept):
+            return False
+        if not kept.is_removed:
+            core.destinations.remove_queue(kept.destination, why)
+            await durable(core.flow)
+        return True
 
     async def list_purged(self, who: Identity, request: ListPurged) -> PurgedPage:
         """See Operator."""

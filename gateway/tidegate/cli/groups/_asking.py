@@ -4,18 +4,38 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 import typer
 
 from tidegate.config import load_config
 from tidegate.operator_socket import SOCKET_NAME, OperatorClient
-from tidegate.spi import GatewayError, RequestError, names
+from tidegate.spi import GatewayError, RequestError, names, parse_duration
 from tidegate.spi.commands import ClientError
 from tidegate.spi.operate import Answer, Done, Lengthy, Request
 
 _AnswerT = TypeVar("_AnswerT", bound=Answer)
+
+SelectorOption = Annotated[
+    str, typer.Option("--selector", metavar="SELECTOR", help="Only messages that it selects.")
+]
+CountOption = Annotated[
+    int, typer.Option("--count", min=0, help="So many messages at most; 0: all of them.")
+]
+MessagesOption = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--message",
+        metavar="NUMBER",
+        min=1,
+        help="Only this message, by the number that `browse` shows; again for more of them.",
+    ),
+]
+KeepOption = Annotated[
+    str,
+    typer.Option("--keep", metavar="TIME", help="Keep them for so long: `undo` brings them back."),
+]
 
 
 class NoGatewayError(ClientError):
@@ -76,6 +96,21 @@ def go_on(config: Path | None, request: Lengthy) -> Done:
             asked = msgspec.structs.replace(
                 request, after=done.after, through=done.through, count_max=left
             )
+
+
+def kept_until(keep: str) -> int:
+    """Of `KeepOption`, microseconds since the epoch; 0: they are not kept. Raises: typer.BadParameter."""
+    if not keep:
+        return 0
+    try:
+        return int((time.time() + parse_duration(keep)) * 1_000_000)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--keep") from None
+
+
+def numbered(messages: list[int] | None) -> tuple[int, ...] | None:
+    """Of `MessagesOption`, what a request has; None: all of them."""
+    return tuple(messages) if messages else None
 
 
 def canonical(text: str) -> str:

@@ -8,7 +8,19 @@ import msgspec
 import typer
 
 from tidegate.cli._commands import ConfigOption, JsonOption
-from tidegate.cli.groups._asking import ask, canonical, connected, go_on, moment
+from tidegate.cli.groups._asking import (
+    CountOption,
+    KeepOption,
+    MessagesOption,
+    SelectorOption,
+    ask,
+    canonical,
+    connected,
+    go_on,
+    kept_until,
+    moment,
+    numbered,
+)
 from tidegate.cli.groups._lists import Columns, LimitOption, report, rows_of, show_rows
 from tidegate.cli.groups._words import size
 from tidegate.spi.operate import (
@@ -19,6 +31,7 @@ from tidegate.spi.operate import (
     DestinationPage,
     DestinationSort,
     ListDestinations,
+    PurgeDestination,
     RetryMessages,
 )
 
@@ -107,25 +120,56 @@ def retry(
     queue: _QueueArgument,
     reason: _ReasonOption = "",
     origin: _FromOption = "",
-    selector: Annotated[
-        str, typer.Option("--selector", metavar="SELECTOR", help="Only messages that it selects.")
-    ] = "",
-    count: Annotated[
-        int, typer.Option("--count", min=0, help="So many messages at most; 0: all of them.")
-    ] = 0,
+    selector: SelectorOption = "",
+    count: CountOption = 0,
+    messages: MessagesOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Move dead letters back to the queues that they come from."""
+    request = RetryMessages(
+        canonical(queue),
+        _matching(selector, reason, origin),
+        count,
+        sequences=numbered(messages),
+    )
+    done = go_on(config, request)
+    report(f"moved {done.count} dead letters of {request.destination} back", done, as_json)
+
+
+@app.command()
+def purge(
+    queue: _QueueArgument,
+    reason: _ReasonOption = "",
+    origin: _FromOption = "",
+    selector: SelectorOption = "",
+    count: CountOption = 0,
+    messages: MessagesOption = None,
+    keep: KeepOption = "",
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove dead letters, for good or with a way back (`tidegate destination undo`)."""
+    request = PurgeDestination(
+        canonical(queue),
+        _matching(selector, reason, origin),
+        count,
+        keep_until=kept_until(keep),
+        sequences=numbered(messages),
+    )
+    done = go_on(config, request)
+    report(f"purged {done.count} dead letters of {request.destination}", done, as_json)
+
+
+def _matching(selector: str, reason: str, origin: str) -> str:
+    """A selector of all that is asked for."""
     wanted = [f"({selector})"] if selector else []
     wanted += [
         f'"{header}" = {_quoted(value)}'
         for header, value in ((REASON, reason), (FROM, canonical(origin) if origin else ""))
         if value
     ]
-    request = RetryMessages(canonical(queue), " AND ".join(wanted), count)
-    done = go_on(config, request)
-    report(f"moved {done.count} dead letters of {request.destination} back", done, as_json)
+    return " AND ".join(wanted)
 
 
 def _together(one: DeadLetterGroup, other: DeadLetterGroup) -> DeadLetterGroup:

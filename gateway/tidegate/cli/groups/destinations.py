@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Final
@@ -12,7 +11,19 @@ import typer
 
 from tidegate.cli import _show
 from tidegate.cli._commands import ConfigOption, JsonOption
-from tidegate.cli.groups._asking import ask, canonical, connected, go_on, moment
+from tidegate.cli.groups._asking import (
+    CountOption,
+    KeepOption,
+    MessagesOption,
+    SelectorOption,
+    ask,
+    canonical,
+    connected,
+    go_on,
+    kept_until,
+    moment,
+    numbered,
+)
 from tidegate.cli.groups._lists import (
     Columns,
     LimitOption,
@@ -22,8 +33,10 @@ from tidegate.cli.groups._lists import (
     show_facts,
     show_rows,
 )
-from tidegate.spi import parse_duration
+from tidegate.cli.groups._words import size
 from tidegate.spi.operate import (
+    BrowsedMessage,
+    BrowseMessages,
     CopyMessages,
     CreateDestination,
     DeleteDestination,
@@ -35,6 +48,7 @@ from tidegate.spi.operate import (
     Feed,
     ListDestinations,
     ListPurged,
+    MessagePage,
     MoveMessages,
     PauseDestination,
     PurgeDestination,
@@ -59,13 +73,6 @@ _NameArgument = Annotated[
     typer.Argument(metavar="DESTINATION", help="NAME of a queue, queue://NAME or topic://NAME."),
 ]
 _TargetArgument = Annotated[str, typer.Argument(metavar="TARGET", help="The queue to append to.")]
-_SelectorOption = Annotated[
-    str, typer.Option("--selector", metavar="SELECTOR", help="Only messages that it selects.")
-]
-_CountOption = Annotated[
-    int, typer.Option("--count", min=0, help="So many messages at most; 0: all of them.")
-]
-
 #: Columns of a list, and what each shows.
 _COLUMNS: Final[tuple[tuple[str, Callable[[Destination], object]], ...]] = (
     ("destination", lambda row: row.destination),
@@ -79,6 +86,18 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[Destination], object]], ...]] = (
     ("paused", lambda row: _paused(row)),
 )
 
+
+#: Of each body, as much as a list shows.
+_GLIMPSE_BYTES: Final = 60
+
+_MESSAGES: Final[Columns[BrowsedMessage]] = (
+    ("number", lambda row: row.sequence),
+    ("received", lambda row: moment(row.received_at)),
+    ("size", lambda row: size(row.size)),
+    ("handed out", lambda row: row.delivery_count),
+    ("in flight", lambda row: "yes" if row.is_in_flight else "no"),
+    ("body", lambda row: printable(row.body.decode(errors="backslashreplace"))),
+)
 
 _PURGED: Final[Columns[PurgedRow]] = (
     ("purged", lambda row: row.destination),
@@ -210,27 +229,37 @@ def resume(
 
 
 @app.command()
+def browse(
+    destination: _NameArgument,
+    selector: SelectorOption = "",
+    limit: LimitOption = 100,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List messages of a queue in their order; nothing is consumed."""
+    request = BrowseMessages(canonical(destination), selector, body_bytes=_GLIMPSE_BYTES)
+    rows = rows_of(config, request, MessagePage, limit)
+    show_rows(_MESSAGES, rows, "no messages", as_json)
+
+
+@app.command()
 def purge(
     destination: _NameArgument,
-    selector: _SelectorOption = "",
-    count: _CountOption = 0,
-    keep: Annotated[
-        str,
-        typer.Option(
-            "--keep", metavar="TIME", help="Keep them for so long: `undo` brings them back."
-        ),
-    ] = "",
+    selector: SelectorOption = "",
+    count: CountOption = 0,
+    messages: MessagesOption = None,
+    keep: KeepOption = "",
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Remove messages of a queue, for good or with a way back."""
-    until = 0
-    if keep:
-        try:
-            until = int((time.time() + parse_duration(keep)) * 1_000_000)
-        except ValueError as error:
-            raise typer.BadParameter(str(error), param_hint="--keep") from None
-    request = PurgeDestination(canonical(destination), selector, count, keep_until=until)
+    request = PurgeDestination(
+        canonical(destination),
+        selector,
+        count,
+        keep_until=kept_until(keep),
+        sequences=numbered(messages),
+    )
     done = go_on(config, request)
     report(f"purged {done.count} messages of {request.destination}", done, as_json)
 
@@ -250,13 +279,14 @@ def purged(
 @app.command()
 def undo(
     kept: Annotated[str, typer.Argument(metavar="KEPT", help="As `purged` lists it.")],
-    selector: _SelectorOption = "",
-    count: _CountOption = 0,
+    selector: SelectorOption = "",
+    count: CountOption = 0,
+    messages: MessagesOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Bring back what a purge has kept."""
-    request = UndoPurge(canonical(kept), selector, count)
+    request = UndoPurge(canonical(kept), selector, count, sequences=numbered(messages))
     done = go_on(config, request)
     report(f"brought back {done.count} messages of {request.kept}", done, as_json)
 
@@ -265,13 +295,15 @@ def undo(
 def move(
     destination: _NameArgument,
     target: _TargetArgument,
-    selector: _SelectorOption = "",
-    count: _CountOption = 0,
+    selector: SelectorOption = "",
+    count: CountOption = 0,
+    messages: MessagesOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Move messages of a queue to the end of another one."""
-    request = MoveMessages(canonical(destination), canonical(target), selector, count)
+    ends = canonical(destination), canonical(target)
+    request = MoveMessages(*ends, selector, count, sequences=numbered(messages))
     _carry("moved", request, config, as_json)
 
 
@@ -279,13 +311,15 @@ def move(
 def copy(
     destination: _NameArgument,
     target: _TargetArgument,
-    selector: _SelectorOption = "",
-    count: _CountOption = 0,
+    selector: SelectorOption = "",
+    count: CountOption = 0,
+    messages: MessagesOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Append copies of a queue's messages to another one."""
-    request = CopyMessages(canonical(destination), canonical(target), selector, count)
+    ends = canonical(destination), canonical(target)
+    request = CopyMessages(*ends, selector, count, sequences=numbered(messages))
     _carry("copied", request, config, as_json)
 
 

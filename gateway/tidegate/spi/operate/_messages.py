@@ -7,7 +7,7 @@ from typing import Annotated, Final, TypeAlias
 import msgspec
 
 from tidegate.spi.messages import PRIORITY_DEFAULT
-from tidegate.spi.operate._paging import Count, Limit
+from tidegate.spi.operate._paging import Count, Limit, Sequences
 
 #: Of one body, as much as a page of messages shows at most, in bytes.
 BROWSED_BODY_MAX: Final = 1 << 20
@@ -62,6 +62,7 @@ class PurgeDestination(msgspec.Struct, frozen=True, tag="purge-destination"):
             to *through*; 0 to begin.
         keep_until: microseconds since the epoch, a second to ``KEPT_S`` from now: until then they are kept in a queue that is given to nobody,
             and :class:`UndoPurge` brings them back; they take their room until then. 0: they are gone.
+        sequences: only messages with these numbers, which :class:`BrowsedMessage` has; None for all. What is not there any more is left out.
     """
 
     destination: str
@@ -70,6 +71,7 @@ class PurgeDestination(msgspec.Struct, frozen=True, tag="purge-destination"):
     after: Count = 0
     through: Count = 0
     keep_until: Count = 0
+    sequences: Sequences | None = None
 
 
 class UndoPurge(msgspec.Struct, frozen=True, tag="undo-purge"):
@@ -83,6 +85,7 @@ class UndoPurge(msgspec.Struct, frozen=True, tag="undo-purge"):
     count_max: Count = 0
     after: Count = 0
     through: Count = 0
+    sequences: Sequences | None = None
 
 
 class ListPurged(msgspec.Struct, frozen=True, tag="list-purged"):
@@ -129,6 +132,7 @@ class MoveMessages(msgspec.Struct, frozen=True, tag="move-messages"):
     count_max: Count = 0
     after: Count = 0
     through: Count = 0
+    sequences: Sequences | None = None
 
 
 class CopyMessages(msgspec.Struct, frozen=True, tag="copy-messages"):
@@ -143,6 +147,7 @@ class CopyMessages(msgspec.Struct, frozen=True, tag="copy-messages"):
     count_max: Count = 0
     after: Count = 0
     through: Count = 0
+    sequences: Sequences | None = None
 
 
 class RetryMessages(msgspec.Struct, frozen=True, tag="retry-messages"):
@@ -157,6 +162,7 @@ class RetryMessages(msgspec.Struct, frozen=True, tag="retry-messages"):
     count_max: Count = 0
     after: Count = 0
     through: Count = 0
+    sequences: Sequences | None = None
 
 
 class CountDeadLetters(msgspec.Struct, frozen=True, tag="count-dead-letters"):

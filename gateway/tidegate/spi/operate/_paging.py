@@ -16,3 +16,5 @@ WORK_S: Final = 10.0
 
 Limit: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=PAGE_MAX)]
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]
+#: Numbers of messages that were chosen one by one.
+Sequences: TypeAlias = Annotated[tuple[Count, ...], msgspec.Meta(max_length=PAGE_MAX)]

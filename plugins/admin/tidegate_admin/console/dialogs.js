@@ -1,6 +1,13 @@
 // Questions before something happens. Escape and "Cancel" mean no.
 
 import { button, el, setText } from './dom.js';
+import { gatewayTime } from './watch.js';
+
+/** A field: for how long what is purged can be brought back, in seconds; see keptUntil. */
+export const KEEP = {
+  name: 'keep', label: 'Can be undone', kind: 'choice', options: [['3600', 'for an hour'], ['86400', 'for a day'], ['604800', 'for a week'], ['', 'not at all']],
+  hint: 'Until then the messages take their room. Choose "not at all" to make room.',
+};
 
 let names = 0;
 
@@ -23,6 +30,11 @@ export function asked({ title, text = [], fields, action, submit, isDangerous = 
   const read = () => Object.fromEntries([...inputs].map(([name, value]) => [name, value()]));
   const content = [...[text].flat().map((line) => el('p', {}, line)), ...rows];
   return opened({ title, content, action, isDangerous, read, submit });
+}
+
+/** What a purge is asked for with this value of KEEP. */
+export function keptUntil(keep) {
+  return keep ? gatewayTime() + Number(keep) * 1e6 : 0;
 }
 
 /** Show how far something is that takes time; "Stop" aborts the signal that work gets. Resolves as work does. */

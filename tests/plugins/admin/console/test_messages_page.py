@@ -87,11 +87,25 @@ def test_messages_are_paged_chosen_by_selector_and_some_of_them_purged(console: 
     for number in (0, 1, 4):
         browser.all("tbody input[type=checkbox]")[number].click()
     browser.press("Purge chosen \u2026")
-    browser.shows("This removes 3 chosen messages of queue://paged. There is no way back.")
+    browser.shows("This removes 3 chosen messages of queue://paged.", "Can be undone")
+    assert browser.driver.switch_to.active_element.text == "Cancel"
     browser.press("Purge 3 chosen messages")
-    browser.shows("3 messages were purged.")
+    browser.shows("3 messages were purged. They are kept in queue://$purged.")
     browser.until(lambda: bodies(browser)[:4] == ["5", "7", "11", "13"])
     assert console.pending("queue://paged") == 27
+    # One of them back, and the others.
+    browser.shows("Purged, and kept")
+    browser.press("3 messages")
+    browser.until(lambda: bodies(browser) == ["1", "3", "9"])
+    browser.all("[aria-label=Messages] tbody input")[1].click()
+    browser.press("Undo chosen")
+    browser.shows("1 message was brought back.")
+    browser.until(lambda: bodies(browser) == ["1", "9"])
+    assert console.pending("queue://paged") == 28
+    browser.press("Undo purge")
+    browser.until(lambda: browser.one("h1").text == "queue://paged")
+    assert console.pending("queue://paged") == 30
+    assert not console.look("list-purged")["rows"]
     browser.fill("Selector", "kind = ")
     browser.press("Filter")
     browser.shows("selector")
@@ -183,6 +197,11 @@ def test_dead_letters_go_back_by_group_all_or_some_of_them(console: Console) -> 
     browser.press("Purge 1 message")
     browser.until(lambda: groups(browser) == expected[:2])
     assert console.pending("queue://DLQ.bills") == 4
+    # And the group is back.
+    browser.shows("Purged, and kept")
+    browser.press("Undo")
+    browser.until(lambda: groups(browser) == expected)
+    assert not console.look("list-purged")["rows"]
 
 
 def groups(browser: Browser) -> list[tuple[str, ...]]:

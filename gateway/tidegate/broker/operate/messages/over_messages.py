@@ -13,6 +13,7 @@ A page may be older than what it shows: what left the list while it was read is 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -170,15 +171,22 @@ class OverMessages:
         try:
             last = flow.writer.next_sequence - 1
             through = min(request.through or last, last)
+            chosen: list[int] = []
+            if request.sequences is not None:
+                chosen = sorted({n for n in request.sequences if request.after < n <= through})
+                through = chosen[-1] if chosen else request.after
             ends_at = loop.time() + WORK_S
             await durable(flow)  # what was published before is there, and has been offered
-            after, count, is_complete = request.after, 0, False
+            after, count = request.after, 0
+            is_complete = request.sequences is not None and not chosen
             while not is_complete and loop.time() < ends_at:
                 try:
                     left.clear()
-                    page = await flow.store.page_in(pending_list.id, after, PAGE_COUNT, PAGE_BYTES)
+                    after, until = _run(chosen, after) if chosen else (after, through)
+                    size = min(until - after, PAGE_COUNT) if chosen else PAGE_COUNT
+                    page = await flow.store.page_in(pending_list.id, after, size, PAGE_BYTES)
                     most = request.count_max - count if request.count_max else PAGE_COUNT
-                    wanted, looked_at = _chosen(page, after, through, matches, left, most)
+                    wanted, looked_at = _chosen(page, after, until, matches, left, most)
                     if sort is not None:
                         wanted, sorted_to, target = sort(wanted)
                         looked_at = looked_at if sorted_to is None else sorted_to
@@ -287,6 +295,20 @@ class OverMessages:
             pending_list.put_back(taken)
 
         return len(taken), durable(flow, first, done=done, undo=(undo,))
+
+
+def _run(chosen: Sequence[int], after: int) -> tuple[int, int]:
+    """The next of *chosen* that follow each other: those behind the first number up to the second one.
+
+    Args: chosen: rising, the last one behind *after*.
+    """
+    index = bisect_right(chosen, after)
+    first = last = chosen[index]
+    for sequence in chosen[index + 1 :]:
+        if sequence != last + 1:
+            break
+        last = sequence
+    return first - 1, last
 
 
 def _chosen(

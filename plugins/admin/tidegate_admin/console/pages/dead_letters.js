@@ -1,7 +1,7 @@
 // Queues that messages went to which nobody could handle, and what is in one by where it comes from and why.
 
 import { goOver, look } from '../api.js';
-import { asked, confirmed, followed } from '../dialogs.js';
+import { KEEP, asked, followed, keptUntil } from '../dialogs.js';
 import { button, el, setText } from '../dom.js';
 import * as format from '../format.js';
 import { complain, tell } from '../notices.js';
@@ -147,11 +147,11 @@ export function groups(destination, { signal, only, changed }) {
   async function purge() {
     const rows = wanted();
     const many = format.counted(rows.reduce((sum, row) => sum + row.count, 0), 'message');
-    const isSure = await confirmed({
-      title: `Purge ${many}?`, isDangerous: true, action: `Purge ${many}`,
-      text: [...rows.map((row) => `${format.counted(row.count, 'message')} from ${row.origin || 'unknown'}: ${row.reason || 'unknown'}`), 'There is no way back.'],
+    const values = await asked({
+      title: `Purge ${many}?`, isDangerous: true, action: `Purge ${many}`, fields: [KEEP],
+      text: rows.map((row) => `${format.counted(row.count, 'message')} from ${row.origin || 'unknown'}: ${row.reason || 'unknown'}`),
     });
-    if (isSure) await each(rows, 'purge-destination', {}, 'purged');
+    if (values) await each(rows, 'purge-destination', { keep_until: keptUntil(values.keep) }, 'purged');
   }
 
   /** Of each group those that were counted. */

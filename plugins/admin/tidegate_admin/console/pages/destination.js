@@ -1,7 +1,7 @@
 // One destination: what it is, what is done to it.
 
 import { act, goOver, look } from '../api.js';
-import { asked, confirmed, followed } from '../dialogs.js';
+import { KEEP, asked, confirmed, followed, keptUntil } from '../dialogs.js';
 import { button, el, facts } from '../dom.js';
 import * as format from '../format.js';
 import { complain, tell } from '../notices.js';
@@ -9,7 +9,6 @@ import { every } from '../poll.js';
 import { Table } from '../table.js';
 import { groups } from './dead_letters.js';
 import { addressOf, tagsOf } from './destinations.js';
-import { gatewayTime } from '../watch.js';
 import { messages, publish } from './messages.js';
 
 const EVERY_MS = 3000;
@@ -17,10 +16,6 @@ const PURGED = 20;
 
 const SELECTOR = {
   name: 'selector', label: 'Only messages with (selector)', hint: 'A condition over headers, such as kind = \'test\' AND priority > 4. Empty: all.',
-};
-const KEEP = {
-  name: 'keep', label: 'Can be undone', kind: 'choice', options: [['3600', 'for an hour'], ['86400', 'for a day'], ['604800', 'for a week'], ['', 'not at all']],
-  hint: 'Until then the messages take their room. Choose "not at all" to make room.',
 };
 /** Queues of purged messages: until when, in microseconds, and of which queue. */
 const KEPT = /^queue:\/\/\$purged\.(\d+)\.(.+)$/s;
@@ -41,8 +36,8 @@ export function show(root, place, signal) {
   const feeds = new Table({
     caption: 'Where consumers are fed from', key: (feed) => feed.subscription, columns: FEEDS, empty: 'No list of messages is there now.',
   });
-  const browsed = isQueue && messages(destination, { signal, isDead, changed: () => Promise.all([refresh(), grouped && grouped.load()]) });
-  const grouped = isDead && groups(destination, { signal, only: browsed.only, changed: () => Promise.all([refresh(), browsed.load()]) });
+  const browsed = isQueue && messages(destination, { signal, isDead, isKept: Boolean(kept), changed: () => Promise.all([refresh(), showPurged(), grouped && grouped.load()]) });
+  const grouped = isDead && groups(destination, { signal, only: browsed.only, changed: () => Promise.all([refresh(), showPurged(), browsed.load()]) });
   const up = isDead ? el('a', { href: '#/dead-letters' }, '← Dead letters') : el('a', { href: '#/destinations' }, '← Destinations');
   root.append(el('nav', { 'aria-label': 'You are here' }, up),
     el('div', { class: 'head' }, heading, tags), problem, actions, purged,
@@ -176,7 +171,7 @@ export function show(root, place, signal) {
       text: `This removes ${what} of ${destination}. ${keep ? `They can be brought back ${KEEP.options.find(([value]) => value === keep)[1]}.` : 'There is no way back.'}`,
       action: which ? 'Purge those' : `Purge ${format.counted(most, 'message')}`,
     });
-    if (isSure) await over('purge-destination', { destination, ...values, keep_until: keep ? gatewayTime() + Number(keep) * 1e6 : 0 }, 'purged');
+    if (isSure) await over('purge-destination', { destination, ...values, keep_until: keptUntil(keep) }, 'purged');
   }
 
   async function carry(request, word, past) {

@@ -1,7 +1,7 @@
 // The messages of a queue: browsed, one of them closely, some of them moved, retried or purged, and a new one published.
 
 import { act, goOver, look } from '../api.js';
-import { asked, confirmed, followed } from '../dialogs.js';
+import { KEEP, asked, followed, keptUntil } from '../dialogs.js';
 import { button, el, facts } from '../dom.js';
 import * as format from '../format.js';
 import { complain, tell } from '../notices.js';
@@ -20,7 +20,7 @@ function header(row, name) {
 }
 
 /** A card with the messages of a queue. changed: called when something was done to them. Returns {element, load, only}. */
-export function messages(destination, { signal, changed, isDead }) {
+export function messages(destination, { signal, changed, isDead, isKept }) {
   const chosen = new Set();
   let rows = [];
   const selector = el('input', { type: 'search', id: 'selector', placeholder: 'kind = \'test\' AND priority > 4', spellcheck: 'false' });
@@ -80,50 +80,34 @@ export function messages(destination, { signal, changed, isDead }) {
     const many = format.counted(chosen.size, 'chosen message');
     some.hidden = chosen.size === 0;
     if (some.hidden) return;
-    const buttons = [button('Move chosen …', () => move()), button('Purge chosen …', () => purge(), { class: 'danger' })];
+    const buttons = [button('Purge chosen …', () => purge(), { class: 'danger' })];
+    buttons.unshift(isKept ? button('Undo chosen', () => undo()) : button('Move chosen …', () => move()));
     if (isDead) buttons.unshift(button('Retry chosen', () => retry()));
     some.replaceChildren(el('span', { role: 'status' }, `${many}:`), ...buttons);
   }
 
-  /** Runs of chosen messages that follow each other here: a request takes what is behind one number up to another. */
-  function runs() {
-    const found = [];
-    let isOpen = false;
-    let before = null;
-    for (const { sequence } of rows) {
-      const isChosen = chosen.has(String(sequence));
-      // What came between two of this page meanwhile is not meant: only neighbours in number are one run.
-      if (isChosen && isOpen && before === sequence - 1) found.at(-1).through = sequence;
-      else if (isChosen) found.push({ after: sequence - 1, through: sequence });
-      isOpen = isChosen;
-      before = sequence;
-    }
-    return found;
-  }
-
+  /** Of the chosen ones what is there by then. */
   async function each(request, fields, past) {
+    const sequences = [...chosen].map(Number);
     let count = 0;
-    const notes = new Set();
+    let note = '';
     try {
-      await followed(`${destination}: chosen messages are being ${past}`, async (told, stop) => {
-        for (const run of runs()) {
-          if (stop.aborted) break;
-          const done = await goOver(request, { destination, ...fields, ...run }, () => told(`${format.counted(count, 'message')} so far`), stop);
-          count += done.count;
-          if (done.note) notes.add(done.note);
-        }
-      });
+      ({ note } = await followed(`${destination}: chosen messages are being ${past}`, (told, stop) => goOver(request, { ...fields, sequences }, (number) => {
+        count = number;
+        told(`${format.counted(count, 'message')} so far`);
+      }, stop)));
     } catch (error) {
       complain(error);
     }
-    tell([`${format.counted(count, 'message')} ${count === 1 ? 'was' : 'were'} ${past}.`, ...notes].join(' '));
+    tell(`${format.counted(count, 'message')} ${count === 1 ? 'was' : 'were'} ${past}. ${note}`.trim());
     chosen.clear();
     closely.replaceChildren();
     await load();
     changed();
   }
 
-  const retry = () => each('retry-messages', {}, 'moved back');
+  const retry = () => each('retry-messages', { destination }, 'moved back');
+  const undo = () => each('undo-purge', { kept: destination }, 'brought back');
 
   async function move() {
     const values = await asked({
@@ -132,16 +116,16 @@ export function messages(destination, { signal, changed, isDead }) {
     });
     if (!values) return;
     const target = values.target.includes('://') ? values.target : `queue://${values.target}`;
-    await each('move-messages', { target }, `moved to ${target}`);
+    await each('move-messages', { destination, target }, `moved to ${target}`);
   }
 
   async function purge() {
     const many = format.counted(chosen.size, 'chosen message');
-    const isSure = await confirmed({
-      title: `Purge ${many}?`, isDangerous: true, action: `Purge ${many}`,
-      text: `This removes ${many} of ${destination}. There is no way back.`,
+    const values = await asked({
+      title: `Purge ${many}?`, isDangerous: true, action: `Purge ${many}`, fields: isKept ? [] : [KEEP],
+      text: `This removes ${many} of ${destination}.${isKept ? ' There is no way back.' : ''}`,
     });
-    if (isSure) await each('purge-destination', {}, 'purged');
+    if (values) await each('purge-destination', { destination, keep_until: keptUntil(values.keep) }, 'purged');
   }
 
   /** Show those that *text* selects. */
