@@ -228,7 +228,7 @@ class Desk:
             last = page.letters[0].ack_sequence - 1
         rows = [
             row
-            for row in self._selection.of(page.rows)
+            for row in self._selection.of(list(page.rows))
             if row.ack_sequence <= last and connection.may_take(row.message.destination)
         ]
         return protocol.Rows(rows, last)

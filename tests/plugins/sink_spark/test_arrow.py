@@ -145,6 +145,41 @@ def test_the_first_of_a_repeated_header_counts(kit: Any) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(), ()],
+        [("a", "b"), ("a", "b"), ("a", "b")],
+        [("a", "b"), ("b", "a")],
+        [("a", "b"), ()],
+        # One after the other these are three times the names of the first.
+        [("a", "b"), ("a",), ("b", "a", "b")],
+        [("a", "a"), ("a", "a")],
+        [("type", "a"), ("type", "a")],
+        [("a", "type"), ("type",)],
+    ],
+    ids=str,
+)
+def test_headers_are_those_of_their_row_whatever_others_have(
+    kit: Any, rows: list[tuple[str, ...]]
+) -> None:
+    headers = [
+        tuple((name, f"{row}.{number}") for number, name in enumerate(names))
+        for row, names in enumerate(rows)
+    ]
+    batch = build_batch(
+        [kit.acknowledged(n + 1, headers=each) for n, each in enumerate(headers)], "g", "s"
+    ).to_pylist()
+    first = [dict(reversed(each)) for each in headers]
+    assert [dict(row["headers"]) for row in batch] == first
+    assert [len(row["headers"]) for row in batch] == [len(each) for each in first]
+    assert [row["message_type"] for row in batch] == [each.get("type") for each in first]
+    assert [row["repeated_headers"] for row in batch] == [
+        [{"name": name, "value": value} for name, value in each] if len(each) > len(names) else None
+        for each, names in zip(headers, first, strict=True)
+    ]
+
+
 def test_a_lone_surrogate_does_not_hold_up_the_log(kit: Any) -> None:
     rows = [kit.acknowledged(1, headers=(("k", "\ud800"),)), kit.acknowledged(2)]
     batch = build_batch(rows, "g", "s").to_pylist()

@@ -56,7 +56,7 @@ NOTHING = dict.fromkeys(COLUMNS)
 
 def read(rows: list[Any], further: Further) -> list[dict[str, Any]]:
     """The further columns of *rows*."""
-    found = further.read(rows)
+    found = further.read([row.message for row in rows])
     batch = found.behind(build_batch(rows, "gw", "store-1")).to_pylist()
     names = [field.name for field in further.fields]
     return [{name: row[name] for name in names} for row in batch]
@@ -84,7 +84,7 @@ def test_values_come_from_headers_and_from_the_body(kit: Any) -> None:
 def test_what_is_not_there_is_null_and_never_wrong(kit: Any, body: bytes) -> None:
     further = Further(find_columns(COLUMNS), stops=True)
     rows = [kit.acknowledged(1, body=body, headers=())]
-    assert further.read(rows).bad == {}
+    assert further.read([row.message for row in rows]).bad == {}
     assert read(rows, further) == [NOTHING]
 
 
@@ -112,7 +112,7 @@ def test_what_does_not_fit_is_null_or_a_bad_row(kit: Any, name: str) -> None:
     ]
     columns = find_columns({"order": "long json:$.order.id", "text": "string json:$.t"})
     assert [row["order"] for row in read(rows, Further(columns))] == [1, None, 3]
-    found = Further(columns, stops=True).read(rows)
+    found = Further(columns, stops=True).read([row.message for row in rows])
     assert list(found.bad) == [1]
     assert "9" * 50 not in found.bad[1]
     assert found.without_bad().columns == [[1, 3], [None, None]]
@@ -151,9 +151,9 @@ def test_the_body_as_a_text_stands_beside_its_bytes(
     rows = [kit.acknowledged(n + 1, body=body) for n, body in enumerate(bodies)]
     further = Further((), option)
     assert [row[column] for row in read(rows, further)] == texts
-    batch = further.read(rows).behind(build_batch(rows, "gw", "store-1"))
+    batch = further.read([row.message for row in rows]).behind(build_batch(rows, "gw", "store-1"))
     assert batch["body"].to_pylist() == bodies
-    bad = Further((), option, stops=True).read(rows).bad
+    bad = Further((), option, stops=True).read([row.message for row in rows]).bad
     assert list(bad) == [n for n, text in enumerate(texts) if text is None and bodies[n]]
 
 
@@ -162,7 +162,7 @@ def test_a_variant_is_not_staged_but_checked(kit: Any) -> None:
     further = Further((), "variant", stops=True)
     assert further.fields == ()
     assert further.sql == (("body_variant", "VARIANT"),)
-    assert list(further.read(rows).bad) == [1]
+    assert list(further.read([row.message for row in rows]).bad) == [1]
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,8 @@ def test_a_destination_that_cannot_be_a_directory_is_a_bad_row(
 ) -> None:
     assert is_too_long(f"queue://{name}") == too_long
     rows = [kit.acknowledged(1), kit.acknowledged(2, destination=f"queue://{name}")]
-    assert Further().read(rows).bad == {}
-    found = Further(names_directories=True).read(rows).bad
+    assert Further().read([row.message for row in rows]).bad == {}
+    found = Further(names_directories=True).read([row.message for row in rows]).bad
     assert list(found) == ([1] if too_long else [])
 
 

@@ -72,7 +72,10 @@ def stage(kit: Any, path: Path, further: Further, lo: int, hi: int) -> Path:
         for n in range(lo, hi + 1)
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_parquet(path, [further.read(rows).behind(build_batch(rows, "gw", "store-1"))])
+    write_parquet(
+        path,
+        [further.read([row.message for row in rows]).behind(build_batch(rows, "gw", "store-1"))],
+    )
     return path
 
 
@@ -131,7 +134,8 @@ def test_delta_without_java_is_read_by_destination(
     table = DeltaRsTable(path, Shape("partitioned", further.sql, partition_by), "app")
     table.append(Addition([stage(kit, tmp_path / "s.parquet", further, 1, 27)], 0, 27, 27))
     # The rows of one destination and day are linked as they are staged.
-    one = further.read(rows := [kit.acknowledged(28, destination=WANTED, body=body_of(28))])
+    rows = [kit.acknowledged(28, destination=WANTED, body=body_of(28))]
+    one = further.read([row.message for row in rows])
     write_parquet(tmp_path / "one.parquet", [one.behind(build_batch(rows, "gw", "store-1"))])
     table.append(Addition([tmp_path / "one.parquet"], 27, 28, 1))
     cold = deltalake.DeltaTable(str(path))

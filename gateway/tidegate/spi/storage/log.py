@@ -133,6 +133,10 @@ class EncodedRows(msgspec.Struct, frozen=True, gc=False, array_like=True):
         """Ack sequence of the last one."""
         return self.first + len(self.messages) - 1
 
+    def decode_messages(self) -> list[Message]:
+        """What :attr:`messages` are. Raises: msgspec.DecodeError."""
+        return list(map(_decode, self.messages))
+
     def decode(self) -> list[AcknowledgedMessage]:
         """The rows. Raises: msgspec.DecodeError."""
         return list(
@@ -140,7 +144,7 @@ class EncodedRows(msgspec.Struct, frozen=True, gc=False, array_like=True):
                 AcknowledgedMessage,
                 range(self.first, self.first + len(self.messages)),
                 self.sequences,
-                map(_decode, self.messages),
+                self.decode_messages(),
                 repeat(self.pending_list),
                 self.delivered_at,
                 repeat(self.acked_at),

@@ -14,6 +14,7 @@ from tidegate_sink_spark.staging.dead import DeadLetter, build_dead
 from tidegate_sink_spark.staging.files import StagedFile
 from tidegate_sink_spark.staging.further import Further
 from tidegate_sink_spark.staging.reading import Decoded, decoded
+from tidegate_sink_spark.staging.rows import LogRows
 from tidegate_sink_spark.staging.selection import Selection
 from tidegate_sink_spark.staging.storage import StagingDirectory
 
@@ -105,7 +106,7 @@ class Segment:
         self._selection = selection
         self._further = further
         self._number = 0
-        self._rows: list[AcknowledgedMessage] = []
+        self._rows = LogRows()
         self._batches: list[Any] = []
         self._dead: list[DeadLetter] = []
 
@@ -115,33 +116,34 @@ class Segment:
         found = decoded(runs)
         letters = found.letters
         taken, size_bytes = self._taken(found)
-        self._rows += taken
+        self._rows.extend(taken)
         self._dead += letters
         bad = tuple(Bad(letter.ack_sequence, letter.reason) for letter in letters)
         if len(self._rows) >= BATCH_ROWS:
             bad += self.build(number)
-        firsts = [row.acked_at for row in taken[:1]] + [letter.at for letter in letters[:1]]
+        firsts = taken.acked_at[:1] + [letter.at for letter in letters[:1]]
         size_bytes += sum(len(each.raw) for each in letters)
         return Added(len(taken) + len(letters), min(firsts, default=0), size_bytes, bad)
 
-    def _taken(self, found: Decoded) -> tuple[Sequence[AcknowledgedMessage], int]:
+    def _taken(self, found: Decoded) -> tuple[LogRows, int]:
         """The rows that are the sink's, and their bytes."""
+        rows, sizes = found.rows, found.sizes
         if self._selection.takes_all:
-            return found.rows, sum(found.sizes)
-        pairs = [
-            (row, size)
-            for row, size in zip(found.rows, found.sizes, strict=True)
-            if self._selection.takes(row.message.destination)
+            return rows, sum(sizes)
+        numbers = [
+            number
+            for number, message in enumerate(rows.messages)
+            if self._selection.takes(message.destination)
         ]
-        return [row for row, _ in pairs], sum(size for _, size in pairs)
+        return rows.only(numbers), sum(sizes[number] for number in numbers)
 
     def build(self, number: int) -> tuple[Bad, ...]:
         """See :meth:`Builder.build`."""
         self._open(number)
-        rows, self._rows = self._rows, []
+        rows, self._rows = self._rows, LogRows()
         found: list[DeadLetter] = []
         for start in range(0, len(rows), BATCH_ROWS):
-            batches, dead = self._built(rows[start : start + BATCH_ROWS])
+            batches, dead = self._built(rows.part(start, start + BATCH_ROWS))
             self._batches += batches
             found += dead
         self._dead += found
@@ -164,16 +166,16 @@ class Segment:
     def _open(self, number: int) -> None:
         if number != self._number:
             self._number = number
-            self._rows, self._batches, self._dead = [], [], []
+            self._rows, self._batches, self._dead = LogRows(), [], []
 
-    def _built(self, rows: list[AcknowledgedMessage]) -> tuple[list[Any], list[DeadLetter]]:
+    def _built(self, rows: LogRows) -> tuple[list[Any], list[DeadLetter]]:
         """*rows* as batches, and those that do not fit."""
         dead: list[DeadLetter] = []
         try:
-            found = self._further.read(rows)
+            found = self._further.read(rows.messages)
             if found.bad:
                 dead = [_unfit(rows[number], reason) for number, reason in found.bad.items()]
-                rows = [row for number, row in enumerate(rows) if number not in found.bad]
+                rows = rows.only([n for n in range(len(rows)) if n not in found.bad])
                 found = found.without_bad()
             if not rows:
                 return [], dead
@@ -183,7 +185,8 @@ class Segment:
         except arrow.UNWRITABLE as exc:
             if len(rows) > 1:
                 middle = len(rows) // 2
-                first, second = self._built(rows[:middle]), self._built(rows[middle:])
+                first = self._built(rows.part(0, middle))
+                second = self._built(rows.part(middle, len(rows)))
                 return first[0] + second[0], dead + first[1] + second[1]
             return [], [*dead, _unfit(rows[0], exc)]
 

@@ -88,10 +88,9 @@ class Further:
         literal = Decimal if any(column.needs_literals for column in columns) else None
         self._decode = msgspec.json.Decoder(float_hook=literal).decode
 
-    def read(self, rows: Sequence[AcknowledgedMessage]) -> Values:
-        """The values of *rows*."""
-        found = Values(len(rows), self._schema)
-        messages = [row.message for row in rows]
+    def read(self, messages: Sequence[Message]) -> Values:
+        """The values of the rows of *messages*."""
+        found = Values(len(messages), self._schema)
         if self.sql:
             self._read(messages, found)
             if not self._stops:
@@ -128,7 +127,7 @@ class Further:
 
     def of_dead(self, row: AcknowledgedMessage | None) -> Values:
         """What a dead letter has in these columns; *row*: as far as it is known."""
-        found = self.read([row]) if row is not None else Values(1, self._schema)
+        found = self.read([row.message]) if row is not None else Values(1, self._schema)
         found.bad = {}
         keys = found.columns[: len(self._columns)]
         found.columns = keys + [[None]] * (len(self.fields) - len(keys))

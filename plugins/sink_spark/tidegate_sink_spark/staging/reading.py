@@ -25,6 +25,7 @@ from tidegate.spi import (
     StoreError,
 )
 from tidegate_sink_spark.staging.dead import DeadLetter
+from tidegate_sink_spark.staging.rows import LogRows
 
 #: Rows asked for at once, and of one Arrow batch: what one piece of thread work may be before the loop notices.
 CHUNK_ROWS: Final = 1_000
@@ -164,17 +165,17 @@ class Decoded:
     Attributes: rows; sizes: of each, in bytes, as it was encoded; letters: rows whose message cannot be decoded.
     """
 
-    rows: list[AcknowledgedMessage]
+    rows: LogRows
     sizes: list[int]
     letters: list[DeadLetter]
 
 
 def decoded(runs: Iterable[EncodedRows]) -> Decoded:
     """The rows of *runs*, and those that are none."""
-    found = Decoded([], [], [])
+    found = Decoded(LogRows(), [], [])
     for run in runs:
         try:
-            found.rows.extend(run.decode())
+            found.rows.add_run(run, run.decode_messages())
             found.sizes.extend(map(len, run.messages))
         except msgspec.DecodeError:
             _decode_each(run, found)
@@ -185,7 +186,7 @@ def _decode_each(run: EncodedRows, found: Decoded) -> None:
     for number, row in enumerate(run.decode_each()):
         raw = run.messages[number]
         if isinstance(row, AcknowledgedMessage):
-            found.rows.append(row)
+            found.rows.add(row)
             found.sizes.append(len(raw))
             continue
         known, reason = run.without_message(number), f"the message cannot be decoded: {row}"
