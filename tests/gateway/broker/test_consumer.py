@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from broker_harness import Broker
 
 from tidegate.broker.connection.subscribing import AUTOMATIC_TURN_COUNT
+from tidegate.broker.lists import handing_out
 from tidegate.broker.lists.handing_out import RETURN_RETRY_S, RETURNS_MAX
+from tidegate.broker.turn.walks import STEP_LISTS
 from tidegate.config import DestinationPolicy
 from tidegate.spi import Acknowledge, RequestError, StoredMessage
 
@@ -300,6 +303,33 @@ async def test_an_automatic_queue_filter_is_served_from_all_its_queues() -> None
         client.subscribe("queue://q.>", acknowledge=False, prefetch_count=4)
         await broker.settle()
         assert sorted(client.bodies()) == sorted(numbers(30))
+
+
+@pytest.mark.parametrize("destination", ["queue://q", "queue://q.>"])
+@pytest.mark.parametrize("selector", ["", "n IS NULL"])
+@pytest.mark.parametrize("window", [{"prefetch_count": 1}, {"prefetch_bytes": 3}], ids=str)
+async def test_what_a_front_end_cannot_send_waits_too_when_it_fills_the_window(
+    destination: str, selector: str, window: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it gives back is no room that anything waited for: it was tried again in each turn."""
+    monkeypatch.setattr(handing_out, "RETURN_RETRY_S", 3600.0)
+    rules = DestinationPolicy(match=destination, max_deliveries=0)
+    queue = destination.replace(">", "a")
+    async with Broker(rules) as broker:
+        client, sender = await broker.client(), await broker.client()
+
+        def reject(key: str, messages: Sequence[StoredMessage]) -> None:
+            client.connection.reject(key, [item.sequence for item in messages])
+
+        client.on_deliver = reject
+        if destination != queue:
+            for number in range(STEP_LISTS + 1):  # they are looked through in steps
+                broker.core.destinations.queue_list(f"queue://q.{number}")
+        sender.send(queue, "large")
+        await broker.settle()
+        client.subscribe(destination, selector=selector, **window)
+        await broker.settle()  # nothing goes on for ever
+        assert RETURNS_MAX < len(client.bodies()) < RETURNS_MAX + 3
 
 
 @pytest.mark.parametrize("selector", ["", "n IS NULL"])

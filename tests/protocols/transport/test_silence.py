@@ -80,7 +80,10 @@ async def test_half_a_frame_in_fragments_of_a_websocket_message_is_let_go_of(pro
         await asyncio.Event().wait()  # the last fragment never comes
 
     async with asyncio.timeout(60), EmbeddedGateway(config) as gateway:
-        uri, names = f"ws://127.0.0.1:{gateway.port(protocol)}/", [Subprotocol("mqtt"), Subprotocol("v12.stomp")]
+        uri, names = (
+            f"ws://127.0.0.1:{gateway.port(protocol)}/",
+            [Subprotocol("mqtt"), Subprotocol("v12.stomp")],
+        )
         async with connect(uri, subprotocols=names) as client:
             sending = asyncio.ensure_future(client.send(fragments()))
             heard = b""

@@ -279,8 +279,8 @@ class Messages:
                 " it was acknowledged already or never delivered there"
             ) from None
         consumer.count(-len(entries), -size)
-        if was_full:  # any of its lists may have waited for this room
-            self._flow.mark_lists(consumer)
+        if was_full and not _are_being_handed(entries):
+            self._flow.mark_lists(consumer)  # any of them may have waited for this room
         return entries
 
     def reject(
@@ -316,3 +316,13 @@ class Messages:
             if operation is not None:
                 outcome = ended_as(writer, operation, Outcome.REJECTED, reason)
                 writer.add_operation(outcome, synced=False)
+
+
+def _are_being_handed(entries: Sequence[InFlight]) -> bool:
+    """Whether a front-end gives back, from within their delivery, what fills its window.
+
+    There was room for that, so nothing waited for it; and when it is to come again, the list says.
+    """
+    if not entries or not entries[0][1].is_dispatching:
+        return False
+    return all(pending_list.is_dispatching for _, pending_list, _ in entries)

@@ -241,7 +241,7 @@ class PendingList:
         is_lowered: its QoS became 0 while messages could wait in it; see :attr:`stores`.
         succession: when this list replaces another one, or is replaced.
         retained: hands over more of the retained messages on their way to this subscription.
-        has_returned: something came back while it was being handed out: the rest is for the next turn.
+        is_dispatching: it hands out just now; has_returned: something came back from that: the rest is for the next turn.
         is_put_off: it is handed out again after a while, also if nothing happens.
     """
 
@@ -273,9 +273,9 @@ class PendingList:
     retained: Callable[[], None] | None = None
     has_returned: bool = False
     is_put_off: bool = False
+    is_dispatching: bool = False
     _next_consumer: int = 0
     _paging: bool = False
-    _dispatching: bool = False
 
     def __post_init__(self) -> None:
         self.is_queue = names.is_queue(self.destination)
@@ -371,7 +371,7 @@ class PendingList:
             self.cursor.put_back(messages)
             if self.selecting is not None:
                 self.selecting.returned(messages)
-            if self._dispatching:
+            if self.is_dispatching:
                 self.has_returned = True
                 self._around.returned(self, messages)
             else:
@@ -379,13 +379,13 @@ class PendingList:
 
     def dispatch(self) -> None:
         """Hand out messages while consumers have room."""
-        if self._dispatching or self.is_removed:
+        if self.is_dispatching or self.is_removed:
             return  # a front-end that unsubscribed from within deliver()
         succession = self.succession
         if succession is not None and succession.new is self and not succession.is_over():
             self._release_producers()
             return
-        self._dispatching = True
+        self.is_dispatching = True
         self.has_returned = False
         try:
             if not self.is_paused:
@@ -393,7 +393,7 @@ class PendingList:
                     self.selecting.dispatch()
                 self._dispatch()
         finally:
-            self._dispatching = False
+            self.is_dispatching = False
         self._release_producers()
         if self.limit is not None:
             self.limit.update(is_dispatched=True)
