@@ -66,6 +66,15 @@ def test_each_row_goes_to_the_first_pattern_that_covers_it(bench: Bench) -> None
     assert list(bench.directory.glob("part-*")) == []
 
 
+def test_the_mark_that_the_main_table_had_is_not_that_of_the_others(bench: Bench) -> None:
+    """Theirs is where their last row was: a job knows the main one's, and looks for no other."""
+    bench.append(0, 2)
+    bench.append(2, 100, known=2)
+    assert bench.rows() == bench.expected(100)
+    with pytest.raises(CommitError, match="went back from 200 to 100"):
+        bench.append(100, 250, known=200)
+
+
 def test_a_table_without_rows_gets_no_commit_and_the_main_one_always_does(bench: Bench) -> None:
     bench.append(0, 1)
     assert bench.rows() == {"main": [], "zero": [], "one": [1]}

@@ -22,7 +22,7 @@ from typing import Any, Final
 from tidegate_sink_spark.job.batches import staged_batches, staged_schema
 from tidegate_sink_spark.job.driver import Addition, Table, TableState
 from tidegate_sink_spark.job.table import FurtherColumns
-from tidegate_sink_spark.staging.selection import REMEMBERED_MAX, covers
+from tidegate_sink_spark.staging.selection import REMEMBERED_MAX, routed
 
 pa: Final[Any] = importlib.import_module("pyarrow")
 pc: Final[Any] = importlib.import_module("pyarrow.compute")
@@ -56,7 +56,9 @@ class RoutedTable:
         self._routes = dict(routes)
         self._others = {name: open_table(name) for name in dict.fromkeys(routes.values())}
         self._directory = directory
-        self._table_of = functools.lru_cache(REMEMBERED_MAX)(self._route)
+        self._table_of = functools.lru_cache(REMEMBERED_MAX)(
+            functools.partial(routed, self._routes)  # "": _MAIN
+        )
         self._schema = staged_schema(further)
 
     def state(self) -> TableState:
@@ -65,9 +67,8 @@ class RoutedTable:
 
     def append(self, addition: Addition) -> None:
         """See :meth:`tidegate_sink_spark.job.driver.Table.append`."""
-        marks = {
-            name: max(addition.after, table.state().mark) for name, table in self._others.items()
-        }
+        known = {name: table.state().mark for name, table in self._others.items()}
+        marks = {name: max(addition.after, mark) for name, mark in known.items()}
         parts = _Parts(self._directory, [_MAIN, *self._others], self._schema)
         try:
             with parts:
@@ -75,7 +76,8 @@ class RoutedTable:
             addition.check_count(parts.seen)
             for name, table in self._others.items():
                 if parts.rows[name]:
-                    table.append(parts.addition(name, replace(addition, after=marks[name])))
+                    own = replace(addition, after=marks[name], known=known[name])
+                    table.append(parts.addition(name, own))
             self._main.append(parts.addition(_MAIN, addition))
         finally:
             parts.remove()
@@ -98,12 +100,6 @@ class RoutedTable:
             return
         for name, of_table in by_table.items():
             yield name, rows.filter(pc.is_in(destinations, pa.array(of_table, pa.string())))
-
-    def _route(self, destination: str) -> str:
-        return next(
-            (name for pattern, name in self._routes.items() if covers((pattern,), destination)),
-            _MAIN,
-        )
 
 
 class _Parts:

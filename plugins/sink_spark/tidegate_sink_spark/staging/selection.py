@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from tidegate.spi import AcknowledgedMessage, ConfigError, names
@@ -59,6 +59,11 @@ def covers(patterns: Iterable[str], destination: str) -> bool:
         if kind in ("", scheme if separator else "") and names.matches(wanted, name):
             return True
     return False
+
+
+def routed(routes: Mapping[str, str], destination: str) -> str:
+    """The table whose pattern in *routes* covers the canonical *destination* first; "": none does."""
+    return next((table for pattern, table in routes.items() if covers((pattern,), destination)), "")
 
 
 def _check(patterns: Iterable[str], key: str) -> None:
