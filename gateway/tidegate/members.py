@@ -20,6 +20,8 @@ from typing import Any, Final, cast
 from tidegate.plugin_exit import exit_is_error
 from tidegate.spi import (
     Bridging,
+    CommittingSink,
+    CompactingSink,
     Directory,
     Explainer,
     FrontEnd,
@@ -183,7 +185,7 @@ def protocols_in(annotation: object) -> tuple[type, ...]:
 #: What a plugin may make besides, by what it makes.
 _BESIDES: Final[Mapping[type, tuple[type, ...]]] = {
     Resident: (Service, Directory, UserList, Explainer, Reloadable, Bridging),  # any extension
-    Sink: (ServingSink,),
+    Sink: (CommittingSink, CompactingSink, ServingSink),
     FrontEnd: (OperatorFrontEnd, Reloadable),
 }
 

@@ -406,6 +406,7 @@ class BrokerCore(Parts):
         self.traffic.sample()
         self._memory_watch.look()
         self._sink_watch.look()
+        self.acknowledged_log.look_at_progress()
         self.events.look()
         for connection in [item for item in self._expiring if 0 < item.expires_at <= now]:
             connection.end(

@@ -91,7 +91,12 @@ class Parts:
             self.writer.keeps_log = True
             self.writer.logged = frozenset(map(Outcome.of, config.acknowledged_outcomes))
         observers = [item for item in self.extensions if isinstance(item, Observer)]
-        self.writer.following = Following(observers) if observers else None
+        if observers:
+            following = Following(
+                observers, lambda: self.writer.turn, self.acknowledged_log.last_committed
+            )
+            self.writer.following = following
+            self.acknowledged_log.announce_progress = following.carried
         detours: set[object] = set()
         self.limits = ListLimits(self.flow, detours)
         self.limits.overflows.tell = tell

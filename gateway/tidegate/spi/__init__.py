@@ -115,6 +115,7 @@ from tidegate.spi.messages import (
 from tidegate.spi.options import Kind, OptionInfo, option, option_info, parse_options, unknown_key
 from tidegate.spi.sink import (
     AcknowledgedReader,
+    CommittingSink,
     CompactingSink,
     ServingSink,
     Sink,
@@ -124,6 +125,7 @@ from tidegate.spi.sink import (
     SinkHealth,
     SinkLag,
     SinkProblem,
+    SinkProgress,
     SinkState,
     SinkUpkeep,
 )
@@ -252,6 +254,7 @@ __all__ = [
     "ClientPeer",
     "ClientRules",
     "CommandHost",
+    "CommittingSink",
     "CompactingSink",
     "ConfigError",
     "ConfiguredSink",
@@ -359,6 +362,7 @@ __all__ = [
     "SinkHealth",
     "SinkLag",
     "SinkProblem",
+    "SinkProgress",
     "SinkState",
     "SinkUpkeep",
     "SlowConsumer",

@@ -126,6 +126,7 @@ class SinkCommit:
         version: the target's, 0 for one that has none.
         files: staged files that it took.
         seconds: how long it took.
+        after, through: it took the rows behind ack sequence *after* up to *through*, those that the sink takes.
     """
 
     at: int
@@ -134,6 +135,8 @@ class SinkCommit:
     version: int = 0
     files: int = 0
     seconds: float = 0.0
+    after: int = 0
+    through: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +235,34 @@ class CompactingSink(Protocol):
         Raises: RequestError.
         """
         ...
+
+
+@runtime_checkable
+class CommittingSink(Protocol):
+    """What a sink is besides that carries rows into targets that it knows, and tells of each commit
+    (:attr:`SinkHealth.last_commit`) before it releases the commit's rows."""
+
+    def target_of(self, destination: str) -> str:
+        """Where rows of this canonical destination go, as people name it: :attr:`SinkHealth.target`, or another
+        one beside it; "" when the sink does not take them. Called on the event loop; must be quick."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SinkProgress:
+    """How far a :class:`CommittingSink` is.
+
+    Attributes:
+        name: the sink's.
+        health: what it says of itself: rows up to its mark are in its targets, if it takes them.
+        released: it will never ask again for rows up to here, wherever they are.
+        target_of: see :meth:`CommittingSink.target_of`.
+    """
+
+    name: str
+    health: SinkHealth
+    released: int
+    target_of: Callable[[str], str]
 
 
 @runtime_checkable

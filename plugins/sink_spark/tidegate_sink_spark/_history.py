@@ -32,10 +32,17 @@ class History:
         self._problems: deque[SinkProblem] = deque(maxlen=PROBLEMS_MAX)
         self.last_commit: SinkCommit | None = None
 
-    def add_commit(self, mark: Mark) -> None:
-        """The job has committed, and says *mark*."""
+    def add_commit(self, mark: Mark, after: int) -> None:
+        """The job has committed, and says *mark*; the mark before it was *after*."""
         self.last_commit = SinkCommit(
-            self._wall_us(), mark.rows, mark.dead, mark.version, mark.files, mark.seconds
+            self._wall_us(),
+            mark.rows,
+            mark.dead,
+            mark.version,
+            mark.files,
+            mark.seconds,
+            after,
+            mark.mark,
         )
         self._forget()
         self._rows.append((self._clock(), mark.rows + mark.dead))

@@ -32,7 +32,7 @@ from tidegate_sink_spark.commits.pace import Pace
 from tidegate_sink_spark.job.table import dead_letters_of
 from tidegate_sink_spark.staging.building import Builder
 from tidegate_sink_spark.staging.process import ProcessBuilder, Setup
-from tidegate_sink_spark.staging.selection import Selection
+from tidegate_sink_spark.staging.selection import Selection, routed
 from tidegate_sink_spark.staging.staging import Staging, StagingLimits
 from tidegate_sink_spark.staging.storage import Amount, warn_of_other_logs
 from tidegate_sink_spark.upkeep.keeper import Keeper
@@ -190,6 +190,12 @@ class SparkSink:
         if self._keeper is None or self._stopping or self._log_problem:
             raise RequestError(self._log_problem or "the sink does not run")
         return self._keeper.ask()
+
+    def target_of(self, destination: str) -> str:
+        """See :meth:`tidegate.spi.CommittingSink.target_of`."""
+        if not self._selection.takes(destination):
+            return ""
+        return routed(self._engine.further_tables, destination) or self._engine.table
 
     def _state(self, problem: str) -> SinkState:
         tasks = (self._staging_task, self._commit_task, self._job_task)
@@ -395,7 +401,7 @@ class SparkSink:
             self._moved = True
             if self._keeper is not None:
                 self._keeper.committed()
-            self._history.add_commit(report)
+            self._history.add_commit(report, self._mark)
             log.info(
                 "commit mark=%d version=%d rows=%d dead=%d files=%d seconds=%.3f",
                 report.mark,

@@ -2,14 +2,16 @@
 
 Three spans for a message that goes one way: *send* (from its publish until it is confirmed), *process* (from
 its delivery until it is acknowledged, or comes back) and *settle* (from the acknowledgement until that is
-durable, or whatever else becomes of it). What a span tells of is over when it is made.
+durable, or whatever else becomes of it); and for each sink that has its row *commit* (from the acknowledgement until
+the row is in the table). What a span tells of is over when it is made.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from opentelemetry.sdk.resources import SERVICE_NAME
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
@@ -28,6 +30,7 @@ from tidegate.spi import (
     RecordDelivery,
     RemoveDestination,
     RemoveSubscription,
+    SinkProgress,
     StoredMessage,
     names,
 )
@@ -35,8 +38,18 @@ from tidegate_traces._context import PARENT, Marks, extract, is_sampled, made, v
 from tidegate_traces._open import Delivered, OpenDeliveries, Waiting
 from tidegate_traces._options import TracesOptions
 from tidegate_traces._outlet import NOTHING_SENT, SERVICE, Outlet, resource_of
+from tidegate_traces._rows import Committed, Row, RowsOnTheirWay
 from tidegate_traces._sampling import Gaps, RateCap
-from tidegate_traces._spans import OUTCOME, PROCESS, SEND, SETTLE, Sent, SpanMaker, described
+from tidegate_traces._spans import (
+    COMMIT,
+    OUTCOME,
+    PROCESS,
+    SEND,
+    SETTLE,
+    Sent,
+    SpanMaker,
+    described,
+)
 
 _SYSTEM: Final = names.topic("$SYS.")
 _NS: Final = 1000
@@ -52,6 +65,22 @@ _NOT_ACKNOWLEDGED: Final = "not acknowledged"
 #: What a dead letter has, and what is moved otherwise has not.
 _DEAD_LETTER_REASON: Final = "dead-letter-reason"
 _ACKNOWLEDGED: Final = Outcome.ACKNOWLEDGED.word
+
+#: Rows that are gone through in one go: less than 1 ms, or with a large `rate_max` some 10 ms; and how long others
+#: have the loop between two.
+_PORTION: Final = 32
+_PORTION_MAX: Final = 500
+_PORTION_INTERVAL_S: Final = 0.02
+
+
+class _Settled(NamedTuple):
+    """Of the operations that are written: one message that *operation* makes a row of, at *offset* of its rows."""
+
+    operation: Acknowledge | Move
+    offset: int
+    sent: Sent
+    context: SpanContext
+    began: int
 
 
 @final
@@ -73,6 +102,12 @@ class Traces:
         self._sending: dict[int, tuple[SpanContext, SpanContext | None]] = {}
         self._waiting = Waiting(options.open_max)
         self._open = OpenDeliveries(options.open_max)
+        self._settled: list[_Settled] = []
+        self._rows = RowsOnTheirWay(options.rows_max)
+        # Twice as many as may come, where that is possible.
+        portion = int(options.rate_max * 2 * _PORTION_INTERVAL_S)
+        self._portion = min(_PORTION_MAX, max(_PORTION, portion))
+        self._next_portion: asyncio.TimerHandle | None = None
         self._capped = 0
         self._forgotten = 0
 
@@ -85,6 +120,8 @@ class Traces:
 
     async def stop(self) -> None:
         """See Service. What waits to be sent is, for as long as the options say."""
+        if self._next_portion is not None:
+            self._next_portion.cancel()
         outlet, self._outlet = self._outlet, None
         if outlet is not None:
             await outlet.close()
@@ -146,7 +183,7 @@ class Traces:
                 if is_own(stored.message.headers):
                     self._deliver(receiver, subscription, stored, pending_list(stored.sequence))
 
-    def observe_written(self, operations: Sequence[Operation]) -> None:
+    def observe_written(self, operations: Sequence[Operation], rows: range) -> None:
         """See Observer."""
         is_open = self._open.by_list
         if not (is_open or len(self._waiting)) or self._outlet is None:
@@ -169,6 +206,14 @@ class Traces:
                 self._returned(operation)
             elif isinstance(operation, RemoveDestination | RemoveSubscription):
                 self._end_all(self._open.take_all(operation.pending_list), _REMOVED)
+        if self._settled:
+            self._remember_rows(operations, rows)
+
+    def observe_carried(self, sinks: Sequence[SinkProgress]) -> None:
+        """See Observer."""
+        self._rows.carried(sinks)
+        if self._next_portion is None:
+            self._tell_rows()
 
     def observer_counts(self) -> Mapping[str, int]:
         """See Observer."""
@@ -176,6 +221,8 @@ class Traces:
             "traces.open": self._open.size,
             "traces.capped": self._capped,
             "traces.forgotten": self._forgotten,
+            "traces.rows": len(self._rows),
+            "traces.rows_forgotten": self._rows.forgotten,
             **(NOTHING_SENT if self._outlet is None else self._outlet.counts()),
         }
 
@@ -293,6 +340,7 @@ class Traces:
             operation.acked_at,
             operation.outcome.word,
             problem,
+            maker=operation,
         )
 
     def _moved(self, operation: Move) -> None:
@@ -304,7 +352,10 @@ class Traces:
         known = None
         if context is not None:
             known = described(operation.message, operation.target_sequence, context)
-        self._settle(operation.pending_list, (operation.sequence,), 0, outcome, reason, known)
+        maker = operation if operation.row is not None else None
+        self._settle(
+            operation.pending_list, (operation.sequence,), 0, outcome, reason, known, maker=maker
+        )
 
     def _settle(
         self,
@@ -314,14 +365,17 @@ class Traces:
         outcome: str,
         problem: str,
         known: Sent | None = None,
+        *,
+        maker: Acknowledge | Move | None = None,
     ) -> None:
         """*sequences* have left their list for good.
 
-        Args: at_us: when that was asked for, 0: unknown; known: what the message says of itself.
+        Args: at_us: when that was asked for, 0: unknown; known: what the message says of itself where it is now;
+            maker: what makes rows of them, if they have any.
         """
         now = time.time_ns()
         began = at_us * _NS or now
-        for sequence in sequences:
+        for offset, sequence in enumerate(sequences):
             delivered = self._open.take(pending_list, sequence)
             if delivered is not None:
                 self._end(delivered, began, outcome, problem)
@@ -347,6 +401,58 @@ class Traces:
                 link=sent.context,
                 problem=problem,
             )
+            if maker is not None and sent is not known:
+                self._settled.append(_Settled(maker, offset, sent, context, began))
+
+    # --- rows ------------------------------------------------------------------------------------
+
+    def _remember_rows(self, operations: Sequence[Operation], rows: range) -> None:
+        """What was settled by these has its rows there."""
+        settled, self._settled = self._settled, []
+        if not rows:
+            return
+        starts: dict[int, int] = {}
+        start = rows.start
+        for operation in operations:
+            starts[id(operation)] = start
+            start += _rows_of(operation)
+        for maker, offset, sent, context, began in settled:
+            number = starts[id(maker)] + offset
+            if start != rows.stop:
+                # Some were not stored, and have none: at most those whose producers do without.
+                if not sent.is_persistent:
+                    continue
+                number = rows[-1]  # or one before it
+            if sent.destination:
+                self._rows.put(Row(number, sent, context, began))
+
+    def _tell_rows(self) -> None:
+        """Make spans of rows that are in tables, as many as the loop and the queue have room for now."""
+        self._next_portion = None
+        if self._outlet is None:
+            return
+        now = time.time_ns()
+        for committed in self._rows.take(min(self._portion, self._outlet.room)):
+            self._tell_row(committed, now)
+        if self._rows.is_due:
+            loop = asyncio.get_running_loop()
+            self._next_portion = loop.call_later(_PORTION_INTERVAL_S, self._tell_rows)
+
+    def _tell_row(self, committed: Committed, now: int) -> None:
+        row = committed.row
+        sent = row.sent
+        context = made(sent.context.trace_id, self._ids.generate_span_id())
+        more: dict[str, str | int] = {
+            "tidegate.sink": committed.sink,
+            "tidegate.table": committed.table,
+            "tidegate.ack_seq": row.number,
+        }
+        if committed.version:
+            more["tidegate.table.version"] = committed.version
+        times = (row.began, committed.at * _NS or now)
+        self._emit(COMMIT, sent, context, row.settled, times, more, link=sent.context)
+
+    # --- what comes back -------------------------------------------------------------------------
 
     def _returned(self, operation: RecordDelivery) -> None:
         """Messages are back in their list, to be delivered again, or have been by now."""
@@ -377,3 +483,9 @@ class Traces:
                 operation, of, context, parent, times, more, link=link, problem=problem
             )
             self._outlet.put(span)
+
+
+def _rows_of(operation: Operation) -> int:
+    if isinstance(operation, Acknowledge):
+        return len(operation.sequences)
+    return 1 if isinstance(operation, Move) and operation.row is not None else 0

@@ -79,6 +79,15 @@ class TracesOptions:
         act="the oldest are forgotten; of a delivery a span without an outcome is left",
         metric="traces.forgotten",
     )
+    rows_max: int = option(
+        10_000,
+        minimum=100,
+        maximum=1_000_000,
+        help="Traced messages that are remembered from their acknowledgement until the sinks have committed their "
+        "rows: some 1 KB each.",
+        act="the oldest are forgotten, and have no span `commit`",
+        metric="traces.rows_forgotten",
+    )
     queue_max: int = option(
         4096,
         minimum=1,

@@ -153,6 +153,11 @@ class Outlet:
         self._put += 1
         self._processor.on_end(span)
 
+    @property
+    def room(self) -> int:
+        """For spans that can wait: half of the queue is left to those that cannot."""
+        return max(0, self._queue_max // 2 - (self._put - self._exporter.taken))
+
     def counts(self) -> Mapping[str, int]:
         """See Observer."""
         exporter = self._exporter

@@ -27,10 +27,12 @@ _TEXT_MAX: Final = 256
 SEND: Final = "send"
 PROCESS: Final = "process"
 SETTLE: Final = "settle"
+COMMIT: Final = "commit"
 _KINDS: Final = {
     SEND: SpanKind.PRODUCER,
     PROCESS: SpanKind.CONSUMER,
     SETTLE: SpanKind.CLIENT,
+    COMMIT: SpanKind.CLIENT,
 }
 
 OUTCOME: Final = "tidegate.outcome"
@@ -39,13 +41,19 @@ OUTCOME: Final = "tidegate.outcome"
 class Sent(msgspec.Struct, frozen=True, gc=False):
     """A traced message.
 
-    Attributes: context: what it carries; name: of its destination; is_queued: that is a queue.
+    Attributes:
+        context: what it carries.
+        name: of its destination, for spans; destination: the canonical one, "" for a long one.
+        is_queued: that is a queue.
+        is_persistent: as its producer wants it.
     """
 
     context: SpanContext
     name: str
     attributes: dict[str, str | int | bool]
+    destination: str
     is_queued: bool
+    is_persistent: bool
 
 
 def described(message: Message, sequence: int, context: SpanContext) -> Sent:
@@ -62,7 +70,9 @@ def described(message: Message, sequence: int, context: SpanContext) -> Sent:
     if names.is_temporary(destination):
         attributes["messaging.destination.temporary"] = True
         name = "(temporary)"  # or each would be a name of its own
-    return Sent(context, name, attributes, names.is_queue(destination))
+    is_queued = names.is_queue(destination)
+    kept = destination if len(destination) <= _TEXT_MAX else ""  # a name may have 64 KiB
+    return Sent(context, name, attributes, kept, is_queued, message.persistent)
 
 
 class SpanMaker:
@@ -87,7 +97,7 @@ class SpanMaker:
     ) -> ReadableSpan:
         """One span.
 
-        Args: operation: ``send``, ``process`` or ``settle``; times: it began and ended, nanoseconds since the
+        Args: operation: ``send``, ``process``, ``settle`` or ``commit``; times: it began and ended, nanoseconds since the
             epoch; more: attributes; link: another span that it belongs to; problem: what went wrong.
         """
         began, ended = times

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 from broker_harness import Broker
+from test_acknowledged import acknowledge
+from test_sinks_seen import ToySink
 
 from tidegate.broker.connection.connection import Connection
 from tidegate.spi import (
@@ -16,6 +19,9 @@ from tidegate.spi import (
     Move,
     Operation,
     RecordDelivery,
+    SinkHealth,
+    SinkProgress,
+    SinkState,
     StoredMessage,
     content_bytes,
 )
@@ -31,6 +37,8 @@ class Notes:
         self.published: list[tuple[bytes, str]] = []
         self.delivered: list[tuple[str, str, bytes, int]] = []
         self.written: list[Operation] = []
+        self.rows: list[int] = []
+        self.carried: list[list[tuple[str, int, int, str]]] = []
 
     def observe_publishing(self, messages: Sequence[StoredMessage]) -> Mapping[int, Headers]:
         self.turns.append([stored.message.body for stored in messages])
@@ -56,8 +64,17 @@ class Notes:
             for stored in messages
         ]
 
-    def observe_written(self, operations: Sequence[Operation]) -> None:
+    def observe_written(self, operations: Sequence[Operation], rows: range) -> None:
         self.written += operations
+        self.rows += rows
+
+    def observe_carried(self, sinks: Sequence[SinkProgress]) -> None:
+        self.carried.append(
+            [
+                (item.name, item.health.mark, item.released, item.target_of("queue://q"))
+                for item in sinks
+            ]
+        )
 
     def observer_counts(self) -> Mapping[str, int]:
         return {"notes.turns": len(self.turns)}
@@ -129,6 +146,57 @@ async def test_what_nobody_acknowledges_has_no_list_and_who_only_looks_is_not_to
         await client.browse("queue://b")
         assert client.bodies("b") == [b"m"]
         assert notes.delivered == [("c", "s", b"m", 0)]
+
+
+async def test_who_need_not_acknowledge_takes_from_a_list_that_has_it() -> None:
+    notes = Notes()
+    async with Broker(extensions=[notes]) as broker:
+        client = await broker.client("mqtt", "c")
+        client.subscribe("queue://a", acknowledge=False)
+        client.subscribe("queue://b", "t", acknowledge=False)
+        client.send("queue://a", b"m1")
+        client.send("queue://b", b"m2")
+        await broker.settle()
+        queues = broker.core.destinations.queues
+        assert sorted(notes.delivered) == [
+            ("c", "s", b"m1", queues["queue://a"].id),
+            ("c", "t", b"m2", queues["queue://b"].id),
+        ]
+        assert len(notes.kinds(Acknowledge)) == 2
+
+
+class Carrier(ToySink):
+    """A sink that tells of its commits."""
+
+    def target_of(self, destination: str) -> str:
+        return f"/lake/{destination[-1]}"
+
+    def at(self, mark: int) -> None:
+        self.says = SinkHealth(SinkState.RUNNING, mark, mark)
+
+
+async def test_it_hears_which_rows_were_made_and_how_far_sinks_are() -> None:
+    notes = Notes()
+    async with Broker(extensions=[notes], keep_acknowledged=True) as broker:
+        log = broker.core.acknowledged_log
+        plain, one, two = (log.reader(name) for name in ("plain", "one", "two"))
+        plain.sink = ToySink()
+        await acknowledge(broker, "a", "b")
+        await asyncio.sleep(2)
+        assert (notes.rows, notes.carried) == ([], [])  # nobody tells of commits
+        one.sink, two.sink = sinks = Carrier(), Carrier()
+        await acknowledge(broker, "c", "d")
+        assert notes.rows == [1, 2, 3, 4]
+        await asyncio.sleep(2)
+        assert notes.carried == [[("one", 0, 0, "/lake/q"), ("two", 0, 0, "/lake/q")]]
+        sinks[0].at(3)
+        await one.release(3)  # at once, for each commit
+        assert notes.carried[1:] == [[("one", 3, 3, "/lake/q"), ("two", 0, 0, "/lake/q")]]
+        sinks[1].at(4)
+        await asyncio.sleep(2)
+        assert notes.carried[2:] == [[("one", 3, 3, "/lake/q"), ("two", 4, 0, "/lake/q")]]
+        await asyncio.sleep(5)
+        assert len(notes.carried) == 3
 
 
 async def test_a_retained_message_stays_as_it_was_published() -> None:
@@ -220,12 +288,14 @@ async def test_one_that_fails_is_logged_and_left_out(
         raise bug
 
     setattr(notes, method, fail)
-    async with Broker(extensions=[notes, others]) as broker:
+    async with Broker(extensions=[notes, others], keep_acknowledged=True) as broker:
         client = await broker.client()
         client.subscribe("queue://a")
         client.send("queue://a", b"m1", 1)
         await broker.settle()
         broker.core.client_counts()
+        broker.core.acknowledged_log.reader("lake").sink = Carrier()
+        broker.core.acknowledged_log.look_at_progress()
         client.send("queue://a", b"m2", 2)
         await broker.settle()
         assert client.confirmations == [1, 2]

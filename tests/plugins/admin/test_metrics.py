@@ -110,6 +110,7 @@ NOT_COUNTED = {
     *("tidegate_messages_duplicate_total", "tidegate_held_refusals_total"),
     *("tidegate_slow_consumers", "tidegate_logins_dropped_total", "tidegate_logins_waiting"),
     *("tidegate_spans_sent_total", "tidegate_spans_lost_total", "tidegate_spans_dropped_total"),
+    "tidegate_trace_rows_forgotten_total",
 }
 
 

@@ -100,6 +100,9 @@ def test_every_acknowledged_row_reaches_the_table_and_is_then_released(bench: Be
         bench.log.grow(7)
         await bench.until_mark(sink, 42)
         await bench.kit.until(lambda: bench.log.released == 42)
+        commit = sink.health().last_commit
+        assert commit is not None
+        assert (commit.through, commit.through - commit.after) == (42, commit.rows)
 
     bench.run(work)
     assert bench.rows() == list(range(1, 43))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
@@ -19,6 +21,10 @@ from tidegate.spi import (
     Outcome,
     RecordDelivery,
     RemoveDestination,
+    SinkCommit,
+    SinkHealth,
+    SinkProgress,
+    SinkState,
     StoredMessage,
 )
 from tidegate.testing.embedded import EmbeddedGateway
@@ -34,6 +40,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.spans: list[ReadableSpan] = []
+        self.room = 1000
 
     def put(self, span: ReadableSpan) -> None:
         self.spans.append(span)
@@ -50,7 +57,7 @@ class World:
         self.traces = Traces(TracesOptions(**values))
         self.kept = Kept()
         self.traces._outlet = self.kept  # type: ignore[assignment]
-        self._sequence = 0
+        self._sequence = self._row = 0
 
     def publish(self, *messages: Message, problem: str = "") -> list[StoredMessage]:
         """A turn with these messages."""
@@ -62,7 +69,7 @@ class World:
         followed: list[StoredMessage] = []
         for at, stored in enumerate(found):
             if at in wanted:
-                given = Message(stored.message.destination, stored.message.body, wanted[at])
+                given = msgspec.structs.replace(stored.message, headers=wanted[at])
                 found[at] = StoredMessage.of(stored.sequence, given)
                 followed.append(found[at])
         if followed:
@@ -72,6 +79,11 @@ class World:
     def deliver(self, *messages: StoredMessage, pending_list: int = LIST) -> None:
         who = Identity("ann", frozenset(), "c", "127.0.0.1", "stomp")
         self.traces.observe_delivering(who, "s", messages, lambda _: pending_list)
+
+    def written(self, *operations: Any, rows: int = 0) -> None:
+        """These are durable, and made so many rows of the log."""
+        first, self._row = self._row + 1, self._row + rows
+        self.traces.observe_written(operations, range(first, self._row + 1))
 
     def told(self, operation: str) -> list[tuple[str, bool]]:
         """Outcomes of these spans, and whether they are errors."""
@@ -162,7 +174,7 @@ def test_how_it_ends(operation: Any, outcome: str, is_error: bool) -> None:
     world = World()
     (stored,) = world.publish(queued())
     world.deliver(stored)
-    world.traces.observe_written([AddMessage(5, queued(), (LIST,)), operation])
+    world.written(AddMessage(5, queued(), (LIST,)), operation)
     assert world.told("process") == [(outcome, is_error)]
     assert world.told("settle") == [(outcome, is_error)]
     assert world.traces.observer_counts()["traces.open"] == 0
@@ -171,7 +183,7 @@ def test_how_it_ends(operation: Any, outcome: str, is_error: bool) -> None:
 def test_a_list_that_is_gone_takes_its_deliveries_with_it() -> None:
     world = World()
     world.deliver(*world.publish(queued(), queued()))
-    world.traces.observe_written([RemoveDestination("queue://a", LIST)])
+    world.written(RemoveDestination("queue://a", LIST))
     assert world.told("process") == [("removed", False)] * 2
 
 
@@ -180,7 +192,7 @@ def test_the_same_number_in_another_list_is_another_delivery() -> None:
     (stored,) = world.publish(Message("topic://a", b"x"))
     world.deliver(stored, pending_list=8)
     world.deliver(stored, pending_list=9)
-    world.traces.observe_written([Acknowledge(8, (stored.sequence,))])
+    world.written(Acknowledge(8, (stored.sequence,)))
     assert world.traces.observer_counts()["traces.open"] == 1
     assert world.told("settle") == [("acknowledged", False)]
 
@@ -190,10 +202,10 @@ def test_one_that_came_back_and_is_out_again_before_that_is_written() -> None:
     (stored,) = world.publish(queued())
     world.deliver(stored)
     world.deliver(StoredMessage(stored.sequence, stored.message, stored.size, 1))
-    world.traces.observe_written([RecordDelivery(LIST, (stored.sequence,), (1,))])
+    world.written(RecordDelivery(LIST, (stored.sequence,), (1,)))
     assert world.told("process") == [("returned", True)]
     assert world.traces.observer_counts()["traces.open"] == 1
-    world.traces.observe_written([RecordDelivery(LIST, (stored.sequence,), (2,))])
+    world.written(RecordDelivery(LIST, (stored.sequence,), (2,)))
     assert world.told("process") == [("returned", True)] * 2
 
 
@@ -201,7 +213,7 @@ def test_a_delivery_is_known_by_its_headers_alone() -> None:
     before, after = World(service_name="s"), World(service_name="s")
     (stored,) = before.publish(queued())
     after.deliver(stored)
-    after.traces.observe_written([Acknowledge(LIST, (stored.sequence,))])
+    after.written(Acknowledge(LIST, (stored.sequence,)))
     assert after.told("settle") == [("acknowledged", False)]
     other = World(service_name="else")
     other.deliver(stored)
@@ -224,10 +236,10 @@ def test_what_has_left_its_queue_is_forgotten() -> None:
     queued_, topical = world.publish(queued(), Message("topic://a", b"x"))
     for pending_list, stored in ((7, queued_), (8, topical), (9, topical)):
         world.deliver(stored, pending_list=pending_list)
-    world.traces.observe_written([Acknowledge(7, (1,)), Acknowledge(8, (2,))])
+    world.written(Acknowledge(7, (1,)), Acknowledge(8, (2,)))
     assert len(world.traces._waiting) == 1
     expired = Acknowledge(10, (2,), outcome=Outcome.EXPIRED)  # for a third subscriber
-    world.traces.observe_written([expired])
+    world.written(expired)
     assert world.told("settle")[-1] == ("expired", True)
 
 
@@ -241,6 +253,102 @@ def test_names_of_clients_are_cut_and_temporary_ones_are_one() -> None:
     assert all(len(str(value)) <= 256 for value in (long.attributes or {}).values())
     assert len(long.name) < 300
     assert temporary.name == "send (temporary)"
+
+
+def carried(mark: int, commit: SinkCommit | None = None) -> SinkProgress:
+    """A sink whose table has rows up to *mark*."""
+    health = SinkHealth(SinkState.RUNNING, mark, mark, target="/lake/t", last_commit=commit)
+    return SinkProgress("lake", health, 0, lambda _: "/lake/t")
+
+
+def test_a_row_in_a_table_is_a_span_below_settle() -> None:
+    world = World()
+    first, second = world.publish(queued(), queued())
+    world.deliver(first, second)
+    others = Acknowledge(99, (500, 501))  # of messages that nobody traces
+    world.written(AddMessage(5, queued(), (LIST,)), others, Acknowledge(LIST, (1, 2)), rows=4)
+    settled = [span for span in world.kept.spans if span.name == "settle a"]
+    commit = SinkCommit(at=2 * 10**15, rows=3, version=7, after=0, through=3)
+    world.traces.observe_carried([carried(3, commit)])
+    (span,) = [span for span in world.kept.spans if span.name == "commit a"]
+    attributes = span.attributes or {}
+    assert span.parent == settled[0].context
+    assert [link.context for link in span.links] == [settled[0].links[0].context]
+    assert (span.start_time, span.end_time) == (settled[0].start_time, 2 * 10**18)
+    assert attributes["tidegate.ack_seq"] == 3
+    assert (attributes["tidegate.sink"], attributes["tidegate.table"]) == ("lake", "/lake/t")
+    assert attributes["tidegate.table.version"] == 7
+    assert attributes["messaging.operation.name"] == "commit"
+    assert attributes["messaging.message.id"] == "1"
+    assert world.traces.observer_counts()["traces.rows"] == 1
+    world.traces.observe_carried([carried(4)])
+    last = world.kept.spans[-1]
+    assert (last.attributes or {})["tidegate.ack_seq"] == 4
+    assert "tidegate.table.version" not in (last.attributes or {})
+    assert world.traces.observer_counts()["traces.rows"] == 0
+
+
+def test_a_dead_letter_with_a_row_has_the_row_of_what_it_was() -> None:
+    world = World()
+    (stored,) = world.publish(queued())
+    world.deliver(stored)
+    letter = queued(headers=(("dead-letter-reason", "why"),))
+    row = Acknowledge(LIST, (1,), outcome=Outcome.DEAD_LETTERED)
+    world.written(Move(LIST, 1, 8, 2, letter), Move(LIST, 1, 8, 2, letter, row), rows=1)
+    assert world.traces.observer_counts()["traces.rows"] == 0  # the first of them has none
+    (stored,) = world.publish(queued())
+    world.deliver(stored)
+    row = Acknowledge(LIST, (stored.sequence,), outcome=Outcome.DEAD_LETTERED)
+    world.written(Move(LIST, stored.sequence, 8, 9, letter, row), rows=1)
+    world.traces.observe_carried([carried(2)])
+    assert [span.name for span in world.kept.spans if span.name.startswith("commit")] == [
+        "commit a"
+    ]
+
+
+def test_without_a_sink_that_commits_no_row_is_waited_for() -> None:
+    world = World()
+    world.deliver(*world.publish(queued()))
+    world.written(Acknowledge(LIST, (1,)))
+    assert world.told("settle") == [("acknowledged", False)]
+    assert world.traces.observer_counts()["traces.rows"] == 0
+
+
+def test_what_may_not_be_stored_has_no_row_where_rows_are_missing() -> None:
+    world = World()
+    world.deliver(*world.publish(queued(), queued(persistent=False)))
+    world.written(Acknowledge(LIST, (1, 2)), rows=1)
+    assert world.traces.observer_counts()["traces.rows"] == 1
+    world.deliver(*world.publish(queued(persistent=False)))
+    world.written(Acknowledge(LIST, (3,)), rows=1)
+    assert world.traces.observer_counts()["traces.rows"] == 2
+    world.traces.observe_carried([carried(2)])
+    found = [span.attributes or {} for span in world.kept.spans if span.name == "commit a"]
+    assert [item["messaging.message.id"] for item in found] == ["1", "3"]
+
+
+def test_rows_that_wait_have_a_limit_and_a_destination_of_some_length() -> None:
+    world = World(rows_max=100, rate_max=1000)
+    found = world.publish(*[queued()] * 150, Message("queue://" + "n" * 5000, b""))
+    world.deliver(*found)
+    world.written(Acknowledge(LIST, tuple(range(1, 152))), rows=151)
+    counts = world.traces.observer_counts()
+    assert (counts["traces.rows"], counts["traces.rows_forgotten"]) == (100, 50)
+
+
+async def test_spans_of_rows_leave_room_for_those_that_cannot_wait() -> None:
+    world = World(rate_max=1000)
+    world.deliver(*world.publish(*[queued()] * 100))
+    world.written(Acknowledge(LIST, tuple(range(1, 101))), rows=100)
+    world.kept.room = 0
+    world.traces.observe_carried([carried(100)])
+    assert not world.told("commit")
+    world.kept.room = 7
+    while len(world.told("commit")) < 100:
+        before = len(world.told("commit"))
+        await asyncio.sleep(0.001)
+        assert len(world.told("commit")) - before in (0, 2, 7)
+    assert world.traces.observer_counts()["traces.rows"] == 0
 
 
 async def test_a_gateway_counts_and_stops_without_a_collector() -> None:

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import duckdb
 import paho.mqtt.client as paho
 import pyarrow as pa
@@ -128,3 +129,88 @@ def test_a_trace_goes_on_after_a_kill(tmp_path: Path) -> None:
     assert (settle.parent, settle.outcome) == (process.id, "acknowledged")
     assert process.attributes["messaging.message.id"] == send.attributes["messaging.message.id"]
     assert [span.name for span in collector.spans].count("send kept") == 1
+
+
+SINKS = """
+[[sinks]]
+plugin = "spark"
+name = "lake"
+engine = "deltalake"
+table = "{0}/all"
+commit_interval = "100ms"
+segment_interval = "20ms"
+exclude = ["queue://secret"]
+[sinks.tables]
+"queue://orders.>" = "{0}/orders"
+
+[[sinks]]
+plugin = "spark"
+name = "secrets"
+engine = "deltalake"
+table = "{0}/secrets"
+include = ["queue://secret"]
+commit_interval = "100ms"
+segment_interval = "20ms"
+"""
+
+
+@pytest.mark.long
+async def test_the_last_span_says_in_which_table_the_row_is(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    bound = {"queue://a": "all", "queue://orders.eu": "orders", "queue://secret": "secrets"}
+    with Collector() as collector:
+        config = f"{SINKS.format(lake)}{traces(collector, 'sample_ratio = 0.0')}\n"
+        async with EmbeddedGateway(config, data_directory=tmp_path / "data") as gateway:
+            client = await StompClient.connect(gateway.stomp_port)
+            # The first two acknowledge, the last one takes without.
+            for number, destination in enumerate(bound):
+                name, ack = destination[8:], ("client-individual", "auto")[number == 2]
+                client.send("SUBSCRIBE", id=str(number), destination=f"/queue/{name}", ack=ack)
+                for headers in ({}, {"traceparent": SAMPLED}, {}):
+                    client.send("SEND", b"x", destination=f"/queue/{name}", **headers)
+                    frame = await client.receive()
+                    if ack != "auto":
+                        client.send("ACK", id=frame.headers["ack"])
+            client.send("DISCONNECT", receipt="bye")
+            await client.receive()
+            client.close()
+            names = [destination[8:] for destination in bound]
+            found = await asyncio.to_thread(
+                collector.named,
+                *(f"settle {name}" for name in names),
+                *(f"commit {name}" for name in names),
+            )
+            counts = gateway.gateway.broker.client_counts()
+    assert (counts["traces.rows"], counts["traces.rows_forgotten"]) == (0, 0)
+    for settle, commit, destination in zip(found[:3], found[3:], bound, strict=True):
+        assert (commit.trace, commit.parent, commit.links) == (TRACE, settle.id, settle.links)
+        assert commit.began == settle.began
+        table = bound[destination]
+        assert commit.attributes["tidegate.table"] == str(lake / table)
+        assert commit.attributes["tidegate.sink"] == ("secrets" if table == "secrets" else "lake")
+        row = commit.attributes["tidegate.ack_seq"]
+        assert destination in rows_of(lake / table)[row]
+        version = commit.attributes.get("tidegate.table.version")
+        if table == "orders":
+            assert version is None, "only that of the main table is known"
+        else:
+            assert version is not None
+            # The commit that it names is the one that brought the row, and it was over then.
+            assert row in rows_of(lake / table, version)
+            assert row not in rows_of(lake / table, version - 1)
+            assert commit.ended // 1_000_000 >= committed_at(lake / table, version)
+    names = [span.name for span in collector.spans if span.name.startswith("commit")]
+    assert len(names) == 3, names
+
+
+def rows_of(table: Path, version: int | None = None) -> dict[int, str]:
+    """Destinations by number."""
+    found = deltalake.DeltaTable(table, version).to_pyarrow_table(
+        columns=["ack_seq", "destination"]
+    )
+    return dict(zip(found["ack_seq"].to_pylist(), found["destination"].to_pylist(), strict=True))
+
+
+def committed_at(table: Path, version: int) -> int:
+    """Milliseconds since the epoch."""
+    return deltalake.DeltaTable(table, version).history(1)[0]["timestamp"]

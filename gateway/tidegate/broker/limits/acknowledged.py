@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +18,7 @@ from tidegate.spi import (
     AcknowledgedMessage,
     AcknowledgedPage,
     AcknowledgedReader,
+    CommittingSink,
     CorruptRecordError,
     EncodedPage,
     LargeBodies,
@@ -27,6 +29,7 @@ from tidegate.spi import (
     RequestError,
     Sink,
     SinkHealth,
+    SinkProgress,
     StoreError,
     encode_rows,
     format_size,
@@ -110,6 +113,7 @@ class Reader(AcknowledgedReader):
     async def release(self, through: int) -> None:
         if through > self._released:
             self._released = through
+            self._log.look_at_progress()
             await self._log.release_common()
 
     @property
@@ -168,6 +172,8 @@ class AcknowledgedLog:
         refusing: publishes must be refused: the log is over its limit and the policy says so.
         is_filling: it is near its limit.
         announce: told when it fills, and when that is over.
+        announce_progress: told how far sinks are that tell of commits, when one has come further; None: nobody
+            wants to know.
     """
 
     def __init__(self, store: MessageStore, config: BrokerConfig) -> None:
@@ -176,7 +182,9 @@ class AcknowledgedLog:
         self.refusing = False
         self.is_filling = False
         self.announce: Callable[[LogFilling], None] = _unheard
+        self.announce_progress: Callable[[Sequence[SinkProgress]], None] | None = None
         self.tell: Tell = log_only
+        self._progress: list[tuple[str, int, int]] = []
         self._config = config
         self._readers: list[Reader] = []
         self._steps = _ClockSteps()
@@ -263,6 +271,24 @@ class AcknowledgedLog:
     def health(self) -> list[tuple[str, SinkHealth]]:
         """What each sink says of itself, by name."""
         return [(reader.name, health_of(reader)) for reader in self._readers]
+
+    def last_committed(self) -> int:
+        """Ack sequence of the last row, where a sink tells of its commits; else 0."""
+        return self.last if any(_commits(type(reader.sink)) for reader in self._readers) else 0
+
+    def look_at_progress(self) -> None:
+        """Tell of sinks that have come further: once after each commit, since that is released, and every second."""
+        if self.announce_progress is None:
+            return
+        found = [
+            SinkProgress(reader.name, health_of(reader), reader.released, reader.sink.target_of)
+            for reader in self._readers
+            if isinstance(reader.sink, CommittingSink)
+        ]
+        progress = [(item.name, item.health.mark, item.released) for item in found]
+        if progress != self._progress:
+            self._progress = progress
+            self.announce_progress(found)
 
     async def statuses(self, now: int) -> list[SinkStatus]:
         """Of all sinks, in the order of the configuration. Raises: StoreError."""
@@ -413,6 +439,11 @@ class AcknowledgedLog:
                     break
                 through = row.ack_sequence
         return through
+
+
+@functools.cache
+def _commits(kind: type) -> bool:
+    return issubclass(kind, CommittingSink)
 
 
 def _stays(size: int, bytes_max: int | None, limit: int) -> bool:

@@ -24,6 +24,7 @@ from tidegate.spi import (
     Observer,
     Operation,
     PendingListId,
+    SinkProgress,
     StoredMessage,
     content_bytes,
 )
@@ -33,12 +34,26 @@ _set: Final = msgspec.structs.force_setattr
 
 
 class Following:
-    """See the module. One turn is on its way at a time. Args: observers: in configured order."""
+    """See the module. One turn is on its way at a time.
 
-    __slots__ = ("_added", "_followed", "_observers")
+    Args:
+        observers: in configured order.
+        filling: the turn that is.
+        last_row: ack sequence of the last row of the acknowledged log; 0: there is nobody to commit it.
+    """
 
-    def __init__(self, observers: Sequence[Observer]) -> None:
+    __slots__ = ("_added", "_filling", "_followed", "_last_row", "_observers", "_row")
+
+    def __init__(
+        self,
+        observers: Sequence[Observer],
+        filling: Callable[[], Turn],
+        last_row: Callable[[], int],
+    ) -> None:
         self._observers = list(observers)
+        self._filling = filling
+        self._last_row = last_row
+        self._row = 0
         self._followed: list[tuple[Observer, list[StoredMessage]]] = []
         self._added: object = None
 
@@ -84,8 +99,15 @@ class Following:
 
     def written(self, operations: Sequence[Operation]) -> None:
         """These are durable."""
+        rows = range(self._row + 1, self._last_row() + 1)
+        self._row = rows.stop - 1
         for observer in self._observers:
-            self._call(observer, observer.observe_written, operations)
+            self._call(observer, observer.observe_written, operations, rows)
+
+    def carried(self, sinks: Sequence[SinkProgress]) -> None:
+        """Sinks have come further."""
+        for observer in self._observers:
+            self._call(observer, observer.observe_carried, sinks)
 
     def delivering(
         self, receiver: Identity, consumer: Consumer, messages: Sequence[StoredMessage]
@@ -94,7 +116,13 @@ class Following:
 
         def pending_list(sequence: int) -> PendingListId:
             entry = consumer.in_flight.get(sequence)
-            return entry[1].id if entry is not None and entry[1].is_stored else 0
+            if entry is not None:
+                return entry[1].id if entry[1].is_stored else 0
+            groups = self._filling().acknowledged.items()  # those of who need not acknowledge
+            return next(
+                (key[1].id for key, group in groups if key[0] is consumer and sequence in group[0]),
+                0,
+            )
 
         for observer in self._observers:
             self._call(

@@ -7,6 +7,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from tidegate.spi.clients.security import Identity
 from tidegate.spi.messages import StoredMessage
+from tidegate.spi.sink import SinkProgress
 from tidegate.spi.storage.operations import Operation, PendingListId
 
 #: What an :class:`Observer` gives a message instead of its own: names and values, in order.
@@ -49,13 +50,21 @@ class Observer(Protocol):
         """*messages* are handed to *receiver*.
 
         Args: subscription: its key there; pending_list: from the sequence of one of them to the list that
-            it will leave by an operation; 0: nobody is to acknowledge it.
+            it will leave by an operation, which is under way where nobody is to acknowledge it; 0: it is in none.
         """
         ...
 
-    def observe_written(self, operations: Sequence[Operation]) -> None:
+    def observe_written(self, operations: Sequence[Operation], rows: range) -> None:
         """These are durable, in order: messages leave lists (``Acknowledge``, ``Discard``, ``Move``), or
-        have come back to them (``RecordDelivery``)."""
+        have come back to them (``RecordDelivery``).
+
+        Args: rows: ack sequences of the rows of the acknowledged log that they made, in their order; empty where
+            no sink tells of commits. They are fewer than the operations say when some of the messages are not stored.
+        """
+        ...
+
+    def observe_carried(self, sinks: Sequence[SinkProgress]) -> None:
+        """Some of these have come further, or are new: all that tell of commits, in configured order."""
         ...
 
     def observer_counts(self) -> Mapping[str, int]:

@@ -115,6 +115,7 @@ METRICS: Final = (
     Metric("tidegate_spans_sent", "Spans of [traces](traces.md) that the collector took.", of_count("traces.sent"), is_counter=True),
     Metric("tidegate_spans_lost", "Spans that it did not take in time, or refused.", of_count("traces.lost"), is_counter=True),
     Metric("tidegate_spans_dropped", "Spans for which there was no room (`queue_max`).", of_count("traces.dropped"), is_counter=True),
+    Metric("tidegate_trace_rows_forgotten", "Traced messages that were forgotten before a sink had committed their rows (`rows_max`).", of_count("traces.rows_forgotten"), is_counter=True),
     # Disk and memory.
     Metric("tidegate_backlog_messages", "Messages that the store keeps for at least one list.", of_overview(lambda o: o.backlog)),
     Metric("tidegate_store_bytes", "What the store takes.", of_overview(lambda o: o.store.used)),
