@@ -26,7 +26,7 @@ from tidegate.broker.operate.operations import Operations
 from tidegate.config import require_acknowledged_log, require_measured_store
 from tidegate.listening import Listeners, logged
 from tidegate.operator_desk import Desk
-from tidegate.operator_parts import bridge_rows, plugin_rows
+from tidegate.operator_parts import bridge_rows, plugin_rows, takers
 from tidegate.operator_socket import OperatorSocket
 from tidegate.plugin_exit import exit_is_error
 from tidegate.reloading import Running, reload
@@ -267,6 +267,7 @@ class Gateway:
             listeners=lambda: self.addresses,
             plugins=lambda: plugin_rows(self.config, self._plugins),
             bridges=lambda: bridge_rows(self._residents),
+            takes_queues=lambda: takers(self._residents),
             reload=lambda check_only: self.reload(check_only=check_only),
         )
 

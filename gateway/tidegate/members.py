@@ -31,6 +31,7 @@ from tidegate.spi import (
     Service,
     ServingSink,
     Sink,
+    TakesQueues,
     UserList,
     hookspecs,
 )
@@ -184,7 +185,15 @@ def protocols_in(annotation: object) -> tuple[type, ...]:
 
 #: What a plugin may make besides, by what it makes.
 _BESIDES: Final[Mapping[type, tuple[type, ...]]] = {
-    Resident: (Service, Directory, UserList, Explainer, Reloadable, Bridging),  # any extension
+    Resident: (  # any extension
+        Service,
+        Directory,
+        UserList,
+        Explainer,
+        Reloadable,
+        Bridging,
+        TakesQueues,
+    ),
     Sink: (CommittingSink, CompactingSink, ServingSink),
     FrontEnd: (OperatorFrontEnd, Reloadable),
 }

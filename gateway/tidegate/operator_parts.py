@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tidegate.config import Bind, options_set, toml_text
 from tidegate.plugins import PluginHost, PluginKind
-from tidegate.spi import Bridging, Resident
+from tidegate.spi import Bridging, Resident, TakesQueues
 from tidegate.spi.operate import BridgeRow, PluginPart, PluginRow
 
 if TYPE_CHECKING:
@@ -36,6 +36,11 @@ def plugin_rows(config: ResolvedConfig, plugins: PluginHost) -> list[PluginRow]:
 def bridge_rows(residents: Iterable[Resident]) -> list[BridgeRow]:
     """The rules of all bridges among *residents*."""
     return [row for item in residents if isinstance(item, Bridging) for row in item.bridge_rows()]
+
+
+def takers(residents: Iterable[Resident]) -> list[TakesQueues]:
+    """Those of *residents* that can hand queues over."""
+    return [item for item in residents if isinstance(item, TakesQueues)]
 
 
 def _parts(config: ResolvedConfig) -> Iterator[tuple[PluginKind, str, PluginPart]]:

@@ -16,6 +16,7 @@ from tidegate.broker.connection.client import identity_of
 from tidegate.broker.connection.connection import Connection
 from tidegate.broker.connection.deciding import Deciding
 from tidegate.broker.connection.draining import Draining
+from tidegate.broker.connection.handing_over import HandingOver
 from tidegate.broker.connection.observed import ObservedConnection
 from tidegate.broker.connection.slow_consumers import SlowConsumers
 from tidegate.broker.idle_queues import IdleQueues
@@ -109,8 +110,9 @@ class BrokerCore(Parts):
         self._by_client: dict[str, Connection] = {}
         self._numbers = 0
         self._expiring: set[Connection] = set()
-        self.draining = Draining(lambda: self.connections, self.until_durable, self.tasks)
+        self.draining = Draining(self.clients, self.until_durable, self.tasks)
         self.draining.tell = tell
+        self.handing_over = HandingOver(self, self.clients, self.until_durable)
         self._memory_watch = MemoryWatch(lambda: account.refused, tell)
         self._sink_watch = SinkWatch(self.acknowledged_log.health, tell)
         self._closing = False
@@ -164,12 +166,14 @@ class BrokerCore(Parts):
             raise ConnectionEndedError("shutdown", "the gateway is shutting down")
         if self.writer.error is not None:
             raise StoreIOError(f"the message store is read-only: {self.writer.error}")
-        self.draining.check()
+        if not request.hands_over:
+            self.draining.check()
         self._check_connections()
         vouched = await self._authentication.principal_of(request)
         if self._closing:
             raise ConnectionEndedError("shutdown", "the gateway is shutting down")
-        self.draining.check()
+        if not request.hands_over:
+            self.draining.check()
         self._check_connections()  # others may have come while this one was authenticated
         connection = self._connection(
             self, request, peer, vouched.principal, self._deciding, self._forget
@@ -436,6 +440,10 @@ class BrokerCore(Parts):
         self.access.audit(AuditKind.LOGIN_REFUSED, claimed, problem=error.problem)
 
     # --- connections ---------------------------------------------------------------------------
+
+    def clients(self) -> list[Connection]:
+        """All that a drain sends away."""
+        return [connection for connection in self.connections if not connection.hands_over]
 
     def _forget(self, connection: Connection) -> None:
         self.connections.discard(connection)

@@ -19,7 +19,9 @@ from tidegate.spi.clients.extensions import (
     Bridging,
     Extension,
     ExtensionFactory,
+    QueueTaker,
     Resident,
+    TakesQueues,
 )
 from tidegate.spi.clients.frontend import (
     AuthenticatingOptions,
@@ -337,6 +339,7 @@ __all__ = [
     "PutInflight",
     "PutSession",
     "PutSubscription",
+    "QueueTaker",
     "QuotaError",
     "RecordDelivery",
     "RecoveredDestination",
@@ -383,6 +386,7 @@ __all__ = [
     "SubscribeRequest",
     "Subscription",
     "SyncedFor",
+    "TakesQueues",
     "TemporarySpace",
     "Token",
     "UserList",

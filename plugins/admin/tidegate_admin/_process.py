@@ -56,11 +56,15 @@ class AdminProcess:
     ) -> AdminProcess:
         """Start it; it serves on *listening* soon, and whoever connects before waits. Raises: OSError."""
         ours, theirs = socket.socketpair()
-        with theirs:
-            descriptors = (theirs.fileno(), listening.fileno())
-            process = await start_child([*COMMAND, *map(str, descriptors)], pass_fds=descriptors)
         limit = _ASK_BYTES + _ESCAPED * start.request_limit
-        reader, writer = await asyncio.open_connection(sock=ours, limit=limit)
+        try:
+            with theirs:
+                fds = (theirs.fileno(), listening.fileno())
+                process = await start_child([*COMMAND, *map(str, fds)], pass_fds=fds)
+            reader, writer = await asyncio.open_connection(sock=ours, limit=limit)
+        except BaseException:
+            ours.close()
+            raise
         writer.write(protocol.line(start))
         return cls(process, reader, writer, answering)
 

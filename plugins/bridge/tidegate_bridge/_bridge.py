@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
-from tidegate.spi import Broker
+from tidegate.spi import Broker, RequestError
 from tidegate.spi.machine.children import supervise
 from tidegate.spi.operate import BridgeRow
 from tidegate_bridge import _protocol as protocol
-from tidegate_bridge._lane import Lane, lane_of
-from tidegate_bridge._options import BridgeOptions, Checked, MqttVersion
+from tidegate_bridge._handing import HandingLane
+from tidegate_bridge._in_lane import InLane
+from tidegate_bridge._lane import Lane
+from tidegate_bridge._options import BridgeOptions, Checked, Direction, MqttVersion, RuleOptions
+from tidegate_bridge._out_lane import OutLane
 from tidegate_bridge._process import BridgeProcess
 
 _log = logging.getLogger("tidegate.bridge")
 
 
 class Bridge:
-    """A :class:`tidegate.spi.Resident`."""
+    """A :class:`tidegate.spi.Resident`, which takes queues.
+
+    Attributes: lanes: by number, which is never given again.
+    """
 
     def __init__(self, options: BridgeOptions, checked: Checked) -> None:
         self.name = options.name
-        self.lanes: list[Lane] = []
+        self.lanes: dict[int, Lane] = {}
         self._options = options
         self._checked = checked
         self._process: BridgeProcess | None = None
         self._supervising: asyncio.Task[None] | None = None
+        self._broker: Broker | None = None
+        self._numbers = 0
 
     def __repr__(self) -> str:
         return f"bridge {self.name}"
@@ -37,19 +46,59 @@ class Bridge:
 
     def bridge_rows(self) -> list[BridgeRow]:
         """See Bridging."""
-        return [lane.row() for lane in self.lanes]
+        return [lane.row() for lane in self.lanes.values()]
 
     async def move_in(self, broker: Broker) -> None:
         """See Resident."""
-        self.lanes = [
-            lane_of(number, self._options, broker, self._tell, self._drain)
-            for number in range(len(self._options.rules))
-        ]
-        start = self._start(broker.store_id)
-        self._supervising = asyncio.create_task(
-            supervise(lambda: BridgeProcess.start(start, self._heard), self._runs, self._ended),
-            name=f"bridge {self.name}",
+        self._broker = broker
+        for rule in self._options.rules:
+            number = self._next_number()
+            if rule.direction is Direction.IN:
+                self._add(InLane(number, self._options, rule, broker, self._tell))
+            else:
+                self._add(OutLane(number, self._options, rule, broker, self._tell, self._drain))
+
+    def _next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def _add(self, lane: Lane) -> None:
+        """Let it begin; the process is started with the first one."""
+        self.lanes[lane.number] = lane
+        self._tell(protocol.Begin(lane.number, self._said(lane.rule)))
+        if self._supervising is None:
+            self._supervising = asyncio.create_task(
+                supervise(
+                    lambda: BridgeProcess.start(self._start, self._heard), self._runs, self._ended
+                ),
+                name=f"bridge {self.name}",
+            )
+
+    def _remove(self, lane: Lane) -> None:
+        """It has ended."""
+        if self.lanes.pop(lane.number, None) is not None:
+            self._tell(protocol.End(lane.number))
+
+    def begin_taking(self, changed: Callable[[], None]) -> HandingLane:
+        """See TakesQueues."""
+        if self._checked.is_mqtt:
+            raise RequestError(
+                f"bridge {self.name!r} speaks MQTT, by which no queue can be handed over: a broker may confirm what it keeps "
+                "for nobody; name one with stomp:// or stomps://"
+            )
+        if self._broker is None:
+            raise RequestError(f"bridge {self.name!r} has not begun or has ended")
+        lane = HandingLane(
+            self._next_number(),
+            self._options,
+            self._broker,
+            self._tell,
+            self._drain,
+            changed,
+            self._remove,
         )
+        self._add(lane)
+        return lane
 
     async def move_out(self) -> None:
         """See Resident."""
@@ -57,20 +106,22 @@ class Bridge:
             self._supervising.cancel()
             await asyncio.gather(self._supervising, return_exceptions=True)
             self._supervising = None
-        for lane in self.lanes:
+        self._broker = None
+        for lane in tuple(self.lanes.values()):
             await lane.end()
 
     def _runs(self, process: BridgeProcess | None) -> None:
         self._process = process
 
     def _ended(self, why: str, again_s: float) -> None:
-        for lane in self.lanes:
+        for lane in tuple(self.lanes.values()):
             lane.lost(
                 f"the bridge's process {why}", "it is started again; the log says why", again_s
             )
 
     def _heard(self, told: protocol.FromProcess) -> None:
-        self.lanes[told.rule].heard(told)
+        if told.rule in self.lanes:
+            self.lanes[told.rule].heard(told)
 
     def _tell(self, told: protocol.FromGateway) -> None:
         if self._process is not None:
@@ -80,8 +131,23 @@ class Bridge:
         if self._process is not None:
             await self._process.drain()
 
-    def _start(self, store: str) -> protocol.Start:
+    def _said(self, rule: RuleOptions) -> protocol.Rule:
+        rules = self._options.rules
+        return protocol.Rule(
+            name=rule.name,
+            direction=rule.direction,
+            remote=rule.remote,
+            local=rule.local,
+            selector=rule.selector,
+            durable=rule.durable,
+            jms_type=rule.jms_type,
+            headers=rule.headers,
+            is_echoed=rule in rules and self._checked.is_echoed[rules.index(rule)],
+        )
+
+    def _start(self) -> protocol.Start:
         options, checked = self._options, self._checked
+        store = "" if self._broker is None else self._broker.store_id
         return protocol.Start(
             name=options.name,
             here=f"{store}/{options.name}",
@@ -104,18 +170,5 @@ class Bridge:
             reconnect_min=options.reconnect_min,
             reconnect_max=options.reconnect_max,
             hops_max=options.hops_max,
-            rules=tuple(
-                protocol.Rule(
-                    name=rule.name,
-                    direction=rule.direction,
-                    remote=rule.remote,
-                    local=rule.local,
-                    selector=rule.selector,
-                    durable=rule.durable,
-                    jms_type=rule.jms_type,
-                    headers=rule.headers,
-                    is_echoed=is_echoed,
-                )
-                for rule, is_echoed in zip(options.rules, checked.is_echoed, strict=True)
-            ),
+            rules={number: self._said(lane.rule) for number, lane in self.lanes.items()},
         )

@@ -88,7 +88,9 @@ class BridgeOptions:
         help="The other broker: `stomp://HOST:PORT`, `stomps://` with TLS, `mqtt://` or `mqtts://`."
     )
     rules: tuple[RuleOptions, ...] = option(
-        help="What goes where, an `[[extensions.rules]]` table each. Each has a connection of its own and keeps its order."
+        (),
+        help="What goes where, an `[[extensions.rules]]` table each. Each has a connection of its own and keeps its order. "
+        "A bridge that only takes the queues of a drain (`tidegate drain --hand-over`) needs none.",
     )
     user: str = option("", help="Whom the bridge logs in as there. Left out: without a user.")
     password_file: Path | None = option(
@@ -212,8 +214,6 @@ def checked(options: BridgeOptions) -> Checked:
         raise ConfigError("has no effect with STOMP: remove it", key="mqtt_version")
     if options.password_file is not None and not options.user:
         raise ConfigError("has no effect without `user`", key="password_file")
-    if not options.rules:
-        raise ConfigError("a bridge without rules does nothing: add one", key="rules")
     found: list[Names] = []
     for number, rule in enumerate(options.rules):
         try:

@@ -47,9 +47,9 @@ class BridgeProcess:
 
     @classmethod
     async def start(
-        cls, start: protocol.Start, heard: Callable[[protocol.FromProcess], None]
+        cls, start: Callable[[], protocol.Start], heard: Callable[[protocol.FromProcess], None]
     ) -> BridgeProcess:
-        """Start it; what it says is given to *heard*. Raises: OSError."""
+        """Start it; what it says is given to *heard*. Args: start: asked when it runs. Raises: OSError."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -59,8 +59,9 @@ class BridgeProcess:
         except BaseException:
             ours.close()
             raise
-        writer.write(protocol.frame(start))
-        return cls(start.name, process, reader, writer, heard)
+        said = start()
+        writer.write(protocol.frame(said))
+        return cls(said.name, process, reader, writer, heard)
 
     def tell(self, told: protocol.FromGateway) -> None:
         """Nothing waits here: what is under way is bounded by the windows."""

@@ -1,6 +1,6 @@
 """What the gateway and a bridge's process say to each other: frames of MessagePack on a socket pair.
 
-The gateway begins with :class:`Start`. Each rule is a *lane* of its own in the process, which tries to connect and says
+The gateway begins with :class:`Start`; rules may come and go. Each rule is a *lane* of its own in the process, which tries to connect and says
 :class:`Ready` each time it has, with the number of the attempt (``epoch``). What belongs to an attempt that is over is
 ignored by both.
 """
@@ -34,7 +34,7 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
-    """How to connect, and what for: see BridgeOptions. Attributes: here: what the bridge calls itself in headers, store: the gateway's."""
+    """How to connect, and what for: see BridgeOptions. Attributes: rules: by number; here: what the bridge calls itself in headers, store: the gateway's."""
 
     name: str
     here: str
@@ -57,19 +57,33 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
     reconnect_min: float
     reconnect_max: float
     hops_max: int
-    rules: tuple[Rule, ...]
+    rules: dict[int, Rule]
 
     def __repr__(self) -> str:  # the password must never reach a log
         return f"Start({self.name!r})"
 
 
+class Begin(msgspec.Struct, frozen=True, tag="begin"):
+    """One rule more. Attributes: rule: its number, which no other one has had."""
+
+    rule: int
+    what: Rule
+
+
+class End(msgspec.Struct, frozen=True, tag="end"):
+    """One rule less: disconnect, and forget it."""
+
+    rule: int
+
+
 class Take(msgspec.Struct, frozen=True, tag="take"):
-    """Send this one. Attributes: number: its sequence."""
+    """Send this one. Attributes: number: its sequence; target: where to, "": where the rule says."""
 
     rule: int
     epoch: int
     number: int
     message: Message
+    target: str = ""
 
 
 class Bring(msgspec.Struct, frozen=True, tag="bring"):
@@ -118,7 +132,7 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     remedy: str
 
 
-FromGateway: TypeAlias = Start | Take | Done | Stop
+FromGateway: TypeAlias = Start | Begin | End | Take | Done | Stop
 FromProcess: TypeAlias = Ready | Lost | Bring | Done
 
 _encode: Final = msgspec.msgpack.Encoder().encode

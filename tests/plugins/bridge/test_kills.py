@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import subprocess
+import sys
+import threading
 import time
 from pathlib import Path
 
@@ -57,6 +60,54 @@ def scenario(directory: Path, scheme: str, kills: int, seed: int) -> tuple[list[
             return [int(one.body) for one in came_in], [int(one.body) for one in went_out]
 
         return asyncio.run(receive())
+
+
+@pytest.mark.crash
+def test_a_hand_over_loses_and_repeats_nothing_whoever_is_killed(tmp_path: Path) -> None:
+    """The command is given again when it ends because its gateway was killed."""
+    chance = random.Random(5)
+    queues, each = 20, COUNT
+    with Pair(tmp_path, "stomp", (), f"window = {WINDOW}") as pair:
+
+        async def fill() -> None:
+            port, bodies = pair.new.stomp_port, [b"%d" % number for number in range(each)]
+            await asyncio.gather(*[produce(port, f"/queue/q{n}", bodies) for n in range(queues)])
+
+        asyncio.run(fill())
+        command = [sys.executable, "-m", "tidegate", "drain", "--timeout", "0s"]
+        command += ["--hand-over", "moving", "--config", str(pair.new.config)]
+        is_over, kills = threading.Event(), 0
+        told: list[subprocess.CompletedProcess[str]] = []
+
+        def drain() -> None:
+            while not told or told[-1].returncode:
+                told.append(subprocess.run(command, capture_output=True, text=True, check=False))
+            is_over.set()
+
+        draining = threading.Thread(target=drain)
+        draining.start()
+        while not is_over.wait(chance.uniform(0.2, 1.5)) and kills < 12:
+            kills += 1
+            victim = chance.choice(("old", "new", "bridge"))
+            if victim == "bridge":
+                pair.kill_bridge()
+            else:
+                gateway = pair.old if victim == "old" else pair.new
+                gateway.kill()
+                gateway.start()
+        draining.join(timeout=300)
+        assert is_over.is_set(), told[-1].stderr
+        assert kills >= 3
+        assert "handed over" in told[-1].stdout
+
+        async def receive() -> list[list[int]]:
+            last = b"%d" % (each - 1)
+            port = pair.old.stomp_port
+            found = await asyncio.gather(*[take(port, f"/queue/q{n}", last) for n in range(queues)])
+            return [[int(one.body) for one in some] for some in found]
+
+        for came in asyncio.run(receive()):
+            assert came == list(range(each))
 
 
 #: A few of them each time, and many of another seed with the crash tests.

@@ -73,7 +73,6 @@ def test_a_misspelt_rule_is_named(rules: object, key: str, says: str) -> None:
         ({"remote": "stomp://broker:x"}, "remote", "broker:x"),
         ({"remote": "stomp://me:secret@broker"}, "remote", "password_file"),
         ({"remote": "stomp://broker/x"}, "remote", "none of"),
-        ({"rules": []}, "rules", "add one"),
         ({"principal": "anonymous"}, "principal", "somebody"),
         ({"reconnect_min": "9s", "reconnect_max": "1s"}, "reconnect_max", "at least"),
         ({"tls_ca": "/x"}, "tls_ca", "stomps://"),

@@ -34,7 +34,7 @@ MOVED: Final = "server-moved"
 class Draining:
     """See the module.
 
-    Args: connections: all there are; until_durable: waits for all that was asked for.
+    Args: connections: all that are to go; until_durable: waits for all that was asked for.
 
     Attributes: is_on: nobody is let in; server_reference: where clients are sent, "" for nowhere; is_moved: for good;
         tell: of events.

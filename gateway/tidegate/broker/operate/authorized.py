@@ -8,7 +8,7 @@ from typing import Final
 
 from tidegate.broker.core import BrokerCore
 from tidegate.broker.publish.access import Rights
-from tidegate.spi import Action, AuditKind, Identity, RequestError
+from tidegate.spi import Action, AuditKind, Identity, RequestError, TakesQueues
 from tidegate.spi.operate import BridgeRow, PluginRow, Reloaded
 
 
@@ -20,13 +20,14 @@ async def _cannot_reload(check_only: bool) -> Reloaded:
 class Around:
     """What the gateway around the broker knows, and does.
 
-    Attributes: listeners: where clients connect; plugins: that are installed, with what is set of each; bridges: their rules; reload: see
+    Attributes: listeners: where clients connect; plugins: that are installed, with what is set of each; bridges: their rules; takes_queues: who can hand them over; reload: see
         ReloadConfiguration, ``check_only`` is given.
     """
 
     listeners: Callable[[], Sequence[str]] = tuple
     plugins: Callable[[], Sequence[PluginRow]] = tuple
     bridges: Callable[[], Sequence[BridgeRow]] = tuple
+    takes_queues: Callable[[], Sequence[TakesQueues]] = tuple
     reload: Callable[[bool], Awaitable[Reloaded]] = _cannot_reload
 
 

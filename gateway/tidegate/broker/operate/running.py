@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidegate.broker.connection.connection import Connection
 from tidegate.broker.operate.authorized import Authorized
 from tidegate.broker.operate.paging import in_steps
-from tidegate.spi import Action, Identity, RequestError
+from tidegate.spi import Action, Identity, RequestError, TakesQueues
 from tidegate.spi.operate import (
     Drain,
     DrainState,
@@ -36,14 +36,24 @@ class RunningOperated(Authorized):
             raise RequestError("a server reference is host:port; this one is not even printable")
         if request.is_moved and not reference:
             raise RequestError("moved where? give a server_reference")
-        self._core.draining.begin(reference, is_moved=request.is_moved, timeout_s=request.timeout_s)
-        self._tell(who, Action.ADMIN, "", f"drains the gateway, clients use {reference!r}")
+        core, bridge = self._core, request.hand_over
+        through = self._through(bridge) if bridge else None
+        if core.handing_over.bridge != bridge:
+            await core.handing_over.end()
+            if through is not None:
+                core.handing_over.begin(through)
+        core.draining.begin(reference, is_moved=request.is_moved, timeout_s=request.timeout_s)
+        text = f"drains the gateway, clients use {reference!r}"
+        if bridge:
+            text += f", queues go over bridge {bridge!r}"
+        self._tell(who, Action.ADMIN, "", text)
         return await self._drain_state()
 
     async def undrain(self, who: Identity, request: Undrain) -> DrainState:
         """See Operator."""
         self._authorize(who)
         if self._core.draining.is_on:
+            await self._core.handing_over.end()
             self._core.draining.end()
             self._tell(who, Action.ADMIN, "", "lets clients in again")
         return await self._drain_state()
@@ -55,14 +65,26 @@ class RunningOperated(Authorized):
 
     async def _drain_state(self) -> DrainState:
         core, draining = self._core, self._core.draining
-        in_flight = await in_steps(list(core.connections), _in_flight)
+        clients = core.clients()
+        in_flight = await in_steps(clients, _in_flight)
         return DrainState(
             draining.is_on,
-            len(core.connections),
+            len(clients),
             sum(in_flight),
             draining.server_reference if draining.is_on else "",
             draining.is_on and draining.is_moved,
+            core.handing_over.state(),
         )
+
+    def _through(self, bridge: str) -> TakesQueues:
+        """Raises: RequestError."""
+        there = {one.name: one for one in self._around.takes_queues()}
+        if bridge not in there:
+            names = ", ".join(sorted(there)) or "there is none"
+            raise RequestError(
+                f"no bridge of this gateway has the name {bridge!r}; its bridges: {names}"
+            )
+        return there[bridge]
 
 
 def _in_flight(connection: Connection) -> int:

@@ -10,12 +10,17 @@ import typer
 
 from tidegate.cli import _show
 from tidegate.cli._commands import ConfigOption, JsonOption
+from tidegate.cli._host import Bars
 from tidegate.cli.groups._asking import ask, connected
-from tidegate.spi import parse_duration
+from tidegate.operator_socket import OperatorClient
+from tidegate.spi import format_size, parse_duration
 from tidegate.spi.commands import ClientError
 from tidegate.spi.operate import (
     Drain,
     DrainState,
+    HandOver,
+    HandOverPhase,
+    LeftKind,
     ReloadConfiguration,
     Reloaded,
     ShowDrain,
@@ -39,12 +44,20 @@ def drain(
     timeout: Annotated[
         str, typer.Option(help="How long clients may take to acknowledge what they have.")
     ] = "30s",
+    hand_over: Annotated[
+        str,
+        typer.Option(
+            metavar="BRIDGE",
+            help="Then send what waits in every queue to another broker over this bridge, and wait until it is there.",
+        ),
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Let no clients in any more, and wait until those there are have gone.
 
     Each is disconnected when it has acknowledged what it has, or when the time is over. Then the gateway may be
-    stopped without anybody noticing; `tidegate undrain` lets clients in again.
+    stopped without anybody noticing; `tidegate undrain` lets clients in again. With --hand-over it ends when no queue has
+    anything that can go, with exit code 8 when messages wait in one all the same.
     """
     try:
         timeout_s = parse_duration(timeout)
@@ -52,7 +65,7 @@ def drain(
         raise typer.BadParameter(f"--timeout: {error}") from None
     ends_at = time.monotonic() + timeout_s + _BEHIND_S
     with connected(config) as client:
-        found = ask(client, Drain(server_reference, moved, timeout_s), DrainState)
+        found = ask(client, Drain(server_reference, moved, timeout_s, hand_over), DrainState)
         while found.connections:
             if time.monotonic() > ends_at or not found.is_draining:
                 raise ClientError(
@@ -60,7 +73,32 @@ def drain(
                 )
             time.sleep(_LOOK_EVERY_S)
             found = ask(client, ShowDrain(), DrainState)
+        if hand_over:
+            found = _handed_over(client, hand_over)
     _print_drain(found, as_json=as_json)
+    if found.hand_over is not None:
+        queues = [left for left in found.hand_over.left if left.kind is LeftKind.QUEUE]
+        if queues:
+            raise ClientError(f"{len(queues)} queues have messages that were not handed over")
+
+
+def _handed_over(client: OperatorClient, bridge: str) -> DrainState:
+    """Wait until everything has gone that can. Raises: ClientError when it was ended."""
+    said = ""
+    with Bars() as bars:
+        while True:
+            found = ask(client, ShowDrain(), DrainState)
+            now = found.hand_over
+            if now is None or now.bridge != bridge:
+                raise ClientError("the hand-over was ended; what had not gone is in its queues")
+            bars("handing over", now.moved, now.moved + now.messages)
+            if now.phase is HandOverPhase.DONE:
+                return found
+            problem = f"{now.problem}: {now.remedy}" if now.problem and not now.server else ""
+            if problem not in ("", said):
+                typer.echo(printable(f"not now: {problem}"), err=True)
+                said = problem
+            time.sleep(_LOOK_EVERY_S)
 
 
 def undrain(config: ConfigOption = None, as_json: JsonOption = False) -> None:
@@ -75,8 +113,23 @@ def _print_drain(found: DrainState, *, as_json: bool) -> None:
         _show.print_json(msgspec.to_builtins(found))
     elif found.is_draining:
         typer.echo("drained: no client is connected, and none is let in")
+        if found.hand_over is not None:
+            _print_hand_over(found.hand_over)
     else:
         typer.echo(f"clients are let in; {found.connections} are connected")
+
+
+def _print_hand_over(found: HandOver) -> None:
+    size = format_size(found.moved_bytes)
+    server = f" ({found.server})" if found.server else ""
+    typer.echo(
+        printable(f"handed over {found.moved} messages ({size}) by bridge {found.bridge}{server}")
+    )
+    for left in found.left:
+        what = f"{left.kind.value} {left.name}".strip()
+        typer.echo(printable(f"left here: {what}: {left.count}: {left.why}"))
+    if found.left_more:
+        typer.echo(f"left here: {found.left_more} more")
 
 
 def reload(

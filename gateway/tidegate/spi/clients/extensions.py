@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from tidegate.spi.clients.connection import Broker
@@ -44,6 +44,54 @@ class Bridging(Protocol):
 
     def bridge_rows(self) -> Sequence[BridgeRow]:
         """One for each rule. Must be quick: called on the event loop."""
+        ...
+
+
+class QueueTaker(Protocol):
+    """Takes queues out of a gateway that is drained, to another broker. On the event loop; nothing here raises."""
+
+    def row(self) -> BridgeRow:
+        """How far it is."""
+        ...
+
+    @property
+    def has_room(self) -> bool:
+        """Not too much is on the way for another queue."""
+        ...
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """By queue that it could not take: why."""
+        ...
+
+    def take(self, queue: str) -> None:
+        """Send what waits in *queue* as well, and what comes, in order, each acknowledged when the other broker has
+        confirmed it. One that was refused is tried again."""
+        ...
+
+    def leave(self, queue: str) -> None:
+        """Go on with *queue* until nothing of it is on the way, then leave it."""
+        ...
+
+    async def end(self) -> None:
+        """Send nothing more, wait some seconds at most for what was sent, and let go: what is not confirmed is in its queue."""
+        ...
+
+
+@runtime_checkable
+class TakesQueues(Protocol):
+    """What a resident may be besides: it can hand queues over to another broker when the gateway is drained."""
+
+    @property
+    def name(self) -> str:
+        """What operators call it."""
+        ...
+
+    def begin_taking(self, changed: Callable[[], None]) -> QueueTaker:
+        """Begin without a queue. Args: changed: to be called when some more were confirmed, or refused.
+
+        Its connections must say ``hands_over`` (:class:`ConnectRequest`). Raises: RequestError: it cannot.
+        """
         ...
 
 

@@ -60,6 +60,7 @@ class ConnectRequest(msgspec.Struct, frozen=True, kw_only=True):
         exchange: a finished exchange of :meth:`Broker.begin_authentication`, which stands for the
             credentials; None when the client authenticates by user name and password or not at all.
         rules: of its protocol.
+        hands_over: it takes queues out of a gateway that is drained, which lets it in and leaves it be.
     """
 
     protocol: str
@@ -79,6 +80,7 @@ class ConnectRequest(msgspec.Struct, frozen=True, kw_only=True):
     tls_principal: Principal | None = None
     exchange: AuthenticationExchange | None = None
     rules: ClientRules = ClientRules()
+    hands_over: bool = False
 
 
 class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Annotated, Final
 
 import msgspec
 
 #: The longest that a drain waits for clients, in seconds.
 DRAIN_S_MAX: Final = 86_400
-#: Characters of a server reference.
+#: Characters of a server reference, and of a bridge's name.
 REFERENCE_MAX: Final = 1000
+#: Things that a hand-over leaves and that are named one by one.
+LEFT_MAX: Final = 100
 
 
 class ReloadConfiguration(msgspec.Struct, frozen=True, tag="reload-configuration"):
@@ -53,26 +56,81 @@ class Drain(msgspec.Struct, frozen=True, tag="drain"):
     Attributes:
         server_reference: where clients are to go, ``host:port``; "": they are not told. is_moved: for good.
         timeout_s: how long they may take to acknowledge what they have; then they are disconnected all the same.
+        hand_over: the bridge over which every queue goes to another broker when they have gone; "": queues stay.
     """
 
     server_reference: Annotated[str, msgspec.Meta(max_length=REFERENCE_MAX)] = ""
     is_moved: bool = False
     timeout_s: Annotated[float, msgspec.Meta(ge=0, le=DRAIN_S_MAX)] = 30.0
+    hand_over: Annotated[str, msgspec.Meta(max_length=REFERENCE_MAX)] = ""
 
 
 class Undrain(msgspec.Struct, frozen=True, tag="undrain"):
-    """Let clients in again, and serve those that have not gone."""
+    """Let clients in again, and serve those that have not gone. A hand-over ends: what it has sent is confirmed before."""
 
 
 class ShowDrain(msgspec.Struct, frozen=True, tag="show-drain"):
     """How far a drain is."""
 
 
+class HandOverPhase(enum.Enum):
+    """How far a hand-over is. WAITING: for clients to go. DONE: no queue has anything that can go."""
+
+    WAITING = "waiting"
+    MOVING = "moving"
+    DONE = "done"
+
+
+class LeftKind(enum.Enum):
+    """What a hand-over leaves: the messages of one QUEUE or SUBSCRIPTION, or so many of the others."""
+
+    QUEUE = "queue"
+    SUBSCRIPTION = "subscription"
+    EMPTY_SUBSCRIPTIONS = "empty-subscriptions"
+    SESSIONS = "sessions"
+    RETAINED = "retained"
+    WILLS = "wills"
+    BRANCHES = "branches"
+
+
+class LeftHere(msgspec.Struct, frozen=True):
+    """What a hand-over leaves. Attributes: name: of the one that it is; count: messages, or how many; why: with what to do."""
+
+    kind: LeftKind
+    name: str
+    count: int
+    why: str
+
+
+class HandOver(msgspec.Struct, frozen=True):
+    """Queues on their way to another broker.
+
+    Attributes:
+        bridge: over which; server: what the other broker says that it is, "" while it is not connected.
+        moved, moved_bytes: confirmed there since this began, and bytes of their bodies.
+        queues, messages: in how many queues something waits that can go, and how much, with what is on the way.
+        problem, remedy: why it was not connected last, or what the other broker refused, and what to do.
+        left: what is not handed over, at most ``LEFT_MAX`` of them; left_more: how many more there are.
+    """
+
+    bridge: str
+    phase: HandOverPhase
+    server: str
+    moved: int
+    moved_bytes: int
+    queues: int
+    messages: int
+    problem: str
+    remedy: str
+    left: tuple[LeftHere, ...]
+    left_more: int = 0
+
+
 class DrainState(msgspec.Struct, frozen=True, tag="drain-state"):
     """Whether clients are let in.
 
-    Attributes: connections: clients that are there; in_flight: messages that they have not acknowledged; the rest as
-        in Drain.
+    Attributes: connections: clients that are there; in_flight: messages that they have not acknowledged; hand_over: None:
+        none was asked for; the rest as in Drain.
     """
 
     is_draining: bool
@@ -80,3 +138,4 @@ class DrainState(msgspec.Struct, frozen=True, tag="drain-state"):
     in_flight: int
     server_reference: str = ""
     is_moved: bool = False
+    hand_over: HandOver | None = None

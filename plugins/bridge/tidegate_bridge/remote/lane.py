@@ -41,6 +41,10 @@ class LaneError(Exception):
         self.remedy = remedy
 
 
+class _EndedError(Exception):
+    """There is no such rule any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Broken:
     """The other broker has gone, or said that something is wrong."""
@@ -58,7 +62,7 @@ class Confirmed:
     key: int
 
 
-Event: TypeAlias = protocol.Take | protocol.Done | protocol.Stop | Broken | Confirmed
+Event: TypeAlias = protocol.Take | protocol.Done | protocol.Stop | protocol.End | Broken | Confirmed
 
 
 class Lane(ABC):
@@ -122,6 +126,14 @@ class Lane(ABC):
         threading.Thread(target=self._run, name=self.rule.name, daemon=True).start()
 
     def _run(self) -> None:
+        try:
+            self._run_for_ever()
+        except _EndedError:
+            self.budget.close()
+            self.disconnect()
+
+    def _run_for_ever(self) -> None:
+        """Raises: _EndedError."""
         wait_s = self.start.reconnect_min
         while True:
             self.epoch += 1
@@ -131,6 +143,8 @@ class Lane(ABC):
             problem = remedy = ""
             try:
                 self._attempt()
+            except _EndedError:
+                raise
             except LaneError as error:
                 said = self._said() if not error.remedy else None
                 problem, remedy = said or (error.problem, error.remedy)
@@ -177,6 +191,8 @@ class Lane(ABC):
             self.link.send(told)
 
     def _deal_with(self, event: Event) -> None:
+        if isinstance(event, protocol.End):
+            raise _EndedError
         if event.epoch != self.epoch:
             return
         if isinstance(event, protocol.Take):
@@ -203,6 +219,8 @@ class Lane(ABC):
                 event = self.inbox.get(timeout=left)
             except queue.Empty:
                 return None
+            if isinstance(event, protocol.End):
+                raise _EndedError
             if isinstance(event, Broken) and event.epoch == self.epoch:
                 return event.problem, event.remedy
         return None
@@ -246,6 +264,8 @@ class Lane(ABC):
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             try:
-                self.inbox.get(timeout=left)
+                event = self.inbox.get(timeout=left)
             except queue.Empty:
                 return
+            if isinstance(event, protocol.End):
+                raise _EndedError

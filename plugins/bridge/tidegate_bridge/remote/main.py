@@ -24,11 +24,17 @@ def serve(link: Link) -> None:
     if not isinstance(start, protocol.Start):
         return
     kind = MqttLane if start.scheme.startswith("mqtt") else StompLane
-    lanes: list[Lane] = [kind(start, number, link) for number in range(len(start.rules))]
-    for lane in lanes:
+    lanes: dict[int, Lane] = {number: kind(start, number, link) for number in start.rules}
+    for lane in lanes.values():
         lane.begin()
     while (told := link.receive()) is not None:
-        if not isinstance(told, protocol.Start):
+        if isinstance(told, protocol.Begin):
+            start.rules[told.rule] = told.what
+            lane = lanes[told.rule] = kind(start, told.rule, link)
+            lane.begin()
+        elif isinstance(told, protocol.End):
+            lanes.pop(told.rule).inbox.put(told)
+        elif not isinstance(told, protocol.Start) and told.rule in lanes:
             lanes[told.rule].inbox.put(told)
 
 

@@ -131,7 +131,7 @@ class MqttLane(Lane):
                 self.done.append(take.number)
                 return
         info = self._client.publish(
-            self.names.leaving(message.destination),
+            take.target or self.names.leaving(message.destination),
             message.body,
             _QOS,
             message.retain,

@@ -55,7 +55,7 @@ class StompLane(Lane):
     def send(self, take: protocol.Take, more: More) -> None:
         message = take.message
         duplicate_id = f"{self.start.store}-{take.number}"
-        name = self.names.leaving(message.destination)
+        name = take.target or self.names.leaving(message.destination)
         name, kind = brokers.destination(self._broker, self.rule, name)
         kind.pop("subscription-type", None)
         headers = leaving(

@@ -1,0 +1,141 @@
+"""A rule made at run time: it takes whole queues out, one after the other, from a gateway that is drained.
+
+Each queue is a subscription of its own on the lane's one connection here, so that one which may not be taken is named, and
+keeps nobody else. At the other broker a queue has the name that it has here, or the one that a rule ``out`` gives it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from tidegate.spi import Broker, BrokerConnection, GatewayError, names
+from tidegate_bridge import _protocol as protocol
+from tidegate_bridge._names import Names
+from tidegate_bridge._options import BridgeOptions, Direction, RuleOptions
+from tidegate_bridge._out_lane import OutLane
+
+#: No rule of the configuration has this name.
+HAND_OVER: Final = "$hand-over"
+#: How long the other broker may take to confirm what was sent, when it is to end.
+_CONFIRM_S: Final = 5.0
+
+
+class HandingLane(OutLane):
+    """A :class:`tidegate.spi.QueueTaker`. Args: changed: see TakesQueues; ended: called when it has let go."""
+
+    _hands_over = True
+
+    def __init__(
+        self,
+        number: int,
+        options: BridgeOptions,
+        broker: Broker,
+        tell: Callable[[protocol.FromGateway], None],
+        drain: Callable[[], Awaitable[None]],
+        changed: Callable[[], None],
+        ended: Callable[[HandingLane], None],
+    ) -> None:
+        rule = RuleOptions(HAND_OVER, Direction.OUT, "/queue/>", "queue://>")
+        super().__init__(number, options, rule, broker, tell, drain)
+        self._changed = changed
+        self._ended = ended
+        self._refused: dict[str, str] = {}
+        self._taken: dict[str, str] = {}  # by queue, its name at the other broker
+        self._leaving: set[str] = set()
+        self._settled = asyncio.Event()
+
+    # --- QueueTaker ------------------------------------------------------------------------------
+
+    @property
+    def has_room(self) -> bool:
+        """See QueueTaker."""
+        count, size = self.on_the_way
+        return count < self._options.window and size < self._options.window_bytes
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """See QueueTaker."""
+        return self._refused
+
+    def take(self, queue: str) -> None:
+        """See QueueTaker."""
+        self._refused.pop(queue, None)
+        self._leaving.discard(queue)
+        if queue not in self._taken:
+            self._taken[queue] = self._name_there(queue)
+            if self._connection is not None:
+                self._subscribe_queue(self._connection, queue)
+
+    def leave(self, queue: str) -> None:
+        """See QueueTaker."""
+        if queue in self._taken:
+            self._leaving.add(queue)
+            self._leave_done()
+
+    async def end(self) -> None:
+        """See QueueTaker."""
+        self._is_over = True
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + _CONFIRM_S
+        # What was told to the process may be at the other broker; what is in the queue is not.
+        while self.server and self._in_flight.keys() - set(self._queue):
+            left = ends_at - loop.time()
+            if left <= 0:
+                break
+            self._settled.clear()
+            moment = loop.call_later(left, self._settled.set)
+            await self._settled.wait()
+            moment.cancel()
+        await super().end()
+        self._ended(self)
+
+    # --- OutLane ---------------------------------------------------------------------------------
+
+    def _subscribe(self, connection: BrokerConnection) -> None:
+        for queue in tuple(self._taken):
+            self._subscribe_queue(connection, queue)
+
+    def _subscribe_queue(self, connection: BrokerConnection, queue: str) -> None:
+        try:
+            self._subscribe_to(connection, queue, queue)
+        except GatewayError as error:
+            del self._taken[queue]
+            self._leaving.discard(queue)
+            self._refused[queue] = f"bridge {self._options.name!r} may not take it: {error}"
+            self._changed()
+
+    def _target(self, key: str) -> str:
+        return self._taken.get(key, "")
+
+    def _settled_some(self) -> None:
+        self._settled.set()
+        self._leave_done()
+        self._changed()
+
+    def lost(self, problem: str, remedy: str, again_s: float) -> None:
+        super().lost(problem, remedy, again_s)
+        self._settled.set()
+
+    def _leave_done(self) -> None:
+        """Unsubscribe from what is to be left and has nothing on the way."""
+        if not self._leaving:
+            return
+        there = {key for key, _ in self._in_flight.values()}
+        for queue in self._leaving - there:
+            self._leaving.discard(queue)
+            self._taken.pop(queue, None)
+            if self._connection is not None:
+                self._connection.unsubscribe(queue)
+
+    def _name_there(self, queue: str) -> str:
+        """Where messages of *queue* go; "": to a queue of its name."""
+        for rule in self._options.rules:
+            if rule.direction is not Direction.OUT or rule.selector:
+                continue
+            if names.is_queue(rule.local) and names.matches(
+                names.name_of(rule.local), names.name_of(queue)
+            ):
+                return Names(rule.remote, rule.local, is_in=False, is_mqtt=False).leaving(queue)
+        return ""

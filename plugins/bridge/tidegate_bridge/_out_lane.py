@@ -1,0 +1,242 @@
+"""A rule that takes out.
+
+What is consumed stays in flight here until the process says that the other broker has confirmed it. When the other
+broker goes away, what is in flight waits for it, and is sent again in order: nothing is counted as a failed delivery.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from tidegate.spi import (
+    Broker,
+    BrokerConnection,
+    GatewayError,
+    Message,
+    StoredMessage,
+    SubscribeRequest,
+    names,
+)
+from tidegate_bridge import _protocol as protocol
+from tidegate_bridge._lane import AT_ONCE, Lane
+from tidegate_bridge._options import BridgeOptions, RuleOptions
+
+_KEY: Final = "out"
+_LARGE_READ_BYTES: Final = 256 << 10
+
+
+class _Consumer:
+    """A :class:`tidegate.spi.ClientPeer`: the connection of a rule that takes out."""
+
+    def __init__(self, lane: OutLane) -> None:
+        self._lane = lane
+
+    @property
+    def has_unsent(self) -> bool:
+        return self._lane.has_queued
+
+    def confirmed(self, tokens: Sequence[object]) -> None:
+        """Of nothing does it ask to be told."""
+
+    def failed(self, token: object, error: GatewayError) -> None:
+        self._lane.failed(self, error)
+
+    def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
+        self._lane.delivered(self, key, messages)
+
+    def throttle(self, paused: bool, *, at_once: bool = False) -> None:
+        """It publishes nothing."""
+
+    def closed(self, error: GatewayError) -> None:
+        self._lane.failed(self, error)
+
+
+class OutLane(Lane):
+    """Takes out."""
+
+    def __init__(
+        self,
+        number: int,
+        options: BridgeOptions,
+        rule: RuleOptions,
+        broker: Broker,
+        tell: Callable[[protocol.FromGateway], None],
+        drain: Callable[[], Awaitable[None]],
+    ) -> None:
+        super().__init__(number, options, rule, broker, tell)
+        self._drain = drain
+        self._in_flight: dict[int, tuple[str, Message]] = {}
+        self._queue: deque[int] = deque()
+        self._wake = asyncio.Event()
+        self._consumer: _Consumer | None = None
+        self._connection: BrokerConnection | None = None
+        self._is_over = False  # nothing more is sent
+
+    @property
+    def has_queued(self) -> bool:
+        return bool(self._queue)
+
+    @property
+    def on_the_way(self) -> tuple[int, int]:
+        return len(self._in_flight), sum(_size(message) for _, message in self._in_flight.values())
+
+    def _ready(self) -> None:
+        # What the attempt before has sent may or may not have arrived: all of it again, in order.
+        self._queue = deque(sorted(self._in_flight))
+        self._wake.set()
+        if self._consumer is None:
+            self._consumer = _Consumer(self)
+            self._spawn("consume", self._consume(self._consumer))
+
+    async def _consume(self, consumer: _Consumer) -> None:
+        try:
+            connection = await self._connect(consumer)
+            if self._consumer is not consumer:
+                connection.disconnect(graceful=True)
+                return
+            self._connection = connection
+            self._subscribe(connection)
+            connection.writable(True)
+        except GatewayError as error:
+            self.failed(consumer, error)
+            return
+        await self._pump(consumer)
+
+    def _subscribe(self, connection: BrokerConnection) -> None:
+        """To all that it takes. Raises: GatewayError."""
+        rule = self.rule
+        # Of a topic everything is kept while the bridge is away, from the first time on.
+        durable_name = rule.name if names.is_topic(rule.local) else ""
+        self._subscribe_to(connection, _KEY, rule.local, durable_name)
+
+    def _subscribe_to(
+        self, connection: BrokerConnection, key: str, destination: str, durable_name: str = ""
+    ) -> None:
+        """Raises: GatewayError."""
+        connection.subscribe(
+            SubscribeRequest(
+                key=key,
+                destination=destination,
+                durable_name=durable_name,
+                prefetch_count=self._options.window,
+                prefetch_bytes=self._options.window_bytes,
+                selector=self.rule.selector,
+            )
+        )
+
+    def _target(self, key: str) -> str:
+        """Where messages of *key* go at the other broker; "": where the rule says."""
+        return ""
+
+    def _settled_some(self) -> None:
+        """Less is on the way than was."""
+
+    def delivered(self, consumer: _Consumer, key: str, messages: Sequence[StoredMessage]) -> None:
+        """They are in flight from here on."""
+        if consumer is not self._consumer:
+            return
+        for stored in messages:
+            self._in_flight[stored.sequence] = key, stored.message
+            self._queue.append(stored.sequence)
+        self._wake.set()
+
+    async def _pump(self, consumer: _Consumer) -> None:
+        done = 0
+        while self._consumer is consumer:
+            if not self._queue or not self.server or self._is_over:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            epoch, number = self.epoch, self._queue.popleft()
+            found = self._in_flight.get(number)
+            if found is None:
+                continue
+            key, message = found
+            if message.large is not None:
+                try:
+                    message = await self._whole(message)
+                except GatewayError as error:
+                    self.failed(consumer, error)
+                    return
+                if epoch != self.epoch:
+                    continue  # it is in the queue again
+            if self._is_over:  # since its body was read
+                self._queue.append(number)
+                self._settled_some()
+                continue
+            self._tell(protocol.Take(self.number, epoch, number, message, self._target(key)))
+            done += 1
+            if not done % AT_ONCE:
+                await self._drain()
+                await asyncio.sleep(0)
+
+    async def _whole(self, message: Message) -> Message:
+        """With its body, so far as the limit allows; the process refuses what is longer. Raises: GatewayError."""
+        assert message.large is not None
+        bodies = self._broker.large_bodies
+        assert bodies is not None
+        pieces: list[bytes] = []
+        size, reader = 0, bodies.open(message.large)
+        try:
+            while size <= self._options.message_limit and (
+                piece := await reader.read(_LARGE_READ_BYTES)
+            ):
+                pieces.append(piece)
+                size += len(piece)
+        finally:
+            reader.close()
+        return msgspec.structs.replace(message, body=b"".join(pieces), large=None)
+
+    def _heard(self, told: protocol.FromProcess) -> None:
+        if isinstance(told, protocol.Done):
+            self._acknowledge(told)
+        else:
+            super()._heard(told)
+
+    def _acknowledge(self, told: protocol.Done) -> None:
+        by_key: dict[str, list[int]] = {}
+        count = size = 0
+        for number in told.numbers:
+            found = self._in_flight.pop(number, None)
+            if found is not None:
+                by_key.setdefault(found[0], []).append(number)
+                count, size = count + 1, size + _size(found[1])
+        self.looped += told.looped
+        self._has_moved(count - told.looped, size)
+        for key, numbers in by_key.items():
+            if self._connection is None:
+                break
+            try:
+                self._connection.acknowledge(key, numbers)
+            except GatewayError as error:
+                if self._consumer is not None:
+                    self.failed(self._consumer, error)
+        self._settled_some()
+
+    def failed(self, consumer: _Consumer, error: GatewayError) -> None:
+        """The connection here has ended: what was in flight is in its place again."""
+        if consumer is not self._consumer:
+            return
+        self._let_go()
+        self._fail(error)
+
+    def _let_go(self) -> None:
+        connection, self._connection, self._consumer = self._connection, None, None
+        self._in_flight.clear()
+        self._queue.clear()
+        self._wake.set()
+        if connection is not None:
+            connection.disconnect(graceful=True)
+
+    async def end(self) -> None:
+        await super().end()
+        self._let_go()
+
+
+def _size(message: Message) -> int:
+    return len(message.body) if message.large is None else message.large.size
