@@ -471,8 +471,6 @@ class BrokerCore(Parts):
     def client_counts(self) -> Mapping[str, int | str]:
         """What system topics tell of clients and of what they did."""
         connected, disconnected = len(self.connections), self.sessions.count_disconnected()
-        served = sum(len(connection.consumers) for connection in self.connections)
-        away = sum(not item.consumers for item in self.destinations.durable.values())
         return {
             "version": f"tidegate version {self.version}",
             "clients.connected": connected,
@@ -485,7 +483,7 @@ class BrokerCore(Parts):
             "clients.expired": self.sessions.expired,
             "subscriptions.expired": self.abandoned.expired,
             "publish.messages.duplicates": self.duplicates.discarded,
-            "subscriptions.count": served + away,
+            "subscriptions.count": self.served + self.destinations.count_unattended(),
             **self.held(),
             **self.disk.snapshot(),
             **self.waiting.snapshot(),

@@ -62,6 +62,7 @@ class Destinations(Queues):
         self.durable: dict[tuple[str, str], PendingList] = {}
         self.shared: dict[Group, PendingList] = {}
         self._by_client: dict[str, dict[str, PendingList]] = {}
+        self._attended: set[PendingList] = set()  # of the durable ones
         self._members: dict[Group, set[object]] = {}  # the sessions that have it, also while away
 
     def all_lists(self) -> Iterator[PendingList]:
@@ -217,6 +218,7 @@ class Destinations(Queues):
             key = (pending_list.client_key, subscription.name)
             if self.durable.get(key) is pending_list:
                 del self.durable[key]
+                self._attended.discard(pending_list)
                 lists = self._by_client[pending_list.client_key]
                 del lists[subscription.name]
                 if not lists:
@@ -227,6 +229,18 @@ class Destinations(Queues):
                     del self.shared[group]
             self._tell(Event.SUBSCRIPTION_ENDED, subscription, f"ended: {why}")
             self._ended.end_subscription(subscription, why)
+
+    def attend(self, pending_list: PendingList) -> None:
+        """The client of a durable subscription is there."""
+        self._attended.add(pending_list)
+
+    def leave(self, pending_list: PendingList) -> None:
+        """It is away."""
+        self._attended.discard(pending_list)
+
+    def count_unattended(self) -> int:
+        """Durable subscriptions whose client is away."""
+        return len(self.durable) - len(self._attended)
 
     def lists_of(self, client_key: str) -> dict[str, PendingList]:
         """The durable subscriptions of one client, by name."""

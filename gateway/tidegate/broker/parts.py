@@ -67,6 +67,7 @@ class Parts:
 
     def __post_init__(self) -> None:
         config = self.config
+        self.served = 0  # subscriptions of all connections
         self.tasks = Tasks()
         tell = self.events.tell
         self.accounts = Accounts(config, self.quotas)

@@ -381,6 +381,7 @@ class Broker:
         assert not core.tasks.closers
         self._check_nothing_is_charged()
         self._check_limits()
+        self.check_counts()
         known: set[PendingList] = set()
         nodes = [core.destinations._router._filters._root]
         while nodes:
@@ -392,6 +393,16 @@ class Broker:
         numbers.update(self.contents.subscriptions)
         numbers |= {branch.pending_list for branch in self.contents.branches.values()}
         assert set(self.contents.lists) <= numbers, "messages for lists that do not exist"
+
+    def check_counts(self) -> None:
+        """What is counted as it comes and goes is what there is."""
+        core = self.core
+        served = sum(len(connection.consumers) for connection in core.connections)
+        away = sum(not item.consumers for item in core.destinations.durable.values())
+        alone = sum(item.connection is None for item in core.sessions.all())
+        assert core.served == served
+        assert core.destinations.count_unattended() == away
+        assert core.sessions.count_disconnected() == alone
 
     def _check_limits(self) -> None:
         """What is counted of each list is what the store has for it."""
@@ -494,6 +505,7 @@ class Broker:
             else:
                 idle += 1
             if idle == 5:
+                self.check_counts()
                 return
         raise AssertionError("the broker does not come to rest")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
+import pytest
 from broker_harness import Broker
 
 from tidegate.broker.operate.operations import Operations
@@ -50,6 +52,38 @@ async def test_it_has_the_numbers_that_system_topics_have() -> None:
         assert found == {name: value for name, value in told.items() if not isinstance(value, str)}
         assert found["held.queues.bytes"] > 0
         assert {"overflow.dropped", "logins.refused", "overload.active"} <= set(found)
+
+
+async def test_nobody_is_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There may be ten thousand of each, and it is asked for every two seconds."""
+
+    class Unseen(dict[Any, Any]):
+        def __iter__(self) -> Any:
+            raise AssertionError("walked over")
+
+        values = items = keys = __iter__
+
+    async with Broker() as broker:
+        core = broker.core
+        for number in range(3):
+            client = await broker.client("mqtt", f"c{number}", session_expiry=1000)
+            client.subscribe("topic://t", "t", durable_name="t", qos=1)
+            client.subscribe("topic://u", "u", qos=0)
+        client.connection.disconnect(graceful=True)
+        await broker.settle()
+        with monkeypatch.context() as patch:
+            for owner, name in (
+                (core, "connections"),
+                (core.sessions, "_by_key"),
+                (core.destinations, "durable"),
+                (core.destinations, "queues"),
+                (core.destinations, "charged"),
+            ):
+                patch.setattr(owner, name, Unseen.fromkeys(getattr(owner, name)))
+            found = await shown(broker)
+        assert found.counts["subscriptions.count"] == 5
+        assert found.counts["clients.disconnected"] == 1
+        assert (found.connections.used, found.sessions, found.subscriptions) == (2, 3, 5)
 
 
 async def test_a_transaction_counts_what_it_acknowledges_when_it_is_durable() -> None:

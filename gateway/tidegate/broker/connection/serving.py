@@ -63,6 +63,7 @@ class Serving:
     # What the connection is charged with: for the queues that filters cover, and each subscription.
     _attached: int = 0
     _charged: dict[str, int] = field(default_factory=dict[str, int])
+    _counted: int = 0
 
     def subscribe(self, request: SubscribeRequest, token: Token = None) -> bool:
         parts = self._parts
@@ -130,9 +131,17 @@ class Serving:
         before = self._charged.get(request.key, 0)
         self._client.account.add(Held.SUBSCRIPTIONS, size - before)
         self._charged[request.key] = size
+        self._count()
+
+    def _count(self) -> None:
+        """There are as many now as there are: those of all connections are counted together."""
+        count = len(self.consumers)
+        self._parts.served += count - self._counted
+        self._counted = count
 
     def _take_out(self, key: str) -> None:
         self.consumers.pop(key, None)
+        self._count()
         size = self._charged.pop(key, 0)
         if not self._client.is_closed:  # or all of the account is cleared
             self._client.account.add(Held.SUBSCRIPTIONS, -size)
@@ -147,6 +156,7 @@ class Serving:
             self.drop(consumer)
             return None
         del self.consumers[consumer.key]
+        self._count()
         self._parts.destinations.leave_router(pending_list)
         return pending_list
 
@@ -230,6 +240,8 @@ class Serving:
                 parts.destinations.update_shared(group_of(subscription))
                 continue
             durable = subscription is not None and subscription.durable
+            if durable:
+                parts.destinations.leave(pending_list)
             if not pending_list.consumers and (forget or not durable):
                 if not durable and self._client.is_closed:
                     self._ended.append(pending_list)  # nobody can ask for it any more
@@ -246,8 +258,7 @@ class Serving:
         """
         client = self._client
         client.session = session
-        session.connection = client
-        session.charge()
+        self._parts.sessions.take_up(session, client)
         lists = self._parts.destinations.lists_of(client.key).values()
         found = [item.subscription for item in lists if item.subscription is not None]
         # And queues, and shared subscriptions.

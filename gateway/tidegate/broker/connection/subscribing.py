@@ -77,6 +77,7 @@ def _subscribe_topic(client: Client, request: SubscribeRequest) -> tuple[Consume
             ):
                 destinations.update_subscription(found, client, request)
                 found.attach(consumer)
+                destinations.attend(found)
                 return consumer, True
             # Another filter or selector under its name: the old one ends (JMS 2.0, 8.3.3).
             destinations.remove_subscription(found, "another filter or selector took its name")
@@ -85,6 +86,8 @@ def _subscribe_topic(client: Client, request: SubscribeRequest) -> tuple[Consume
         client, request, is_stored=is_stored, durable=durable
     )
     pending_list.attach(consumer)
+    if durable:
+        destinations.attend(pending_list)
     return consumer, False
 
 
@@ -216,8 +219,10 @@ def resume(client: Client, subscription: Subscription, request: SubscribeRequest
     if subscription.share_group:
         _subscribe_shared(client, request, consumer)
     else:
-        lists = client.parts.destinations.lists_of(client.key)
-        lists[subscription.name].attach(consumer)
+        destinations = client.parts.destinations
+        found = destinations.lists_of(client.key)[subscription.name]
+        found.attach(consumer)
+        destinations.attend(found)
     return consumer
 
 

@@ -76,6 +76,7 @@ class Sessions:
     who_now: Callable[[Principal], Principal | None] = lambda principal: principal
     expired: int = 0
     _by_key: dict[str, SessionState] = field(default_factory=dict[str, SessionState])
+    _connected: set[SessionState] = field(default_factory=set[SessionState])
 
     def __post_init__(self) -> None:
         self._writer = self._flow.writer
@@ -194,6 +195,12 @@ class Sessions:
         self._writer.add_operation(PutSession(stored))
         return session
 
+    def take_up(self, session: SessionState, connection: Client) -> None:
+        """*connection* has it from now on."""
+        session.connection = connection
+        self._connected.add(session)
+        session.charge()
+
     def identify(self, session: SessionState, identity: Identity) -> None:
         """Its client has other groups now: by those its will is asked about after a kill."""
         before = session.stored
@@ -209,6 +216,7 @@ class Sessions:
         Args: has_will: the will is to be published.
         """
         session.connection = None
+        self._connected.discard(session)
         session.left_at = self._writer.elapsed()
         stored = session.stored
         session.stored = msgspec.structs.replace(
@@ -286,6 +294,7 @@ class Sessions:
             if not count % REMOVED_AT_ONCE:
                 yield flow.add_own_work(work)
         del self._by_key[session.key]
+        self._connected.discard(session)
         session.uncharge()
         session.is_removed = True
         self._writer.add_operation(RemoveSession(session.key))
@@ -298,7 +307,7 @@ class Sessions:
 
     def count_disconnected(self) -> int:
         """Sessions whose client is away."""
-        return sum(session.connection is None for session in self._by_key.values())
+        return len(self._by_key) - len(self._connected)
 
     def expire(self, elapsed: int) -> Iterator[int]:
         """Remove the sessions whose time is over; *elapsed*: :meth:`BrokerCore.elapsed`.
