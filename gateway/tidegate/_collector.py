@@ -86,8 +86,8 @@ class Collector:
         one_heap()
         young, middle, _ = gc.get_threshold()
         gc.set_threshold(young, middle, NEVER)
-        gc.collect()
-        gc.freeze()
+        gc.freeze()  # with what little garbage imports leave: to look for it takes as long as a tenth of them
+        gc.enable()  # off since the process began: :func:`tidegate.cli.main`
 
     def begin(
         self, counted: Callable[[], int], call_later: Callable[[float, Callable[[], None]], object]

@@ -9,24 +9,41 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tidegate.config import Bind
 from tidegate.plugin_exit import FAILURES, exit_is_error
-from tidegate.spi import ConnectionEndedError, FrontEnd, GatewayError
+from tidegate.spi import ConnectionEndedError, FrontEnd, GatewayError, PluginError
 from tidegate.spi.clients.operators import OperatorDesk, OperatorFrontEnd
 
 if TYPE_CHECKING:
     from tidegate.broker import BrokerCore
     from tidegate.broker.connection.connection import Connection
     from tidegate.config import ResolvedListener
+    from tidegate.plugins import PluginHost
 
 _log = logging.getLogger("tidegate.gateway")
 
 #: Clients that are disconnected before others have their turn.
 _ENDED_AT_ONCE: Final = 50
+
+
+async def begin_early(protocols: Iterable[str], plugins: PluginHost) -> None:
+    """Let listeners of these *protocols* begin with what takes long, while all else is looked up and imported.
+
+    What is wrong with a plugin or with the configuration is told when that is resolved.
+    """
+    for protocol in protocols:
+        try:
+            factory = plugins.front_end(protocol)
+        except PluginError:
+            continue
+        begin: Callable[[], Awaitable[None]] | None = getattr(factory, "begin", None)
+        if begin is not None:
+            with exit_is_error(f"protocol-{protocol}"):
+                await begin()
 
 
 @dataclass(slots=True, eq=False)

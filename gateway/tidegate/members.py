@@ -14,7 +14,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, cast
 
 from tidegate.plugin_exit import exit_is_error
@@ -205,7 +205,9 @@ class CheckedFactory:
     Args: hook: that registers it; entry_name, origin: of the plugin, for messages.
     """
 
-    def __init__(self, factory: object, hook: str, entry_name: str, origin: str) -> None:
+    def __init__(
+        self, factory: object, hook: str, entry_name: str, origin: Callable[[], str]
+    ) -> None:
         self._factory: Any = factory
         (protocol,) = protocols_in(typing.get_type_hints(getattr(hookspecs, hook))["return"])
         made = self._products = product_of(protocol)
@@ -227,7 +229,7 @@ class CheckedFactory:
             if problem:
                 raise PluginContractError(
                     self._entry_name,
-                    f"{self._origin}: create() gave {kind.__name__}, which has {problem}",
+                    f"{self._origin()}: create() gave {kind.__name__}, which has {problem}",
                 )
             self._seen.add(kind)
         return made

@@ -115,11 +115,19 @@ class PluginRow:
 
 @dataclass(frozen=True, slots=True)
 class _Installed:
-    """An entry point and where it comes from."""
+    """An entry point and where it comes from, which is read of its package when somebody asks."""
 
     entry_point: importlib.metadata.EntryPoint
-    distribution: str
-    version: str
+
+    @property
+    def distribution(self) -> str:
+        found = self.entry_point.dist
+        return found.name if found else "an unknown distribution"
+
+    @property
+    def version(self) -> str:
+        found = self.entry_point.dist
+        return found.version if found else ""
 
     @property
     def origin(self) -> str:
@@ -137,14 +145,7 @@ class PluginHost:
             entry_points = importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)
         self._installed: dict[str, list[_Installed]] = {}
         for entry_point in entry_points:
-            distribution = entry_point.dist
-            self._installed.setdefault(entry_point.name, []).append(
-                _Installed(
-                    entry_point,
-                    distribution.name if distribution else "an unknown distribution",
-                    distribution.version if distribution else "",
-                )
-            )
+            self._installed.setdefault(entry_point.name, []).append(_Installed(entry_point))
         self._manager = pluggy.PluginManager(hookspecs.PROJECT)
         self._manager.add_hookspecs(hookspecs)
         self._modules: dict[str, object] = {}
@@ -284,7 +285,7 @@ class PluginHost:
 
     def _fetch(self, entry_name: str, kind: PluginKind, module: object) -> object:
         """Ask this plugin, and no other, for its factory, and look at what it gave."""
-        origin = self._only(entry_name).origin
+        installed = self._only(entry_name)
         hook = FACTORY_HOOKS[kind]
         others = [other for other in self._manager.get_plugins() if other is not module]
         try:
@@ -292,18 +293,18 @@ class PluginHost:
                 factory: object = self._manager.subset_hook_caller(hook, others)()
         except Exception as error:
             raise PluginContractError(
-                entry_name, f"{origin}: {hook}() failed: {_cause(error)}"
+                entry_name, f"{installed.origin}: {hook}() failed: {_cause(error)}"
             ) from error
         if factory is None:
             raise PluginContractError(
                 entry_name,
-                f"{origin}: no @hookimpl of {hook}() returned a factory, as a plugin named "
+                f"{installed.origin}: no @hookimpl of {hook}() returned a factory, as a plugin named "
                 f"{kind.value}-… must",
             )
         problem = _factory_problem(kind, factory)
         if problem:
-            raise PluginContractError(entry_name, f"{origin}: {hook}() gave {problem}")
-        return CheckedFactory(factory, hook, entry_name, origin)
+            raise PluginContractError(entry_name, f"{installed.origin}: {hook}() gave {problem}")
+        return CheckedFactory(factory, hook, entry_name, lambda: installed.origin)
 
     def _only(self, entry_name: str) -> _Installed:
         several = self._installed[entry_name]

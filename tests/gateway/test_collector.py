@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from unittest.mock import Mock
 
 import pytest
@@ -22,7 +23,8 @@ from tidegate._collector import (
     Collector,
     resident_bytes,
 )
-from tidegate.cli import _run
+from tidegate.cli import _app, _main, _run, main
+from tidegate.spi import ConfigError
 from tidegate.testing.embedded import EmbeddedGateway
 
 MB = 1 << 20
@@ -354,6 +356,41 @@ async def test_an_embedded_gateway_leaves_the_collector_alone() -> None:
         assert gc.isenabled()
 
 
+def test_nothing_is_collected_until_all_is_imported_and_then_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[bool] = []
+
+    def run(*_: object) -> None:
+        seen.append(gc.isenabled())
+        Collector.take_over()
+        seen.append(gc.isenabled())
+
+    monkeypatch.setattr(_main, "run_gateway", run)
+    assert main(["run"]) == 0
+    assert seen == [False, True]
+
+
+def test_other_commands_collect_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr(_app, "app", lambda **_: seen.append(gc.isenabled()))
+    assert main(["plugins"]) == 0
+    assert seen == [True]
+    assert gc.isenabled()
+
+
+def test_whatever_becomes_of_a_start_the_collector_is_on_behind_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*_: object) -> None:
+        raise ConfigError("no")
+
+    monkeypatch.setattr(_main, "run_gateway", run)
+    assert main(["run"]) == 2
+    assert gc.isenabled()
+    assert "no" in capsys.readouterr().err
+
+
 def test_the_command_takes_over_before_the_gateway_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -367,12 +404,18 @@ def test_the_command_takes_over_before_the_gateway_is_made(
         def begin(self, *_: object) -> None:
             did.append("begin")
 
-    def run(make: object, started: object, manager: object) -> None:
-        did.append("run")
+    def run(
+        make: Callable[[], Coroutine[None, None, object]], started: object, manager: object
+    ) -> None:
+        did.append(type(asyncio.run(make())).__name__)
 
+    async def begin_early(protocols: Iterable[str], _: object) -> None:
+        did.extend(protocols)
+
+    monkeypatch.setattr(_run, "begin_early", begin_early)
     monkeypatch.setattr(_run, "Collector", Stub)
     monkeypatch.setattr(_run, "run_until_signal", run)
     monkeypatch.setattr(_run, "configure_logging", lambda _: Mock())
     monkeypatch.setattr(_run.signal, "signal", lambda *_: None)
     _run.run_gateway(None, None)  # pyright: ignore[reportArgumentType]
-    assert did == ["take over", "run"]
+    assert did == ["stomp", "mqtt", "admin", "take over", "Gateway"]

@@ -116,6 +116,13 @@ class Running:
     async def reload(self) -> None: ...
 
 
+def made(gateway: Running) -> Callable[[], Awaitable[Running]]:
+    async def make() -> Running:
+        return gateway
+
+    return make
+
+
 @pytest.mark.parametrize("error", EXITS, ids=["exit", "interrupt"])
 def test_a_task_of_a_plugins_own_ends_alone_as_with_any_other_error(
     site, error: BaseException, caplog: pytest.LogCaptureFixture
@@ -124,7 +131,7 @@ def test_a_task_of_a_plugins_own_ends_alone_as_with_any_other_error(
     site.add("quits", {"sink-quits": "quits"}, source)
     quits: Any = importlib.import_module("quits")
     gateway = Running(lambda: quits.work(error))
-    run_until_signal(lambda: gateway, lambda _gateway: None)
+    run_until_signal(made(gateway), lambda _gateway: None)
     assert gateway.calls == ["still there", "stop"]
     (told,) = [record.getMessage() for record in caplog.records if record.name == "tidegate.run"]
     assert "the gateway goes on: plugin quits: it " in told
@@ -140,7 +147,7 @@ def test_an_exit_that_the_loop_was_asked_to_call_has_no_frame_and_ends_nothing(
         asyncio.get_running_loop().call_soon(sys.exit, 9)
 
     gateway = Running(work)
-    run_until_signal(lambda: gateway, lambda _gateway: None)
+    run_until_signal(made(gateway), lambda _gateway: None)
     assert gateway.calls == ["still there", "stop"]
     assert (
         "plugin unknown (the event loop was asked to call it): it called sys.exit(9)" in caplog.text
@@ -158,7 +165,7 @@ def test_where_a_task_of_the_hosts_is_hit_the_gateway_stops_cleanly(
     exec("async def task(work, error):\n    work(error)\n", host)
     gateway = Running(lambda: host["task"](quits.work, error))
     with pytest.raises(PluginExitError, match="plugin quits: it ") as caught:
-        run_until_signal(lambda: gateway, lambda _gateway: None)
+        run_until_signal(made(gateway), lambda _gateway: None)
     assert gateway.calls[-1] == "stop"
     assert caught.value.__cause__ is error
     gateway.tasks.clear()
@@ -177,7 +184,7 @@ def test_what_the_gateway_itself_runs_into_is_told(
 
     monkeypatch.setattr(Running, when, quits)
     with pytest.raises(PluginExitError, match=r"sys\.exit\(5\)"):
-        run_until_signal(lambda: Running(lambda: asyncio.sleep(0)), lambda _gateway: None)
+        run_until_signal(made(Running(lambda: asyncio.sleep(0))), lambda _gateway: None)
     gc.collect()
 
 

@@ -6,6 +6,7 @@ lines, with all that it brings, takes longer to import than the gateway does.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -50,6 +51,7 @@ def _carry_out(arguments: Sequence[str]) -> int:
     if plain is None:
         from tidegate.cli._app import call
 
+        gc.enable()
         return call(arguments)
     run_gateway(*plain)
     return ExitCode.OK

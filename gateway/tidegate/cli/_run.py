@@ -8,7 +8,7 @@ import logging
 import resource
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -26,6 +26,7 @@ from tidegate.config import (
     option_values,
     resolve,
 )
+from tidegate.listening import begin_early
 from tidegate.plugin_exit import EXITS, failure_of, package_that_ran
 from tidegate.plugins import PluginHost
 from tidegate.spi import RequestError
@@ -61,18 +62,25 @@ def run_gateway(config: Path | None, log_level: LogLevel | None) -> None:
     plugins = PluginHost()
     loaded = load_config(config)
     change_log(log, loaded.broker, log_level)
-    resolved = resolve(loaded, plugins)
-    if config is not None:
-        warn_of_configuration(config, resolved)
-    check_parts(resolved)
-    raise_descriptor_limit(resolved.broker.connections_max)
-    # Not before the configuration is known to be good: the broker is the bulk of the imports.
-    from tidegate.gateway import Gateway
-
     manager = ServiceManager()
     progress = RecoveryProgress()
     collector = Collector()
-    collector.take_over()
+    resolved: ResolvedConfig | None = None
+
+    async def made() -> Gateway:
+        nonlocal resolved
+        await begin_early((table.protocol for table in loaded.listeners), plugins)
+        found = resolve(loaded, plugins)
+        if config is not None:
+            warn_of_configuration(config, found)
+        check_parts(found)
+        raise_descriptor_limit(found.broker.connections_max)
+        # Not before the configuration is known to be good: the broker is the bulk of the imports.
+        from tidegate.gateway import Gateway
+
+        collector.take_over()
+        resolved = found
+        return Gateway(found, plugins, progress=progressed, changed=changed)
 
     def changed(broker: BrokerConfig) -> None:
         change_log(log, broker, log_level)
@@ -81,7 +89,7 @@ def run_gateway(config: Path | None, log_level: LogLevel | None) -> None:
     def started(gateway: Gateway) -> None:
         progress.close()
         collector.begin(gateway.broker.accounts.in_memory, asyncio.get_running_loop().call_later)
-        write_lines(start_lines(resolved, gateway.addresses, plugins), sys.stdout.write)
+        write_lines(start_lines(gateway.config, gateway.addresses, plugins), sys.stdout.write)
         sys.stdout.flush()
 
     def progressed(what: str, done: int, total: int) -> None:
@@ -89,12 +97,10 @@ def run_gateway(config: Path | None, log_level: LogLevel | None) -> None:
         progress(what, done, total)
 
     try:
-        run_until_signal(
-            lambda: Gateway(resolved, plugins, progress=progressed, changed=changed),
-            started,
-            manager,
-        )
+        run_until_signal(made, started, manager)
     except Exception as error:
+        if resolved is None:
+            raise
         raise RunFailed(error, resolved) from error
     finally:
         progress.close()
@@ -137,7 +143,7 @@ class RunningGateway(Protocol):
 
 
 def run_until_signal(
-    make: Callable[[], RunningGateway],
+    make: Callable[[], Awaitable[RunningGateway]],
     started: Callable[[Any], None],
     manager: ServiceManager | None = None,
 ) -> None:
@@ -155,7 +161,7 @@ def run_until_signal(
     serving: asyncio.Task[None] | None = None
 
     async def make_and_serve() -> None:
-        gateway = make()
+        gateway = await make()
         await serve(gateway, lambda: started(gateway), stop, manager)
 
     async def until_it_ends() -> None:

@@ -25,6 +25,7 @@ from tidegate.spi.clients.extensions import (
 )
 from tidegate.spi.clients.frontend import (
     AuthenticatingOptions,
+    EarlyFrontEndFactory,
     FrontEnd,
     FrontEndFactory,
     ListenerConfig,
@@ -276,6 +277,7 @@ __all__ = [
     "DuplicateId",
     "DuplicateIds",
     "Durability",
+    "EarlyFrontEndFactory",
     "EncodedLog",
     "EncodedPage",
     "EncodedRows",

@@ -43,11 +43,17 @@ _decode: Final = msgspec.json.Decoder(Request).decode
 
 @final
 class AdminFrontEnd:
-    """A :class:`tidegate.spi.FrontEnd` and :class:`tidegate.spi.clients.operators.OperatorFrontEnd`."""
+    """A :class:`tidegate.spi.FrontEnd` and :class:`tidegate.spi.clients.operators.OperatorFrontEnd`.
 
-    def __init__(self, config: ListenerConfig, options: AdminOptions) -> None:
+    Args: begun: processes that wait to serve; it takes one of them, or starts one where there is none.
+    """
+
+    def __init__(
+        self, config: ListenerConfig, options: AdminOptions, begun: list[AdminProcess]
+    ) -> None:
         self._config = config
         self._options = options
+        self._begun = begun
         self._desk: OperatorDesk | None = None
         self._callers: Callers | None = None
         self._socket: socket.socket | None = None
@@ -163,7 +169,13 @@ class AdminFrontEnd:
 
     async def _started(self) -> AdminProcess:
         assert self._socket is not None
-        return await AdminProcess.start(self._start(), self._socket, self._answer)
+        process = self._begun.pop() if self._begun else await AdminProcess.start()
+        try:
+            await process.serve(self._start(), self._socket, self._answer)
+        except BaseException:
+            await process.end()
+            raise
+        return process
 
     def _runs(self, process: AdminProcess | None) -> None:
         self._process = process

@@ -18,7 +18,7 @@ from tidegate_admin import _protocol as protocol
 _log = logging.getLogger("tidegate.admin")
 
 #: ``-P``: a file named ``json.py`` in the working directory must not replace Python's.
-COMMAND: Final = (sys.executable, "-P", "-m", "tidegate_admin.server.main")
+COMMAND: Final = (sys.executable, "-P", "-m", "tidegate_admin.server")
 #: What is said besides a request's body: credentials, names. JSON escapes a byte with six at worst.
 _ASK_BYTES: Final = 256 << 10
 _ESCAPED: Final = 6
@@ -32,41 +32,36 @@ class AdminProcess:
     Attributes: pid.
     """
 
-    def __init__(
-        self,
-        process: asyncio.subprocess.Process,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        answering: Answering,
-    ) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, link: socket.socket) -> None:
         self.pid = process.pid
         self._process = process
-        self._reader = reader
-        self._writer = writer
-        self._answering = answering
+        self._link = link
+        self._writer: asyncio.StreamWriter | None = None
         self._running: set[asyncio.Task[None]] = set()
-        self._following = (
-            asyncio.create_task(follow_lines(process.stderr, self._say)),
-            asyncio.create_task(self._follow_asks()),
-        )
+        self._following = [asyncio.create_task(follow_lines(process.stderr, self._say))]
 
     @classmethod
-    async def start(
-        cls, start: protocol.Start, listening: socket.socket, answering: Answering
-    ) -> AdminProcess:
-        """Start it; it serves on *listening* soon, and whoever connects before waits. Raises: OSError."""
+    async def start(cls) -> AdminProcess:
+        """Start it: it makes itself ready, and waits for :meth:`serve`. Raises: OSError."""
         ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                number = theirs.fileno()
+                process = await start_child([*COMMAND, str(number)], pass_fds=(number,))
+            except BaseException:
+                ours.close()
+                raise
+        return cls(process, ours)
+
+    async def serve(
+        self, start: protocol.Start, listening: socket.socket, answering: Answering
+    ) -> None:
+        """Let it serve on *listening*; whoever connected before waits. Once. Raises: OSError: it has ended."""
+        protocol.hand_over(self._link, start, listening)
         limit = _ASK_BYTES + _ESCAPED * start.request_limit
-        try:
-            with theirs:
-                fds = (theirs.fileno(), listening.fileno())
-                process = await start_child([*COMMAND, *map(str, fds)], pass_fds=fds)
-            reader, writer = await asyncio.open_connection(sock=ours, limit=limit)
-        except BaseException:
-            ours.close()
-            raise
-        writer.write(protocol.line(start))
-        return cls(process, reader, writer, answering)
+        reader, self._writer = await asyncio.open_connection(sock=self._link, limit=limit)
+        following = self._follow_asks(reader, self._writer, answering)
+        self._following.append(asyncio.create_task(following))
 
     async def wait(self) -> int:
         """Wait until it has ended, by itself or not; its exit code."""
@@ -74,7 +69,8 @@ class AdminProcess:
 
     def renew(self) -> None:
         """Let it read the certificate anew."""
-        self._writer.write(protocol.line(protocol.Renew()))
+        if self._writer is not None:
+            self._writer.write(protocol.line(protocol.Renew()))
 
     async def end(self) -> None:
         """Kill it: it has nothing that would be lost. Idempotent."""
@@ -84,27 +80,36 @@ class AdminProcess:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._writer is None:
+            self._link.close()
+            return
         self._writer.close()
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
 
-    async def _follow_asks(self) -> None:
+    async def _follow_asks(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answering: Answering
+    ) -> None:
         try:
-            while line := await self._reader.readline():
-                task = asyncio.create_task(self._answer(protocol.decode_from_server(line)))
+            while line := await reader.readline():
+                ask = protocol.decode_from_server(line)
+                task = asyncio.create_task(_answer(ask, writer, answering))
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
         except (ValueError, msgspec.DecodeError, OSError) as error:
             _log.warning("admin process pid=%d asks what is no question: %s", self.pid, error)
         kill_group(self._process)  # whoever waits for its end starts another one
 
-    async def _answer(self, ask: protocol.FromServer) -> None:
-        answer = await self._answering(ask)
-        if not self._writer.is_closing():
-            self._writer.write(protocol.line(answer))
-            with contextlib.suppress(OSError):
-                await self._writer.drain()
-
     def _say(self, line: str) -> None:
         """What it says when something is wrong with it: never a request's content."""
         _log.warning("admin process pid=%d %s", self.pid, line[:500])
+
+
+async def _answer(
+    ask: protocol.FromServer, writer: asyncio.StreamWriter, answering: Answering
+) -> None:
+    answer = await answering(ask)
+    if not writer.is_closing():
+        writer.write(protocol.line(answer))
+        with contextlib.suppress(OSError):
+            await writer.drain()

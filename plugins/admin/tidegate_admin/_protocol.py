@@ -1,12 +1,14 @@
 """What the gateway and its admin process say to each other: lines of JSON on a socket pair.
 
-The gateway begins with :class:`Start`. The process then asks, as often and as much at once as it likes, and
+The gateway begins with :class:`Start` and the socket that listens (:func:`hand_over`). The process then asks, as often and as much at once as it likes, and
 each :class:`Ask` has one :class:`Answer` with its number, each :class:`AskHealth` one :class:`Health`, each :class:`AskSample` one :class:`Sample`.
 What is answered is JSON already and goes through as it is.
 """
 
 from __future__ import annotations
 
+import socket
+import struct
 from typing import Final, TypeAlias
 
 import msgspec
@@ -112,6 +114,9 @@ FromServer: TypeAlias = Ask | AskHealth | AskSample
 #: Kind of the error of somebody whose credentials do not count, or who showed none.
 LOGIN: Final = "LoginError"
 
+#: In front of :class:`Start`, which is read before there is an event loop.
+_LENGTH: Final = struct.Struct(">I")
+
 _encode: Final = msgspec.json.Encoder().encode
 decode_from_gateway: Final = msgspec.json.Decoder(FromGateway).decode
 decode_from_server: Final = msgspec.json.Decoder(FromServer).decode
@@ -120,3 +125,32 @@ decode_from_server: Final = msgspec.json.Decoder(FromServer).decode
 def line(told: FromGateway | FromServer) -> bytes:
     """*told* as it travels."""
     return _encode(told) + b"\n"
+
+
+def hand_over(link: socket.socket, start: Start, listening: socket.socket) -> None:
+    """Say how to serve, and on which socket. Nothing was written before, so it does not wait. Raises: OSError."""
+    text = _encode(start)
+    socket.send_fds(link, [_LENGTH.pack(len(text)) + text], [listening.fileno()])
+
+
+def handed_over(link: socket.socket) -> tuple[Start, socket.socket] | None:
+    """What :func:`hand_over` says; blocks until it does. None: the gateway is gone."""
+    header, numbers, _, _ = socket.recv_fds(link, _LENGTH.size, 1)
+    header += _exactly(link, _LENGTH.size - len(header))
+    text = _exactly(link, _LENGTH.unpack(header)[0]) if len(header) == _LENGTH.size else b""
+    if not text:
+        return None
+    start = decode_from_gateway(text)
+    assert isinstance(start, Start), start
+    return start, socket.socket(fileno=numbers[0])
+
+
+def _exactly(link: socket.socket, size: int) -> bytes:
+    """So many bytes; none when there are fewer."""
+    data = bytearray()
+    while len(data) < size:
+        more = link.recv(size - len(data))
+        if not more:
+            return b""
+        data += more
+    return bytes(data)

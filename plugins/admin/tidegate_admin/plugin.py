@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import final
 
 from tidegate.spi import Broker, FrontEnd, FrontEndFactory, ListenerConfig, PluginInfo, hookimpl
 from tidegate_admin._front_end import AdminFrontEnd
 from tidegate_admin._options import AdminOptions, check
+from tidegate_admin._process import AdminProcess
 
 tidegate_plugin = PluginInfo(
     summary="the operator's console, HTTP API, health checks and metrics",
@@ -20,7 +22,10 @@ DEFAULT_PORT = 8161
 
 @final
 class AdminFrontEndFactory:
-    """A :class:`tidegate.spi.FrontEndFactory`."""
+    """A :class:`tidegate.spi.FrontEndFactory` and :class:`tidegate.spi.EarlyFrontEndFactory`."""
+
+    def __init__(self) -> None:
+        self._begun: list[AdminProcess] = []
 
     @property
     def options_type(self) -> type:
@@ -34,12 +39,17 @@ class AdminFrontEndFactory:
     def default_port(self) -> int:
         return DEFAULT_PORT
 
+    async def begin(self) -> None:
+        """See EarlyFrontEndFactory. The process knows of no gateway yet, and is the same for each listener."""
+        with contextlib.suppress(OSError):  # the listener tries again, and says so
+            self._begun.append(await AdminProcess.start())
+
     def create(self, config: ListenerConfig, broker: Broker) -> FrontEnd:
         """Build the listener; nothing is started. Looks at the certificate. Raises: ConfigError."""
         if not isinstance(config.options, AdminOptions):
             raise TypeError(f"options must be AdminOptions, not {type(config.options).__name__}")
         check(config, config.options)
-        return AdminFrontEnd(config, config.options)
+        return AdminFrontEnd(config, config.options, self._begun)
 
 
 @hookimpl

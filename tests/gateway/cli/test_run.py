@@ -131,7 +131,7 @@ async def test_an_error_of_the_start_is_the_callers() -> None:
 def test_the_gateway_is_made_on_the_loop_that_runs_it() -> None:
     seen: list[str] = []
 
-    def make() -> Gateway:
+    async def make() -> Gateway:
         seen.append(type(asyncio.get_running_loop()).__module__.partition(".")[0])
         return Gateway(block="")
 

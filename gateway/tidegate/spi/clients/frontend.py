@@ -95,3 +95,18 @@ class FrontEndFactory(Protocol):
     def create(self, config: ListenerConfig, broker: Broker) -> FrontEnd:
         """Build a listener; must not bind yet. Raises: ConfigError."""
         ...
+
+
+class EarlyFrontEndFactory(FrontEndFactory, Protocol):
+    """What a factory is besides when its listeners have something that takes long to begin, a process of their own
+    say, and that needs nothing of the gateway."""
+
+    async def begin(self) -> None:
+        """A listener of this protocol is configured, and ``create`` for it comes soon, unless something is wrong
+        with the configuration. Called by ``tidegate run`` once for each, before the configuration is looked at
+        closely and the broker is imported; a gateway inside another program and a reload do without.
+
+        What is begun must end with the gateway's process, whatever comes of it. It raises nothing: what cannot
+        begin now, the listener begins itself.
+        """
+        ...

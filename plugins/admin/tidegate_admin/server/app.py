@@ -7,6 +7,7 @@ import base64
 import binascii
 import time
 from collections.abc import Awaitable, Callable
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -26,8 +27,6 @@ from tidegate_admin.server.guard import Guard
 from tidegate_admin.server.history import RANGES, Ring
 from tidegate_admin.server.history import shown as history
 from tidegate_admin.server.link import Link
-from tidegate_admin.server.metrics import Shown, metrics
-from tidegate_admin.server.openapi import document
 
 _OVERVIEW: Final = msgspec.json.encode(ShowOverview())
 
@@ -45,7 +44,6 @@ class Application:
         self._endpoints = endpoints()
         self._events_endpoint = next(item for item in self._endpoints if item.request is ListEvents)
         self._streams = streams.Streams(link, start.event_streams_max)
-        self._document = document(self._endpoints, start.name, start.version)
 
     def asgi(self) -> ASGIApp:
         """What is served."""
@@ -69,6 +67,12 @@ class Application:
         app = Starlette(routes=routes, exception_handlers={HTTPException: _refused})
         app.router.redirect_slashes = False
         return Guard(app, self._start.hosts)
+
+    @cached_property
+    def _document(self) -> bytes:
+        from tidegate_admin.server.openapi import document
+
+        return document(self._endpoints, self._start.name, self._start.version)
 
     # --- handlers --------------------------------------------------------------------------------
 
@@ -119,6 +123,9 @@ class Application:
         shown = credentials_of(request)
         if shown is None:
             return _unknown()
+        # Not before somebody asks: health is to be told soon.
+        from tidegate_admin.server.metrics import Shown, metrics
+
         start, accept = self._start, request.headers.get("accept", "")
         which = Shown(
             start.metrics_destinations_max,

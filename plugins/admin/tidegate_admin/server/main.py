@@ -1,4 +1,4 @@
-"""``python -m tidegate_admin.server.main LINK LISTENING``: the process that the listener starts."""
+"""The process that the listener starts: it waits to be told how to serve, and where."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import resource
 import socket
 import ssl
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -28,11 +27,11 @@ _ANSWER_BYTES_MAX: Final = 256 << 20
 _DESCRIPTORS: Final = 64
 
 
-async def serve(link_socket: socket.socket, listening: socket.socket) -> None:
+async def serve(
+    link_socket: socket.socket, start: protocol.Start, listening: socket.socket
+) -> None:
     """Serve until the gateway is gone."""
     reader, writer = await asyncio.open_connection(sock=link_socket, limit=_ANSWER_BYTES_MAX)
-    start = protocol.decode_from_gateway(await reader.readline())
-    assert isinstance(start, protocol.Start), start
     _bound_descriptors(start.connections_max)
 
     def renew() -> None:
@@ -75,14 +74,12 @@ def _bound_descriptors(connections_max: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Serve until the gateway is gone."""
-    link, listening = (socket.socket(fileno=int(number)) for number in arguments)
+    """Wait to be told how to serve, and serve until the gateway is gone. Args: arguments: the number of its socket."""
+    link = socket.socket(fileno=int(arguments[0]))
     os.nice(NICENESS)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     # What strangers send is nothing to be told of.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
-    asyncio.run(serve(link, listening))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    handed_over = protocol.handed_over(link)
+    if handed_over is not None:
+        asyncio.run(serve(link, *handed_over))
