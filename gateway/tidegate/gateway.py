@@ -308,12 +308,12 @@ class Gateway:
         await self._woken.wait()
         await self.stop()
         if self._loss:
-            raise StoreLockedError(f"{self._loss}; this gateway has stopped")
+            raise StoreLockedError(f"{self._loss}; this gateway has stopped: start it again")
 
     def _lost(self, problem: str) -> None:
         """See StoreContext.lost."""
         if not self._loss:
-            text = "store=lost: the gateway ends, nothing more is confirmed: %s"
+            text = "store=lost: the gateway ends, nothing more is confirmed: %s; start it again, it stands by then"
             self._tell(Event.STORE_LOST, text, problem)
             self._loss = problem
             self._woken.set()

@@ -91,6 +91,7 @@ from tidegate.spi.errors import (
     StoreFullError,
     StoreIOError,
     StoreLockedError,
+    StoreLostError,
     StoreUnavailableError,
     store_error,
 )
@@ -380,6 +381,7 @@ __all__ = [
     "StoreFullError",
     "StoreIOError",
     "StoreLockedError",
+    "StoreLostError",
     "StoreShortage",
     "StoreStatistics",
     "StoreUnavailableError",

@@ -16,6 +16,7 @@ GatewayError
 │   ├── StoreUnavailableError   something but room is short for now; retryable
 │   ├── CorruptRecordError(location)
 │   ├── StoreIOError            the store is read-only from here on
+│   │   └── StoreLostError      another gateway has it, or may; this one ends
 │   └── LargeBodyError          one large body; the store goes on
 ├── FlowControlError            retryable
 │   └── QuotaError              a limit of the client's own share
@@ -208,6 +209,12 @@ class StoreIOError(StoreError):
     client_text: ClassVar[str] = (
         "the message store is read-only after an error; nothing is accepted"
     )
+
+
+class StoreLostError(StoreIOError):
+    """Another gateway owns the store by now, or may: ``StoreContext.lost`` was told, and this gateway ends."""
+
+    client_text: ClassVar[str] = "this gateway has lost its message store and ends; connect again"
 
 
 class LargeBodyError(StoreError):

@@ -70,7 +70,9 @@ class JdbcStore:
         self._maintenance: asyncio.Task[None] | None = None
         self._reachability = Reachability(self._probe, options.reconnect_wait)
         self._lease = self._make_lease()
-        self._transactions = Transactions(self._adapter, self._lease, self._reachability)
+        self._transactions = Transactions(
+            self._adapter, self._lease, self._reachability, context.lost
+        )
         self._writer = Writer(
             self._transactions,
             Columns(self._tables.words),
@@ -293,8 +295,7 @@ class JdbcStore:
     # -------------------------------------------------------------------------------- writing
 
     def _lost(self, problem: str) -> None:
-        self._transactions.fail(problem)
-        self._context.lost(problem)
+        self._transactions.lose(problem)
 
     # ---------------------------------------------------------------------- a journal in front
 

@@ -36,6 +36,7 @@ from tidegate.spi import (
     StoreError,
     StoreFullError,
     StoreIOError,
+    StoreLostError,
     StoreStatistics,
     WriteBatch,
 )
@@ -368,7 +369,8 @@ class JournaledStore:
     async def _give_way(self, error: StoreError) -> None:
         """Read-only from here on; a standby gets the journal, and carries over what is in it."""
         self._failure = self._failure or error
-        logger.critical("store=read-only error=%s", error)
+        if not isinstance(error, StoreLostError):  # who is told that it is lost says so
+            logger.critical("store=read-only error=%s", error)
         self._freed.set()
         async with self._writing:
             await self._front.close()

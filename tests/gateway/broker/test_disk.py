@@ -19,6 +19,7 @@ from tidegate.spi import (
     Identity,
     StoreCapabilities,
     StoreFullError,
+    StoreLostError,
     StoreShortage,
     StoreStatistics,
     room_for,
@@ -311,6 +312,19 @@ async def test_the_disks_of_the_store_are_looked_at_every_second(
         watching.cancel()
         assert seen == [True, True, True, True, False, False], "unknown is not short, nor enough"
     assert caplog.text.count("disk_free=unknown") == 1
+
+
+async def test_a_store_that_is_another_gateways_by_now_is_looked_at_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lost(self: ScriptedStore) -> StoreStatistics:
+        raise StoreLostError("the lock is lost")
+
+    async with Broker(disk_free_limit=0) as broker:
+        with monkeypatch.context() as patch:
+            patch.setattr(ScriptedStore, "statistics", lost)
+            await watch(broker, store_limit=1000).watch()
+    assert not caplog.records
 
 
 async def _seconds(until: float, then: Callable[[], None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 from broker_harness import Broker, key_of, message
@@ -27,6 +28,7 @@ from tidegate.spi import (
     SetRetained,
     StoreFullError,
     StoreIOError,
+    StoreLostError,
     Token,
     WriteBatch,
 )
@@ -584,6 +586,23 @@ async def test_after_any_other_error_nobody_is_confirmed_and_the_store_is_read_o
         assert [token for token, _ in client.failures] == ["r1", "r3"]
         assert client.confirmations == other.confirmations == []
         assert broker.store.attempts == 2  # it is not asked again
+
+
+async def test_a_store_that_is_another_gateways_by_now_is_told_once_and_not_here(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    async with Broker() as broker:
+        client = await broker.client()
+        broker.store.error = StoreLostError("the lock is lost")
+        client.send("queue://q", "lost", "r1")
+        await broker.settle()
+        assert [(token, type(error)) for token, error in client.failures] == [
+            ("r1", StoreLostError)
+        ]
+        with pytest.raises(StoreLostError):
+            client.send("queue://q", "refused")
+    assert not caplog.records
 
 
 @pytest.mark.usefixtures("read_only_is_logged")

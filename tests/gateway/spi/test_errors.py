@@ -23,6 +23,7 @@ from tidegate.spi import (
     StoreFullError,
     StoreIOError,
     StoreLockedError,
+    StoreLostError,
     StoreUnavailableError,
     errors,
 )
@@ -77,6 +78,7 @@ def test_the_text_says_where_and_what(error: GatewayError, text: str) -> None:
         StoreFullError("/var/lib/x"),
         StoreUnavailableError("/var/lib/x"),
         StoreIOError("/var/lib/x"),
+        StoreLostError("/var/lib/x"),
         LargeBodyError("/var/lib/x"),
         StoreLockedError("/var/lib/x", owner="host:/x"),
         CorruptRecordError("bad CRC", location="/var/lib/x/data-1"),

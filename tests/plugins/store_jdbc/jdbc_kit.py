@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import sqlite3
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -100,11 +100,16 @@ def postgres_options(server: PostgresServer, directory: Path, **changes: Any) ->
 
 
 def new_store(
-    where: Path, options: JdbcOptions | None = None, *, keep: bool = False, **changes: Any
+    where: Path,
+    options: JdbcOptions | None = None,
+    *,
+    keep: bool = False,
+    lost: Callable[[str], None] = lambda _problem: None,
+    **changes: Any,
 ) -> JdbcStore:
     """A store that is not open; *changes* are options."""
     made = dataclasses.replace(options or JdbcOptions(), **changes)
-    store = JdbcStore(StoreContext(where, "test", keep_acknowledged=keep), made)
+    store = JdbcStore(StoreContext(where, "test", keep_acknowledged=keep, lost=lost), made)
     STORES.append(store)
     return store
 

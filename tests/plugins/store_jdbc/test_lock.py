@@ -23,7 +23,7 @@ from jdbc_kit import (
 from postgres_server import PostgresServer
 from store_process import Child
 
-from tidegate.spi import StoreIOError, StoreLockedError
+from tidegate.spi import StoreLockedError, StoreLostError
 from tidegate_store_jdbc import JdbcOptions
 
 #: Of a lease that a standby need not wait for long, and that a busy machine does not break off.
@@ -52,7 +52,7 @@ async def test_a_stopped_master_that_wakes_up_cannot_write_on_postgres(
         second.until_confirmed(20)
         first.signal(signal.SIGCONT)
         failure = first.until("failed")
-        assert "StoreIOError" in failure
+        assert "StoreLostError" in failure
         assert first.process.wait(60) == 3
         second.until_confirmed(20)
         second.kill()
@@ -84,7 +84,7 @@ async def test_a_stopped_master_that_wakes_up_cannot_write_on_sqlite(tmp_path: P
             standby.until("ok")
             master.step()  # what it will do first when it wakes up
             master.signal(signal.SIGCONT)
-            assert "StoreIOError" in master.until("failed")
+            assert "StoreLostError" in master.until("failed")
             standby.step()
             standby.until("ok")
             assert standby.confirmed == [4, 5]
@@ -156,13 +156,19 @@ async def test_a_lease_is_renewed_for_as_long_as_its_owner_lives(tmp_path: Path)
     assert sqlite_rows(tmp_path, "SELECT expires_at, owner FROM TIDEGATE_LOCK") == [(0, "")]
 
 
-async def test_without_the_lock_the_last_that_opened_owns_the_store(tmp_path: Path) -> None:
-    first, _ = await opened(tmp_path, use_database_lock=False)
+async def test_without_the_lock_the_last_that_opened_owns_the_store(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+    first, _ = await opened(tmp_path, lost=told.append, use_database_lock=False)
     await write(first, QUEUE, add(1))
     second, _ = await opened(tmp_path, use_database_lock=False)
     await write(second, add(2))
-    with pytest.raises(StoreIOError, match="another gateway owns the store"):
-        await write(first, add(2))
+    for _ in range(2):
+        with pytest.raises(StoreLostError, match="another gateway owns the store"):
+            await write(first, add(2))
+    assert told == ["another gateway owns the store now"]
+    assert not caplog.records, "who is told says so"
     assert not first.statistics().writable
     await first.close()
     assert await pending(second) == [1, 2]
@@ -181,6 +187,6 @@ async def test_a_taken_lock_is_noticed_without_writing(tmp_path: Path) -> None:
     async with asyncio.timeout(60):
         while store.statistics().writable:
             await asyncio.sleep(0.02)
-    with pytest.raises(StoreIOError):
+    with pytest.raises(StoreLostError):
         await store.page_in(1, 0, 1, 1)
     await store.close()

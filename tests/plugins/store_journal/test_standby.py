@@ -22,6 +22,7 @@ from tidegate.spi import (
     StoreContext,
     StoreIOError,
     StoreLockedError,
+    StoreLostError,
     WriteBatch,
 )
 from tidegate_store_journal import JournalOptions, JournalStore
@@ -176,15 +177,18 @@ async def test_a_standby_may_be_cancelled_and_commands_do_not_wait(tmp_path: Pat
     await master.close()
 
 
-async def test_a_master_whose_lock_was_taken_writes_no_more_and_says_so(tmp_path: Path) -> None:
+async def test_a_master_whose_lock_was_taken_writes_no_more_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     made, lost = JournalOptions(**STANDBY, **SMALL), asyncio.Event()
     store = JournalStore(StoreContext(tmp_path, "one", lost=lambda _: lost.set()), made)
     await store.open()
     assert store.statistics().writable
     (tmp_path / "journal" / "lock").write_text("another gateway\n")
     await lost.wait()  # without a write
-    with pytest.raises(StoreIOError, match="another gateway has taken it"):
+    with pytest.raises(StoreLostError, match="another gateway has taken it"):
         await store.write(WriteBatch([AddDestination("queue://q", 1)]))
+    assert not caplog.records, "who is told says so"
     await store.close()
     assert await bodies(tmp_path) == {}, "its locks are free"
 

@@ -318,7 +318,7 @@ async def test_a_stopped_master_that_wakes_up_hands_its_journal_over(
         first.stop()
         second.until("standby")  # now for the journal
         first.signal(signal.SIGCONT)
-        assert "StoreIOError" in first.until("failed")
+        assert "StoreLostError" in first.until("failed")
         second.until_confirmed(20)
         second.kill()
     found = await bodies(tmp_path, made)

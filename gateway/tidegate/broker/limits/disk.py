@@ -25,6 +25,7 @@ from tidegate.spi import (
     MessageStore,
     StoreError,
     StoreFullError,
+    StoreLostError,
     StoreShortage,
     StoreStatistics,
     format_size,
@@ -97,6 +98,8 @@ class DiskWatch:
                 # In a thread: a network's file system may take its time.
                 free = await asyncio.to_thread(self.look, directories) if directories else -1
                 self.looked(free, promised)
+            except StoreLostError:  # that was told, and we end
+                return
             except (OSError, StoreError) as error:  # what nobody knows is not short
                 if not self._is_unknown:
                     self._is_unknown = True

@@ -48,6 +48,7 @@ from tidegate.spi import (
     StoreError,
     StoreFullError,
     StoreIOError,
+    StoreLostError,
     StoreUnavailableError,
     Token,
     WriteBatch,
@@ -308,6 +309,8 @@ class TurnWriter:
 
         Args: adds: False for what adds no message: it is not refused because room is short.
         """
+        if isinstance(self.error, StoreLostError):
+            raise self.error
         if self.error is not None:
             raise StoreIOError(f"the message store is read-only after an error: {self.error}")
         if not adds:
@@ -415,8 +418,9 @@ class TurnWriter:
                 if failure is not error:
                     failure.__cause__ = error
                 self.error = failure
-                text = "store=read-only error=%r"
-                self.tell(Event.STORE_READ_ONLY, _log, text, str(error), error=error)
+                if not isinstance(failure, StoreLostError):  # that was told, and we end
+                    text = "store=read-only error=%r"
+                    self.tell(Event.STORE_READ_ONLY, _log, text, str(error), error=error)
                 self._fail(turn, failure)
                 return
         self.batches += 1

@@ -262,7 +262,8 @@ class MessageStore(Protocol):
             StoreFullError, StoreUnavailableError (any that is ``retryable``): nothing was written
                 and the store goes on: the call may be repeated.
             StoreIOError: the store is read-only from now on; whether the batch survives is
-                unknown until the next ``open``.
+                unknown until the next ``open``. StoreLostError: because another gateway has it, or may:
+                ``StoreContext.lost`` was told before.
             StoreClosedError.
         Cancellation: the batch may or may not become durable; the caller must not reuse it.
         """

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
-from tidegate.spi import StoreClosedError, StoreError, StoreIOError
+from tidegate.spi import StoreClosedError, StoreError, StoreIOError, StoreLostError
 from tidegate_store_jdbc.database.adapter import (
     Adapter,
     DatabaseError,
@@ -43,6 +43,8 @@ _UNSYNCED_MAX: Final = 64
 class Transactions:
     """What a store writes and reads with.
 
+    Args: on_lost: called once when another gateway has the store.
+
     Attributes:
         counters: the store's numbers; ``commit`` writes them as they are.
         is_open: queries and transactions are allowed.
@@ -50,10 +52,17 @@ class Transactions:
         has_unsynced: something was committed that a power cut may still lose.
     """
 
-    def __init__(self, adapter: Adapter, lease: Lease, reachability: Reachability) -> None:
+    def __init__(
+        self,
+        adapter: Adapter,
+        lease: Lease,
+        reachability: Reachability,
+        on_lost: Callable[[str], None],
+    ) -> None:
         self._adapter = adapter
         self._lease = lease
         self._reachability = reachability
+        self._on_lost = on_lost
         self.counters = Counters()
         self.is_open = False
         self.failure: StoreError | None = None
@@ -90,7 +99,7 @@ class Transactions:
             except FenceError:
                 if not in_doubt or not await self.ask(lambda: self._is_written(batch)):
                     if not await self.ask(self.restore):
-                        raise self.fail("another gateway owns the store now") from None
+                        raise self.lose("another gateway owns the store now") from None
                     continue
             except DatabaseFullError as error:
                 raise error.store_error("the database has no room") from error
@@ -176,11 +185,23 @@ class Transactions:
     def fail(self, problem: str) -> StoreIOError:
         """The store is read-only from here on."""
         error = StoreIOError(f"{problem}; the store is read-only until the gateway is restarted")
-        if self.failure is None:
-            self.failure = error
-            self._reachability.close()
+        if self._end(error):
             logger.critical("store=read-only error=%r", problem)
         return error
+
+    def lose(self, problem: str) -> StoreLostError:
+        """Another gateway has the store: whoever has to know is told."""
+        error = StoreLostError(problem)
+        if self._end(error):
+            self._on_lost(problem)
+        return error
+
+    def _end(self, error: StoreError) -> bool:
+        if self.failure is not None:
+            return False
+        self.failure = error
+        self._reachability.close()
+        return True
 
     def require_open(self) -> None:
         """Raises: StoreClosedError; what made the store read-only."""

@@ -30,6 +30,7 @@ from tidegate.spi import (
     StoreFullError,
     StoreIOError,
     StoreLockedError,
+    StoreLostError,
     store_error,
 )
 from tidegate_store_journal.checkpoint.bindings import Bindings
@@ -329,6 +330,8 @@ class Appender:
         """The journal is read-only from here on."""
         if self.failure is None:
             self.failure = error
+            if isinstance(error, StoreLockedError):
+                return  # who is told that it is lost says so
             trace = None if isinstance(error, OSError | StoreError) else error
             logger.error("the journal is read-only now error=%r", error, exc_info=trace)
 
@@ -337,7 +340,7 @@ class Appender:
         if self.failure is None:
             return StoreClosedError("the journal store is not open")
         if isinstance(self.failure, StoreLockedError):
-            return StoreIOError(str(self.failure))
+            return StoreLostError(str(self.failure))
         return StoreIOError(
             f"the journal is read-only after an error: {str(self.failure) or repr(self.failure)}. "
             "Restart the gateway once the disk works again"
