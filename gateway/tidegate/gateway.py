@@ -46,7 +46,7 @@ from tidegate.spi import (
 )
 from tidegate.spi.clients.operators import Phase
 from tidegate.spi.events import Event, log_only
-from tidegate.spi.operate import Reloaded
+from tidegate.spi.operate import BridgeRow, Reloaded
 from tidegate.spi.private_files import make_private_directory, warn_of_others
 
 if TYPE_CHECKING:
@@ -227,6 +227,7 @@ class Gateway:
         broker.slow_consumers.announce = self._plugins.announce_slow
         broker.acknowledged_log.announce = self._plugins.announce_filling
         broker.disk.announce = self._plugins.announce_shortage
+        broker.bridges = self._bridges
         # Only now: the store's lock says that no other gateway uses the directory.
         await asyncio.to_thread(_empty_directory, temporary)
         if not self._serves:
@@ -261,12 +262,15 @@ class Gateway:
         self._tell(Event.GATEWAY_STARTED, "listeners=%d started", len(self.addresses))
         desk.phase = Phase.RUNNING
 
+    def _bridges(self) -> list[BridgeRow]:
+        return bridge_rows(self._residents)
+
     def _around(self) -> Around:
         """What operators see that the broker does not know."""
         return Around(
             listeners=lambda: self.addresses,
             plugins=lambda: plugin_rows(self.config, self._plugins),
-            bridges=lambda: bridge_rows(self._residents),
+            bridges=self._bridges,
             takes_queues=lambda: takers(self._residents),
             reload=lambda check_only: self.reload(check_only=check_only),
         )

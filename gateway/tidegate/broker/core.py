@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from tidegate.broker.connection import told
@@ -57,6 +57,7 @@ from tidegate.spi import (
     Subscription,
 )
 from tidegate.spi.events import Event, Tell
+from tidegate.spi.operate import BridgeRow
 
 _log = logging.getLogger("tidegate.broker")
 
@@ -108,6 +109,7 @@ class BrokerCore(Parts):
         self._connection = Connection if self.writer.following is None else ObservedConnection
         self.purged_queues = PurgedQueues(self.flow, self.destinations)
         self._by_client: dict[str, Connection] = {}
+        self.bridges: Callable[[], Sequence[BridgeRow]] = tuple  # the gateway's own, when they run
         self._numbers = 0
         self._expiring: set[Connection] = set()
         self.draining = Draining(self.clients, self.until_durable, self.tasks)
@@ -367,6 +369,7 @@ class BrokerCore(Parts):
                 self.config.system_topics_interval,
                 self.client_counts,
                 self.traffic,
+                lambda: {"connections": self._numbers, "sockets": self.sockets.opened_count},
             )
             self.tasks.spawn(system.run(), "system topics")
         return state
@@ -475,6 +478,8 @@ class BrokerCore(Parts):
             "version": f"tidegate version {self.version}",
             "clients.connected": connected,
             "clients.disconnected": disconnected,
+            "clients.active": connected,  # two names that Mosquitto had before, and its dashboards have
+            "clients.inactive": disconnected,
             "clients.total": connected + disconnected,
             "clients.maximum": self.clients_maximum,
             **self._authentication.counts(),
@@ -491,4 +496,14 @@ class BrokerCore(Parts):
             **self.slow_consumers.snapshot(),
             **self.acknowledged_log.snapshot(self.writer.now()),
             **({} if self.writer.following is None else self.writer.following.counts()),
+            **self._bridge_states(),
+            **self.events.snapshot(),
         }
+
+    def _bridge_states(self) -> Mapping[str, int]:
+        """1 of a bridge whose rules are all connected, by Mosquitto's name for that."""
+        states: dict[str, int] = {}
+        for row in self.bridges():
+            name = f"connection.{row.bridge}.state"
+            states[name] = int(row.is_connected and states.get(name, 1))
+        return states

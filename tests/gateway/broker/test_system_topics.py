@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from broker_harness import Broker, Client
 from tidegate.broker.publish.system_topics import SystemTopics, is_system
 from tidegate.config import DestinationPolicy
 from tidegate.spi import AccessError, AddMessage, Message, RetainHandling, SetRetained, names
+from tidegate.spi.operate import BridgeRow
 
 EVERYTHING = "topic://$SYS.>"
 INTERVAL_S = 10
@@ -56,6 +58,7 @@ async def test_a_new_subscriber_is_given_all_values_at_once() -> None:
         assert got.pop("disk.free.bytes") == "-1"
         assert set(got) == {
             *("clients.connected", "clients.disconnected", "clients.total"),
+            *("clients.active", "clients.inactive", "messages.stored"),
             *("clients.maximum", "clients.expired", "subscriptions.expired"),
             *("consumers.slow", "consumers.slowed"),
             *(f"publish.messages.{what}" for what in ("received", "sent", "dropped")),
@@ -104,6 +107,7 @@ async def test_clients_are_counted() -> None:
         assert got["clients.connected"] == "2"
         assert got["clients.disconnected"] == "2"
         assert got["clients.total"] == "4"
+        assert (got["clients.active"], got["clients.inactive"]) == ("2", "2")
         assert got["clients.maximum"] == "4"
         assert "clients.expired" not in got  # 0, as before
         got = await next_values(broker, client)
@@ -198,6 +202,52 @@ async def test_loads_are_averages_per_minute() -> None:
         assert got["load.publish.received.1min"] == "77.97"  # it fades
 
 
+async def test_connections_and_sockets_are_averages_per_minute_too() -> None:
+    async with Broker() as broker:
+        client = await watcher(broker, "topic://$SYS.broker.load.*.1min")
+        await next_values(broker, client)
+        before = await next_values(broker, client)
+        for number in range(5):
+            await broker.client("mqtt", f"c{number}")
+            assert broker.core.socket_opened(1)
+        broker.core.socket_closed(1)
+        got = await next_values(broker, client)
+        # 30 a minute, averaged as above, and one client before.
+        share = 1 - math.exp(-10 / 60)
+        fading = float(before["load.connections.1min"]) * (1 - share)
+        assert float(got["load.connections.1min"]) == pytest.approx(30 * share + fading, abs=0.02)
+        assert float(got["load.sockets.1min"]) == pytest.approx(30 * share, abs=0.02)
+        for _ in range(4):
+            broker.core.socket_closed(1)
+
+
+async def test_events_that_happened_are_counted() -> None:
+    async with Broker() as broker:
+        client = await watcher(broker, "topic://$SYS.broker.events.>")
+        for number in range(3):
+            other = await broker.client("mqtt", f"{number}")
+            other.connection.disconnect(graceful=True)
+        assert await next_values(broker, client) == {
+            "events.client-connected.count": "4",
+            "events.client-disconnected.count": "3",
+        }
+        assert await next_values(broker, client) == {}
+
+
+async def test_a_bridge_is_connected_when_all_of_its_rules_are() -> None:
+    def row(bridge: str, server: str) -> BridgeRow:
+        where = ("rule", "out", "mqtt://far", "queue://q", "q", server)
+        return BridgeRow(bridge, *where, 0, 0, 0, 0, 0, 0, "", "")
+
+    async with Broker() as broker:
+        rows = [row("far", "m"), row("far", ""), row("near", "m")]
+        broker.core.bridges = lambda: rows
+        client = await watcher(broker, "topic://$SYS.broker.connection.>")
+        assert values(client) == {"connection.far.state": "0", "connection.near.state": "1"}
+        rows[1] = row("far", "m")
+        assert await next_values(broker, client) == {"connection.far.state": "1"}
+
+
 async def test_nothing_of_it_is_stored_or_found_by_wildcards_at_the_first_level() -> None:
     async with Broker(retained_limit=1) as broker:
         client = await broker.client("mqtt", "c")
@@ -271,6 +321,7 @@ async def test_a_client_that_is_just_being_given_the_values_sees_the_old_one_bef
             1,
             broker.core.client_counts,
             broker.core.traffic,
+            dict,
         )
         system.publish(broker.core.writer.elapsed())
         client = await broker.client("mqtt", "c")

@@ -31,7 +31,8 @@ class Sockets:
         account: of the gateway.
         refuses: called for each; True: it is not to be let in, and who says so writes about it.
 
-    Attributes: connections_max: of the configuration. The limit of the process may allow fewer. tell: of events.
+    Attributes: connections_max: of the configuration. The limit of the process may allow fewer. count: that are open;
+        opened_count: since the start; tell: of events.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Sockets:
     ) -> None:
         self._account = account
         self._refuses = refuses
-        self.count = 0
+        self.count = self.opened_count = 0
         self.connections_max = connections_max
         self._refused = 0
         self._log_next_at = 0.0
@@ -60,6 +61,7 @@ class Sockets:
         limit = self.limit
         if self.count < limit:
             self.count += 1
+            self.opened_count += 1
             self._account.add(Held.CONNECTIONS, size)
             return True
         self._refused += 1

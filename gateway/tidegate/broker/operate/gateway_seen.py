@@ -56,8 +56,7 @@ def overview(core: BrokerCore, listeners: Sequence[str]) -> Overview:
         unstored_memory=_memory(accounts.unstored_memory),
         temporary=_memory(accounts.temporary),
         memory_bytes=accounts.in_memory(),
-        counts={k: v for k, v in core.client_counts().items() if isinstance(v, int)}
-        | core.events.snapshot(),
+        counts={k: v for k, v in core.client_counts().items() if isinstance(v, int)},
     )
 
 

@@ -44,7 +44,10 @@ def is_system(destination: str) -> bool:
 class SystemTopics:
     """Publishes the state of the gateway every *interval* seconds.
 
-    Args: clients: what is known of clients and of what they did, by topic; traffic: how much they sent and got.
+    Args:
+        clients: what is known of clients and of what they did, by topic.
+        traffic: how much they sent and got.
+        opened: totals since the start whose averages are told, by topic below ``load``.
     """
 
     _flow: Flow
@@ -53,11 +56,12 @@ class SystemTopics:
     _interval: float
     _clients: Callable[[], Mapping[str, int | str]]
     _traffic: Traffic
+    _opened: Callable[[], Mapping[str, int]]
 
     def __post_init__(self) -> None:
         self._writer = self._flow.writer
         self._published: dict[str, str] = {}
-        self._totals: dict[str, int] = {}
+        self._totals: Mapping[str, int] = {}
         self._loads: dict[str, list[float]] = {}
         self._last_us = self._traffic.started_at
 
@@ -111,6 +115,8 @@ class SystemTopics:
             "uptime": f"{(elapsed - self._traffic.started_at) // _US} seconds",
             "retained messages.count": retained,
             "store.messages.count": statistics.pending_messages + retained,
+            "messages.stored": statistics.pending_messages
+            + retained,  # as Mosquitto called it before
             "store.writable": int(statistics.writable),
             "shared_subscriptions.count": sum(len(item.consumers) for item in shared),
             "cursors.paging": self._destinations.feeds.paging,
@@ -120,13 +126,15 @@ class SystemTopics:
         }
         for what, total in totals.items():
             values[f"publish.messages.{what}"] = total
+        loads = {**{f"publish.{what}": total for what, total in totals.items()}, **self._opened()}
         return {
-            **{name: str(value) for name, value in values.items()},
-            **self._averages(totals, elapsed),
+            # (An event that never happened has no topic.)
+            **{key: str(value) for key, value in values.items() if value or key[:7] != "events."},
+            **self._averages(loads, elapsed),
         }
 
-    def _averages(self, totals: dict[str, int], elapsed: int) -> dict[str, str]:
-        """Messages per minute, averaged exponentially over some minutes, as Mosquitto does."""
+    def _averages(self, totals: Mapping[str, int], elapsed: int) -> dict[str, str]:
+        """How much of each a minute, averaged exponentially over some minutes, as Mosquitto does."""
         elapsed_s = (elapsed - self._last_us) / _US
         if elapsed_s <= 0:
             return {}
@@ -138,6 +146,6 @@ class SystemTopics:
             for index, (name, minutes) in enumerate(_AVERAGES):
                 weight = math.exp(-elapsed_s / 60 / minutes)
                 loads[index] = per_minute + weight * (loads[index] - per_minute)
-                found[f"load.publish.{what}.{name}"] = f"{loads[index]:.2f}"
+                found[f"load.{what}.{name}"] = f"{loads[index]:.2f}"
         self._totals = totals
         return found
