@@ -18,6 +18,7 @@ from tidegate_bridge._out_lane import OutLane
 
 #: No rule of the configuration has this name.
 HAND_OVER: Final = "$hand-over"
+_PARKED: Final = "the other broker refused these messages: `dlq` says why, and sends them back"
 #: How long the other broker may take to confirm what was sent, when it is to end.
 _CONFIRM_S: Final = 5.0
 
@@ -61,6 +62,9 @@ class HandingLane(OutLane):
 
     def take(self, queue: str) -> None:
         """See QueueTaker."""
+        if queue == self.parking_queue:
+            self._refused[queue] = _PARKED
+            return
         self._refused.pop(queue, None)
         self._leaving.discard(queue)
         if queue not in self._taken:

@@ -24,6 +24,7 @@ from tidegate.spi.events import Event
 from tidegate.spi.operate import BridgeRow
 from tidegate_bridge import _protocol as protocol
 from tidegate_bridge._options import BridgeOptions, Direction, RuleOptions
+from tidegate_bridge._parking import Suspect
 
 _log = logging.getLogger("tidegate.bridge")
 
@@ -41,6 +42,7 @@ class Lane(ABC):
         server: what the other broker says that it is; "" while it is not connected.
         problem, remedy: of the last attempt that ended; moved, moved_bytes, looped: since the start.
         last_at: when something was confirmed last, microseconds since the Unix epoch; 0: never.
+        suspect: the message that goes out and is refused; parked: put aside since the start.
     """
 
     _hands_over = False  # it is let into a gateway that is drained
@@ -63,6 +65,8 @@ class Lane(ABC):
         self.moved_bytes = 0
         self.looped = 0
         self.last_at = 0
+        self.suspect = Suspect(options.park_after)
+        self.parked = 0
         self._options = options
         self._broker = broker
         self._tell = tell
@@ -93,6 +97,9 @@ class Lane(ABC):
             last_at=self.last_at,
             problem=self.problem,
             remedy=self.remedy,
+            refused=self.suspect.number,
+            refused_attempts=self.suspect.attempts,
+            parked=self.parked,
         )
 
     def heard(self, told: protocol.FromProcess) -> None:

@@ -170,6 +170,12 @@ class BridgeOptions:
         help="How many bridges a message may go through. Guards against bridges that send in a circle.",
         act="a copy of a topic is dropped; a queue's rule stops at the message and says so",
     )
+    park_after: int = option(
+        0,
+        maximum=1000,
+        help="How often in a row the other broker, or a limit here, may refuse the same message that goes out before it is put aside, "
+        "into the queue `parked.BRIDGE.RULE` here, if one that came behind it is taken then. 0: never, the rule waits.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

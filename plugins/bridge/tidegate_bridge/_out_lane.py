@@ -7,8 +7,10 @@ broker goes away, what is in flight waits for it, and is sent again in order: no
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -17,17 +19,34 @@ from tidegate.spi import (
     Broker,
     BrokerConnection,
     GatewayError,
+    LargeBodies,
+    LargeBody,
     Message,
     StoredMessage,
     SubscribeRequest,
     names,
 )
+from tidegate.spi.events import Event
 from tidegate_bridge import _protocol as protocol
 from tidegate_bridge._lane import AT_ONCE, Lane
 from tidegate_bridge._options import BridgeOptions, RuleOptions
+from tidegate_bridge._parking import parked, parking_queue
 
 _KEY: Final = "out"
 _LARGE_READ_BYTES: Final = 256 << 10
+#: The transaction in which a message is put aside.
+_PARKING: Final = "park"
+
+_log = logging.getLogger("tidegate.bridge")
+
+
+@dataclass(frozen=True, slots=True)
+class _Parked:
+    """A token: this one is put aside when it is confirmed."""
+
+    number: int
+    queue: str
+    reason: str
 
 
 class _Consumer:
@@ -41,7 +60,7 @@ class _Consumer:
         return self._lane.has_queued
 
     def confirmed(self, tokens: Sequence[object]) -> None:
-        """Of nothing does it ask to be told."""
+        self._lane.confirmed(tokens)
 
     def failed(self, token: object, error: GatewayError) -> None:
         self._lane.failed(self, error)
@@ -88,6 +107,11 @@ class OutLane(Lane):
     def _ready(self) -> None:
         # What the attempt before has sent may or may not have arrived: all of it again, in order.
         self._queue = deque(sorted(self._in_flight))
+        suspect = self.suspect
+        if suspect.number not in self._in_flight:
+            suspect.forget()
+        elif suspect.begin(has_others=len(self._queue) > 1):
+            self._queue.remove(suspect.number)
         self._wake.set()
         if self._consumer is None:
             self._consumer = _Consumer(self)
@@ -195,7 +219,11 @@ class OutLane(Lane):
     def _heard(self, told: protocol.FromProcess) -> None:
         if isinstance(told, protocol.Done):
             self._acknowledge(told)
+            if self.suspect.is_held and len(told.numbers) > told.looped:
+                self._park()
         else:
+            if isinstance(told, protocol.Lost) and told.refused in self._in_flight:
+                self.suspect.refused(told.refused, told.problem)
             super()._heard(told)
 
     def _acknowledge(self, told: protocol.Done) -> None:
@@ -203,6 +231,8 @@ class OutLane(Lane):
         count = size = 0
         for number in told.numbers:
             found = self._in_flight.pop(number, None)
+            if number == self.suspect.number:
+                self.suspect.forget()
             if found is not None:
                 by_key.setdefault(found[0], []).append(number)
                 count, size = count + 1, size + _size(found[1])
@@ -216,6 +246,74 @@ class OutLane(Lane):
             except GatewayError as error:
                 if self._consumer is not None:
                     self.failed(self._consumer, error)
+        self._settled_some()
+
+    def _park(self) -> None:
+        """One that came behind it was taken: what is refused goes into a queue of its own, and out of its own in one step."""
+        suspect, connection = self.suspect, self._connection
+        number, reason = suspect.number, suspect.said
+        found = self._in_flight.get(number)
+        suspect.is_held = False  # whatever comes of it
+        if found is None or connection is None or self._consumer is None:
+            return
+        self._spawn("park", self._put_aside(self._consumer, connection, number, *found, reason))
+
+    async def _put_aside(
+        self,
+        consumer: _Consumer,
+        connection: BrokerConnection,
+        number: int,
+        key: str,
+        message: Message,
+        reason: str,
+    ) -> None:
+        queue, epoch = self.parking_queue, self.epoch
+        origin = message.destination if key == _KEY else key
+        moved = parked(message, queue, origin, reason)
+        try:
+            connection.check_publish(queue)
+            if message.large is not None:
+                bodies = self._broker.large_bodies
+                assert bodies is not None
+                moved = msgspec.structs.replace(moved, large=await _copied(bodies, message.large))
+        except GatewayError as error:
+            self.suspect.attempts = 0
+            self.remedy = f"it cannot be put aside, into {queue}: {error}"
+            _log.warning("bridge=%s rule=%s %s", self._options.name, self.rule.name, self.remedy)
+            return
+        if consumer is not self._consumer or epoch != self.epoch:
+            return  # it may have been sent again meanwhile
+        try:
+            del self._in_flight[number]
+            connection.begin(_PARKING)
+            connection.publish(moved, transaction=_PARKING)
+            connection.acknowledge(key, [number], transaction=_PARKING)
+            connection.commit(_PARKING, _Parked(number, queue, reason))
+        except GatewayError as error:
+            self.failed(consumer, error)
+
+    @property
+    def parking_queue(self) -> str:
+        """Where what the other broker refuses is put aside."""
+        return parking_queue(self._options.name, self.rule.name)
+
+    def confirmed(self, tokens: Sequence[object]) -> None:
+        """What was put aside is where it belongs."""
+        for token in tokens:
+            if isinstance(token, _Parked):
+                self.parked += 1
+                if self.suspect.number == token.number:
+                    self.suspect.forget()
+                self._broker.tell(
+                    Event.BRIDGE_PARKED,
+                    _log,
+                    "bridge=%s rule=%s message=%d queue=%s reason=%r parked",
+                    self._options.name,
+                    self.rule.name,
+                    token.number,
+                    token.queue,
+                    token.reason,
+                )
         self._settled_some()
 
     def failed(self, consumer: _Consumer, error: GatewayError) -> None:
@@ -236,6 +334,20 @@ class OutLane(Lane):
     async def end(self) -> None:
         await super().end()
         self._let_go()
+
+
+async def _copied(bodies: LargeBodies, body: LargeBody) -> LargeBody:
+    """A body that belongs to a message of its own. Raises: GatewayError."""
+    writer, reader = bodies.create(body.size), bodies.open(body)
+    try:
+        while piece := await reader.read(_LARGE_READ_BYTES):
+            await writer.write(piece)
+        return await writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
+    finally:
+        reader.close()
 
 
 def _size(message: Message) -> int:

@@ -114,13 +114,17 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Lost(msgspec.Struct, frozen=True, tag="lost"):
-    """Not connected any more, or not at all. It is tried again in *again_s*."""
+    """Not connected any more, or not at all. It is tried again in *again_s*.
+
+    Attributes: refused: the message because of which it is, as the other broker or a limit says; 0: none is named.
+    """
 
     rule: int
     epoch: int
     problem: str
     remedy: str
     again_s: float
+    refused: int = 0
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):

@@ -11,6 +11,8 @@ import stat
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 from urllib.parse import quote
 
 import pytest
@@ -24,7 +26,7 @@ from tidegate.gateway import Gateway
 from tidegate.spi import StoreUnavailableError, WriteBatch
 from tidegate.spi.machine import children
 from tidegate.testing.embedded import EmbeddedGateway
-from tidegate_admin import _front_end
+from tidegate_admin import _front_end, _process
 from tidegate_admin._front_end import AdminFrontEnd
 from tidegate_auth_file._hashes import make_hash
 
@@ -395,3 +397,23 @@ async def test_events_come_as_they_happen_and_to_nobody_whose_token_is_gone() ->
         assert b'"kind":"LoginError"' in rest
         assert b"client-disconnected" not in rest
         writer.close()
+
+
+async def test_a_start_that_fails_leaves_no_socket_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[socket.socket] = []
+    pair = socket.socketpair
+
+    def recorded() -> tuple[socket.socket, socket.socket]:
+        made.extend(pair())
+        return made[0], made[1]
+
+    async def fails(*_: object, **__: object) -> None:
+        raise OSError("no process")
+
+    monkeypatch.setattr(socket, "socketpair", recorded)
+    monkeypatch.setattr(_process, "start_child", fails)
+    with socket.socket() as listening, pytest.raises(OSError, match="no process"):
+        await _process.AdminProcess.start(
+            cast("Any", SimpleNamespace(request_limit=1)), listening, cast("Any", None)
+        )
+    assert [one.fileno() for one in made] == [-1, -1]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from paho.mqtt.client import MQTTMessage
 
+from tidegate.spi import Message
 from tidegate_bridge import _protocol as protocol
 from tidegate_bridge._options import Direction, JmsType
-from tidegate_bridge.remote.lane import Broken
+from tidegate_bridge.remote.lane import Broken, Confirmed, LaneError
 from tidegate_bridge.remote.link import Link
 from tidegate_bridge.remote.mqtt_lane import MqttLane, _Heard
 
@@ -31,7 +33,7 @@ def start(**changed: Any) -> protocol.Start:
     known: dict[str, Any] = {
         "name": "old", "here": "s/old", "store": "s", "scheme": "mqtt", "host": "h", "port": 1, "user": "", "password": "", "ca": "",
         "certificate": "", "key": "", "virtual_host": "", "client_id": "c", "is_mqtt_5": True, "window": 2, "window_bytes": 1000,
-        "message_limit": 100, "connect_timeout": 1.0, "reconnect_min": 1.0, "reconnect_max": 1.0, "hops_max": 2, "rules": (rule,),
+        "message_limit": 100, "connect_timeout": 1.0, "reconnect_min": 1.0, "reconnect_max": 1.0, "hops_max": 2, "rules": {0: rule},
     }  # fmt: skip
     return protocol.Start(**known | changed)
 
@@ -85,3 +87,32 @@ def test_a_circle_ends_at_a_topic_with_an_acknowledgement_and_at_a_queue_with_an
     assert isinstance(done, protocol.Done)
     assert (done.numbers, done.looped, len(said.told)) == ([2], 1, 1)
     assert heard.pending[2][0] == 2
+
+
+class Sending(MqttLane):
+    """A lane whose other broker is a list."""
+
+    def send(self, take: protocol.Take, more: Any) -> None:
+        self._sent[take.number] = take.number
+
+
+def test_what_was_sent_before_a_message_that_may_not_go_is_confirmed_before_the_attempt_ends() -> (
+    None
+):
+    """Or it would be sent again with each attempt, and never be acknowledged."""
+    rule = protocol.Rule(
+        "out", Direction.OUT, "a/#", "queue://a.>", "", "", JmsType.AUTO, {}, False
+    )
+    said = Said()
+    lane = Sending(start(rules={0: rule}), 0, cast("Link", said))
+    lane.connect = lambda: None  # type: ignore[method-assign]
+    for number, size in ((1, 1), (2, 101), (3, 1)):
+        message = Message("queue://a.b", b"x" * size)
+        lane.inbox.put(protocol.Take(0, 0, number, message))
+    lane.inbox.put(Confirmed(0, 1))
+    with pytest.raises(LaneError, match="message_limit") as caught:
+        lane._attempt()
+    assert caught.value.refused == 2
+    (done,) = said.told
+    assert isinstance(done, protocol.Done)
+    assert done.numbers == [1]

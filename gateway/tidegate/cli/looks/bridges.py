@@ -10,6 +10,11 @@ from tidegate.cli.groups._lists import Columns, LimitOption, MatchArgument, rows
 from tidegate.spi import format_size
 from tidegate.spi.operate import BridgePage, BridgeRow, ListBridges
 
+
+def _hangs_on(row: BridgeRow) -> str:
+    return f"message {row.refused}, refused {row.refused_attempts} times" if row.refused else ""
+
+
 _BRIDGES: Final[Columns[BridgeRow]] = (
     ("bridge", lambda row: row.bridge),
     ("rule", lambda row: row.rule),
@@ -18,6 +23,8 @@ _BRIDGES: Final[Columns[BridgeRow]] = (
     ("connected to", lambda row: row.server or "-"),
     ("moved", lambda row: row.moved),
     ("on the way", lambda row: f"{row.on_the_way} ({format_size(row.on_the_way_bytes)})"),
+    ("hangs on", _hangs_on),
+    ("parked", lambda row: row.parked),
     ("last", lambda row: _time(row.last_at)),
     ("last problem", lambda row: f"{row.problem}: {row.remedy}" if row.problem else ""),
 )

@@ -80,9 +80,12 @@ class BridgeRow(msgspec.Struct, frozen=True):
         moved, moved_bytes: confirmed at the target since the gateway's start, and bytes of their bodies.
         on_the_way, on_the_way_bytes: taken from the source and not confirmed at the target yet. What has not been taken waits
             at the source: of a rule ``out``, in the queue or subscription here.
-        looped: dropped, because this bridge had brought them itself.
+        looped: dropped, because this bridge had brought them itself, or they had expired.
         last_at: when something was confirmed last, microseconds since the Unix epoch; 0: never.
         problem, remedy: why it was not connected last, and what to do; "" when nothing was wrong yet.
+        refused: sequence of the message here that the other broker, or a limit, refuses and on which the rule hangs, 0: none;
+            refused_attempts: how often in a row, `problem` has the words.
+        parked: messages that were put aside because of that since the gateway's start.
     """
 
     bridge: str
@@ -100,6 +103,9 @@ class BridgeRow(msgspec.Struct, frozen=True):
     last_at: int
     problem: str
     remedy: str
+    refused: int = 0
+    refused_attempts: int = 0
+    parked: int = 0
 
     @property
     def is_connected(self) -> bool:

@@ -33,12 +33,13 @@ _SAYS_S: Final = 0.5
 
 
 class LaneError(Exception):
-    """An attempt is over. Attributes: problem, remedy: for the operator."""
+    """An attempt is over. Attributes: problem, remedy: for the operator; refused: the message because of which, or 0."""
 
-    def __init__(self, problem: str, remedy: str) -> None:
+    def __init__(self, problem: str, remedy: str, refused: int = 0) -> None:
         super().__init__(problem)
         self.problem = problem
         self.remedy = remedy
+        self.refused = refused
 
 
 class _EndedError(Exception):
@@ -47,11 +48,12 @@ class _EndedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The other broker has gone, or said that something is wrong."""
+    """The other broker has gone, or said that something is wrong. Attributes: key: with which message; None: with none that it names."""
 
     epoch: int
     problem: str
     remedy: str
+    key: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ class Lane(ABC):
         self.done: list[int] = []
         self.looped = 0
         self.has_moved = False
+        self.refusal: LaneError | None = None  # why nothing more is sent in this attempt
 
     @property
     def client_id(self) -> str:
@@ -115,6 +118,11 @@ class Lane(ABC):
     def sent(self, key: int) -> int | None:
         """Which number *key* stood for; None: it is not known any more."""
 
+    @property
+    @abstractmethod
+    def has_unconfirmed(self) -> bool:
+        """Something was sent of which it is not known whether it has arrived."""
+
     @abstractmethod
     def disconnect(self) -> None:
         """End the attempt, whatever state it is in. Idempotent; raises nothing."""
@@ -138,16 +146,18 @@ class Lane(ABC):
         while True:
             self.epoch += 1
             self.done, self.looped, self.has_moved = [], 0, False
+            self.refusal = None
             self.budget.open()
             began = time.monotonic()
             problem = remedy = ""
+            refused = 0
             try:
                 self._attempt()
             except _EndedError:
                 raise
             except LaneError as error:
-                said = self._said() if not error.remedy else None
-                problem, remedy = said or (error.problem, error.remedy)
+                said = (self._said() if not error.remedy else None) or error
+                problem, remedy, refused = said.problem, said.remedy, said.refused
             except Exception as error:
                 _log.exception("rule=%s: an error of the bridge's own", self.rule.name)
                 problem = f"{type(error).__name__}: {error}"
@@ -156,7 +166,8 @@ class Lane(ABC):
             self.disconnect()
             if self.has_moved or time.monotonic() - began > _LASTED_S:
                 wait_s = self.start.reconnect_min
-            self.link.send(protocol.Lost(self.number, self.epoch, problem, remedy, wait_s))
+            lost = protocol.Lost(self.number, self.epoch, problem, remedy, wait_s, refused)
+            self.link.send(lost)
             self._pause(wait_s)
             wait_s = min(2 * wait_s, self.start.reconnect_max)
 
@@ -174,6 +185,8 @@ class Lane(ABC):
                     break
                 self._deal_with(event)
             self.tell_done()
+            if self.refusal is not None and not self.has_unconfirmed:
+                raise self.refusal
 
     def tell_ready(self, server: str) -> None:
         """The attempt counts from here on: the gateway drops what was brought before.
@@ -209,10 +222,15 @@ class Lane(ABC):
                 self.link.send(protocol.Done(self.number, self.epoch, [], event.looped))
         else:
             self.tell_done()
-            raise LaneError(event.problem, event.remedy)
+            raise self._error(event)
 
-    def _said(self) -> tuple[str, str] | None:
-        """Why the other broker has closed what was written to, where it says so; problem and remedy."""
+    def _error(self, event: Broken | protocol.Stop) -> LaneError:
+        key = event.key if isinstance(event, Broken) else None
+        refused = None if key is None else self.sent(key)
+        return LaneError(event.problem, event.remedy, refused or 0)
+
+    def _said(self) -> LaneError | None:
+        """Why the other broker has closed what was written to, where it says so."""
         until = time.monotonic() + _SAYS_S
         while (left := until - time.monotonic()) > 0:
             try:
@@ -222,11 +240,13 @@ class Lane(ABC):
             if isinstance(event, protocol.End):
                 raise _EndedError
             if isinstance(event, Broken) and event.epoch == self.epoch:
-                return event.problem, event.remedy
+                return self._error(event)
         return None
 
     def _take(self, take: protocol.Take) -> None:
         """Send it, unless it need not or may not go out. Raises: LaneError."""
+        if self.refusal is not None:
+            return
         message = take.message
         if self.hops.is_copy_of_ours(message.headers):
             self._drop(take.number)
@@ -234,12 +254,18 @@ class Lane(ABC):
         more = self.hops.next(message.headers)
         if more is None:
             if names.is_queue(self.rule.local):
-                raise self.too_many_hops()
-            self._drop(take.number)
-            return
-        if len(message.body) > self.start.message_limit:
-            raise self.too_large(len(message.body))
-        self.send(take, more)
+                self._refuse(self.too_many_hops(), take.number)
+            else:
+                self._drop(take.number)
+        elif len(message.body) > self.start.message_limit:
+            self._refuse(self.too_large(len(message.body)), take.number)
+        else:
+            self.send(take, more)
+
+    def _refuse(self, error: LaneError, number: int) -> None:
+        """The attempt ends here, when what was sent before is confirmed: or it would be sent again each time."""
+        error.refused = number
+        self.refusal = error
 
     def _drop(self, number: int) -> None:
         """A copy that need not go out."""

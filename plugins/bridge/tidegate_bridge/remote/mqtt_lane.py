@@ -128,7 +128,7 @@ class MqttLane(Lane):
         if self.start.is_mqtt_5:
             properties = leaving(message, more, f"{self.start.store}-{take.number}")
             if properties is None:  # it has expired
-                self.done.append(take.number)
+                self._drop(take.number)
                 return
         info = self._client.publish(
             take.target or self.names.leaving(message.destination),
@@ -143,6 +143,10 @@ class MqttLane(Lane):
 
     def sent(self, key: int) -> int | None:
         return self._sent.pop(key, None)
+
+    @property
+    def has_unconfirmed(self) -> bool:
+        return bool(self._sent)
 
     def disconnect(self) -> None:
         client, self._client = self._client, None
@@ -212,6 +216,7 @@ class _Heard:
             self._broken(
                 f"the other broker refuses a message: {reason}",
                 "give the bridge's user the right to publish there, or make room",
+                mid,
             )
         else:
             self._lane.inbox.put(Confirmed(self._epoch, mid))
@@ -251,6 +256,6 @@ class _Heard:
         message = arriving(found, body, here, more)
         lane.link.send(protocol.Bring(lane.number, self._epoch, number, "", message))
 
-    def _broken(self, problem: str, remedy: str) -> None:
+    def _broken(self, problem: str, remedy: str, key: int | None = None) -> None:
         self.is_over = True
-        self._lane.inbox.put(Broken(self._epoch, problem, remedy))
+        self._lane.inbox.put(Broken(self._epoch, problem, remedy, key))

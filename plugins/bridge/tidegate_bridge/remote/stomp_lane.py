@@ -77,6 +77,10 @@ class StompLane(Lane):
         self._sent.discard(key)
         return key
 
+    @property
+    def has_unconfirmed(self) -> bool:
+        return bool(self._sent)
+
     def disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
@@ -148,15 +152,17 @@ class _Heard:
 
     def error(self, headers: Mapping[str, str], text: str) -> None:
         receipt_id = headers.get("receipt-id", "")
-        of_message = f" of message {receipt_id}" if receipt_id.isdigit() else ""
+        key = int(receipt_id) if receipt_id.isdigit() else None
+        of_message = "" if key is None else f" of message {key}"
         self._broken(
             f"the other broker says{of_message}: {text}",
-            "mend it there; it is sent again until it is taken, unless you move it to another queue",
+            "mend it there; it is sent again until it is taken, or, with park_after, put aside",
+            key,
         )
 
     def gone(self) -> None:
         self._broken("the other broker closed the connection", "it is tried again; see its log")
 
-    def _broken(self, problem: str, remedy: str) -> None:
+    def _broken(self, problem: str, remedy: str, key: int | None = None) -> None:
         self._is_over = True
-        self._lane.inbox.put(Broken(self._epoch, problem, remedy))
+        self._lane.inbox.put(Broken(self._epoch, problem, remedy, key))
