@@ -11,8 +11,6 @@ import stat
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 from urllib.parse import quote
 
 import pytest
@@ -407,13 +405,11 @@ async def test_a_start_that_fails_leaves_no_socket_open(monkeypatch: pytest.Monk
         made.extend(pair())
         return made[0], made[1]
 
-    async def fails(*_: object, **__: object) -> None:
+    async def fails(*_: object, pass_fds: object) -> None:
         raise OSError("no process")
 
     monkeypatch.setattr(socket, "socketpair", recorded)
     monkeypatch.setattr(_process, "start_child", fails)
-    with socket.socket() as listening, pytest.raises(OSError, match="no process"):
-        await _process.AdminProcess.start(
-            cast("Any", SimpleNamespace(request_limit=1)), listening, cast("Any", None)
-        )
+    with pytest.raises(OSError, match="no process"):
+        await _process.AdminProcess.start()
     assert [one.fileno() for one in made] == [-1, -1]
