@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from broker_harness import Broker, run
 
+from tidegate.broker.operate import paging
 from tidegate.broker.operate.messages.over_messages import PAGE_COUNT
 from tidegate.broker.operate.operations import Operations
 from tidegate.broker.turn import walks
@@ -160,6 +161,42 @@ def test_a_list_of_many_is_made_in_slices_that_others_come_between(
             counting.cancel()
             assert len(answer.rows) == 10
             assert turns >= 1000 // walks.STEP_LISTS - 1
+
+    run(main())
+
+
+def test_the_lists_of_one_topic_are_gone_over_in_slices_that_others_come_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(walks, "SLICE_S", -1.0)  # each step takes longer
+    monkeypatch.setattr(paging, "SLICE_S", -1.0)
+
+    async def main() -> None:
+        async with Broker() as broker:
+            client = await broker.client()
+            for number in range(300):
+                client.subscribe("topic://t", f"s{number}")
+            await broker.settle()
+            turns = 0
+
+            async def others() -> None:
+                nonlocal turns
+                while True:
+                    await asyncio.sleep(0)
+                    turns += 1
+
+            counting = asyncio.create_task(others())
+            request = ListDestinations(sort=DestinationSort.CONSUMERS, with_totals=True)
+            answer = await Operations(broker.core).list_destinations(ME, request)
+            assert turns >= 2 * (300 // walks.STEP_LISTS) + 300 - 1  # grouped, counted, and shown
+            turns = 0
+            details = await ask(broker, ShowDestination("topic://t"))
+            counting.cancel()
+            assert turns >= 300 - 1
+            assert answer.rows == (details.row,)
+            assert (details.row.consumers, details.row.subscriptions) == (300, 300)
+            assert answer.totals is not None
+            assert (answer.totals.destinations, answer.totals.consumers) == (1, 300)
 
     run(main())
 

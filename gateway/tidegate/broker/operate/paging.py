@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from itertools import islice
 from operator import itemgetter
 from time import perf_counter
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from tidegate.broker.turn.walks import SLICE_S
 from tidegate.spi import RequestError
@@ -25,6 +25,40 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
+class Shortlist(Generic[T]):
+    """The first *limit* rows behind *after*, of all that are offered in whatever order. Raises: RequestError for an
+    *after* that is none."""
+
+    def __init__(self, after: str, limit: int) -> None:
+        self._begin = _parsed(after)
+        self._limit = limit
+        self._best: list[tuple[Key, T]] = []  # in order, one more than wanted at most
+        self._worst: Key | None = None  # of those, when there are as many as there may be
+
+    def offer(self, key: Key, row: T) -> None:
+        """One more."""
+        if self._worst is not None and key >= self._worst:
+            return
+        if self._begin is not None and key <= self._begin:
+            return
+        best = self._best
+        insort(best, (key, row), key=itemgetter(0))
+        del best[self._limit + 1 :]
+        if len(best) > self._limit:
+            self._worst = best[-1][0]
+
+    def is_full_before(self, number: int) -> bool:
+        """None that comes by *number* is wanted any more."""
+        return self._worst is not None and number > self._worst[0]
+
+    def page(self) -> tuple[list[T], str]:
+        """The rows, and the ``after`` of the next page."""
+        shown = self._best[: self._limit]
+        has_more = len(self._best) > self._limit
+        after = f"{-shown[-1][0][0]} {shown[-1][0][1]}" if has_more else ""
+        return [row for _, row in shown], after
+
+
 async def page(
     everything: Sequence[T], key: Callable[[T], Key | None], after: str, limit: int
 ) -> tuple[list[T], str]:
@@ -35,33 +69,26 @@ async def page(
 
     Args: key: None: it is not wanted. Raises: RequestError for an *after* that is none.
     """
-
-    def keyed(item: T) -> Iterable[tuple[Key, T]]:
-        its = key(item)
-        return () if its is None else ((its, item),)
-
-    return await page_of_rows(everything, keyed, after, limit)
+    shortlist = Shortlist[T](after, limit)
+    async for some in _slices(everything):
+        for item in some:
+            its = key(item)
+            if its is not None:
+                shortlist.offer(its, item)
+    return shortlist.page()
 
 
 async def page_of_rows(
     everything: Sequence[T],
     rows_of: Callable[[T], Iterable[tuple[Key, U]]],
-    after: str,
-    limit: int,
+    shortlist: Shortlist[U],
 ) -> tuple[list[U], str]:
     """The same of rows, where each of *everything* has several, or none."""
-    begin = _parsed(after)
-    best: list[tuple[Key, U]] = []  # in order, one more than wanted at most
     async for some in _slices(everything):
         for item in some:
-            for row in rows_of(item):
-                is_behind = begin is None or row[0] > begin
-                if is_behind and (len(best) <= limit or row[0] < best[-1][0]):
-                    insort(best, row, key=itemgetter(0))
-                    del best[limit + 1 :]
-    shown = best[:limit]
-    has_more = len(best) > limit
-    return [item for _, item in shown], f"{-shown[-1][0][0]} {shown[-1][0][1]}" if has_more else ""
+            for its, row in rows_of(item):
+                shortlist.offer(its, row)
+    return shortlist.page()
 
 
 async def in_steps(items: Iterable[T], made: Callable[[T], U | None]) -> list[U]:

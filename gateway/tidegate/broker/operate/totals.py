@@ -9,6 +9,7 @@ from typing import Final
 
 from tidegate.broker.lists.pending_list import Consumer, PendingList
 from tidegate.broker.operate.messages.dead_letters import DeadLetters
+from tidegate.broker.operate.paging import Shortlist
 from tidegate.broker.turn.walks import STEP_LISTS
 from tidegate.spi import names
 from tidegate.spi.operate import FEEDS_MAX, DestinationSort, DestinationTotals, ListDestinations
@@ -24,7 +25,9 @@ class InFlight:
         """Args: consumers: of the list."""
         found = 0
         for consumer in consumers:
-            if consumer.in_flight:
+            if consumer.destination == pending_list.destination:
+                found += len(consumer.in_flight)  # it has no other list
+            elif consumer.in_flight:
                 counted = self._counted.get(consumer)
                 if counted is None:
                     counted = Counter([entry[1] for entry in consumer.in_flight.values()])
@@ -79,81 +82,84 @@ class Totals:
             self.body_bytes += limit.bytes
 
 
-#: What destinations are sorted by: of a queue, and of what the lists of a topic have together.
+#: What destinations are sorted by: of each of their lists, which are added up.
 _NUMBERS: Final[Mapping[DestinationSort, Callable[[PendingList], int]]] = {
     DestinationSort.NAME: lambda _: 0,
-    DestinationSort.PENDING: lambda queue: queue.cursor.size,
-    DestinationSort.CONSUMERS: lambda queue: len(queue.all_consumers()),
-    DestinationSort.MEMORY: lambda queue: queue.cursor.memory_bytes,
-    DestinationSort.DROPPED: lambda queue: queue.lost,
-}
-_TOPIC_NUMBERS: Final[Mapping[DestinationSort, Callable[[Totals], int]]] = {
-    DestinationSort.NAME: lambda _: 0,
-    DestinationSort.PENDING: lambda totals: totals.pending,
-    DestinationSort.CONSUMERS: lambda totals: totals.consumers,
-    DestinationSort.MEMORY: lambda totals: totals.memory_bytes,
-    DestinationSort.DROPPED: lambda totals: totals.dropped,
+    DestinationSort.PENDING: lambda item: item.cursor.size,
+    DestinationSort.CONSUMERS: lambda item: len(item.all_consumers()),
+    DestinationSort.MEMORY: lambda item: item.cursor.memory_bytes,
+    DestinationSort.DROPPED: lambda item: item.lost,
 }
 
 
 class Survey:
-    """A look at all destinations, or at what *request* wants of them: queues, of which there may be very many,
-    are looked at no closer than it asks for.
+    """A look at all destinations, or at what *request* wants of them. There may be very many, of which few are shown,
+    so they are looked at no closer than it takes to know which.
 
-    Args: overflow: what happens at the limit of a list; "": it has none; dead_letters: where they go.
-
-    Attributes:
-        numbers: by destination, what it is sorted by; 0 for all in a list by name.
-        topics: what the lists of each filter of topics have together.
+    Args: dead_letters: where they go.
+    Attributes: shortlist: of the destinations.
     """
 
-    def __init__(
-        self,
-        request: ListDestinations,
-        overflow: Callable[[PendingList], str],
-        dead_letters: DeadLetters,
-    ) -> None:
-        self.numbers: dict[str, int] = {}
-        self.topics: dict[str, Totals] = {}
-        self.in_flight = InFlight()
+    def __init__(self, request: ListDestinations, dead_letters: DeadLetters) -> None:
+        """Raises: RequestError for an ``after`` that is none."""
+        self.shortlist = Shortlist[str](request.after, request.limit)
+        self._first: dict[str, PendingList] = {}  # list of each filter of topics
+        self._more: dict[str, list[PendingList]] = {}
+        self._in_flight = InFlight()
         self._request = request
-        self._overflow = overflow
+        self._number = _NUMBERS[request.sort]
         self._dead_letters = dead_letters
         self._part = request.contains.casefold()
-        self._pending = self._in_flight = self._consumers = self._memory_bytes = self._dropped = 0
-        self._full = self._paused = self._unattended = self._dead = 0
+        self._count = 0
+        self._pending = self._in_flight_count = self._consumers = self._memory_bytes = 0
+        self._dropped = self._full = self._paused = self._unattended = self._dead = 0
+
+    def lists_of(self, topic: str) -> list[PendingList]:
+        """Those of a filter of topics that it has seen."""
+        first = self._first.get(topic)
+        return [] if first is None else [first, *self._more.get(topic, ())]
 
     def look(self, lists: Iterable[PendingList], paused: Collection[str]) -> Iterator[None]:
         """In steps. Args: paused: destinations whose producers are."""
-        request = self._request
-        number = _NUMBERS[request.sort]
+        request, number, offer = self._request, self._number, self.shortlist.offer
         wants_all = not (request.match or request.contains or request.dead_letters)
+        first, more, queues = self._first, self._more, 0
         for count, pending_list in enumerate(lists, 1):
             destination = pending_list.destination
             if not pending_list.is_removed and (wants_all or self._is_wanted(destination)):
-                if not pending_list.is_queue:
-                    totals = self.topics.setdefault(destination, Totals())
-                    totals.add(pending_list, self._overflow(pending_list), self.in_flight)
-                else:
-                    self.numbers[destination] = number(pending_list)
+                if pending_list.is_queue:
+                    queues += 1
+                    offer((-number(pending_list), destination), destination)
                     if request.with_totals:
-                        self._add(pending_list, destination in paused)
+                        self._add_queue(pending_list, destination in paused)
+                elif first.setdefault(destination, pending_list) is not pending_list:
+                    more.setdefault(destination, []).append(pending_list)
+            if not count % STEP_LISTS:
+                yield
+        self._count = queues + len(first)
+        for count, (destination, pending_list) in enumerate(first.items(), 1):
+            if destination in more:
+                yield from self._look_at_all(destination, destination in paused)
+            else:
+                offer((-number(pending_list), destination), destination)
+                if request.with_totals:
+                    self._add_topic(self._add(pending_list), pending_list.is_full)
+                    self._paused += destination in paused
             if not count % STEP_LISTS:
                 yield
         for destination in list(paused):
-            if names.is_topic(destination) and self._is_wanted(destination):
-                self.topics.setdefault(destination, Totals())
-        for count, (destination, totals) in enumerate(self.topics.items(), 1):
-            self._topic(destination, totals, destination in paused)
-            if not count % STEP_LISTS:
-                yield
+            is_other = names.is_topic(destination) and destination not in first
+            if is_other and (wants_all or self._is_wanted(destination)):
+                offer((0, destination), destination)
+                self._count += 1
+                self._paused += 1
 
     def sums(self) -> DestinationTotals:
         """Of all that were looked at closely."""
         return DestinationTotals(
-            destinations=len(self.numbers),
+            destinations=self._count,
             pending=self._pending,
-            in_flight=self._in_flight,
+            in_flight=self._in_flight_count,
             consumers=self._consumers,
             memory_bytes=self._memory_bytes,
             dropped=self._dropped,
@@ -171,33 +177,49 @@ class Survey:
             and (not request.dead_letters or self._dead_letters.go_to(destination))
         )
 
-    def _add(self, queue: PendingList, is_paused: bool) -> None:
-        cursor, consumers = queue.cursor, queue.all_consumers()
-        pending = cursor.size
+    def _look_at_all(self, topic: str, is_paused: bool) -> Iterator[None]:
+        """A filter that has several lists."""
+        number, pending, consumers, is_full = 0, 0, 0, False
+        for count, pending_list in enumerate(self.lists_of(topic), 1):
+            number += self._number(pending_list)
+            if self._request.with_totals:
+                more_pending, more_consumers = self._add(pending_list)
+                pending += more_pending
+                consumers += more_consumers
+                is_full = is_full or pending_list.is_full
+            if not count % STEP_LISTS:
+                yield
+        self.shortlist.offer((-number, topic), topic)
+        self._add_topic((pending, consumers), is_full)
+        self._paused += is_paused
+
+    def _add(self, pending_list: PendingList) -> tuple[int, int]:
+        """Returns: what is pending in it, and its consumers."""
+        cursor, consumers = pending_list.cursor, pending_list.all_consumers()
+        pending, count = cursor.size, len(consumers)
         self._pending += pending
         self._memory_bytes += cursor.memory_bytes
-        self._dropped += queue.lost
+        self._dropped += pending_list.lost
+        if count:
+            self._consumers += count
+            self._in_flight_count += self._in_flight.of(pending_list, consumers)
+        return pending, count
+
+    def _add_queue(self, queue: PendingList, is_paused: bool) -> None:
+        pending, consumers = self._add(queue)
         self._full += queue.is_full
         self._paused += is_paused or queue.is_paused
-        if consumers:
-            self._consumers += len(consumers)
-            self._in_flight += self.in_flight.of(queue, consumers)
         if pending:
             if self._dead_letters.go_to(queue.destination):
                 self._dead += pending
             elif not consumers:
                 self._unattended += 1
 
-    def _topic(self, destination: str, totals: Totals, is_paused: bool) -> None:
-        self._pending += totals.pending
-        self._in_flight += totals.in_flight
-        self._consumers += totals.consumers
-        self._memory_bytes += totals.memory_bytes
-        self._dropped += totals.dropped
-        self._full += totals.is_full
-        self._paused += is_paused
-        self._unattended += bool(totals.pending and not totals.consumers)
-        self.numbers[destination] = _TOPIC_NUMBERS[self._request.sort](totals)
+    def _add_topic(self, of_all: tuple[int, int], is_full: bool) -> None:
+        """Args: of_all: what is pending in its lists, and their consumers."""
+        pending, consumers = of_all
+        self._full += is_full
+        self._unattended += bool(pending and not consumers)
 
 
 def covers(match: str, destination: str) -> bool:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Iterator
 
 from tidegate.broker.destinations import Destinations
 from tidegate.broker.limits.ledger import DROP_OLDEST, SLOW
 from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.operate.messages.dead_letters import DeadLetters
-from tidegate.broker.operate.paging import Key, in_steps, page
+from tidegate.broker.operate.paging import in_steps
 from tidegate.broker.operate.totals import InFlight, Survey, Totals
 from tidegate.broker.publish.publisher import Publisher
 from tidegate.broker.turn.walks import in_slices
@@ -36,44 +37,57 @@ class Views:
 
     async def page(self, request: ListDestinations) -> DestinationPage:
         """Raises: RequestError for an ``after`` that is none."""
-        survey = await self._surveyed(request)
-
-        def key(destination: str) -> Key:
-            return -survey.numbers[destination], destination
-
-        def row(destination: str) -> Destination | None:
-            return self._row(destination, survey.topics.get(destination), survey.in_flight)
-
-        shown, following = await page(list(survey.numbers), key, request.after, request.limit)
-        rows = await in_steps(shown, row)
+        # A reload may have changed the policies; patterns that were compiled before are remembered.
+        survey = Survey(request, DeadLetters(self._destinations.policies))
+        lists = list(self._destinations.charged)
+        await in_slices(survey.look(lists, self._publisher.paused))
+        shown, following = survey.shortlist.page()
+        rows: list[Destination] = []
+        await in_slices(self._rows(shown, survey, rows))
         totals = survey.sums() if request.with_totals else None
         return DestinationPage(tuple(rows), following, totals)
 
     async def details(self, destination: str) -> DestinationDetails:
         """Raises: RequestError when there is none; StoreError."""
         queue = self._destinations.queues.get(destination)
-        totals, oldest = None, 0
-        if queue is None:
-            survey = await self._surveyed(ListDestinations(destination))
-            totals = survey.topics.get(destination)
-        elif queue.is_stored:
+        totals, oldest = Totals(), 0
+        if queue is not None and queue.is_stored:
             page = await self._store.page_in(queue.id, 0, 1, 1)
             oldest = page[0].message.received_at if page else 0
-        row = self._row(destination, totals, InFlight())
+        of_it = [] if queue is None else [queue]
+        if names.is_topic(destination):
+            of_it = await in_steps(
+                list(self._destinations.charged),
+                lambda item: item if item.destination == destination else None,
+            )
+        await in_slices(self._adding(totals, of_it, InFlight()))
+        row = self._row(destination, totals)
         if row is None:
             raise no_such(destination)
         policy = dataclasses.asdict(self._destinations.policy(destination))
-        shown = (queue,) if queue is not None else totals.shown() if totals is not None else ()
-        feeds = tuple(map(feed_of, shown))
+        feeds = tuple(map(feed_of, totals.shown()))
         return DestinationDetails(row, feeds, oldest, policy, unstored=_unstored(queue))
 
-    async def _surveyed(self, request: ListDestinations) -> Survey:
-        # A reload may have changed the policies; patterns that were compiled before are remembered.
-        dead_letters = DeadLetters(self._destinations.policies)
-        survey = Survey(request, self._overflow, dead_letters)
-        lists = list(self._destinations.charged)
-        await in_slices(survey.look(lists, self._publisher.paused))
-        return survey
+    def _rows(
+        self, shown: Iterable[str], survey: Survey, rows: list[Destination]
+    ) -> Iterator[None]:
+        """Those of *shown* that are there, into *rows*, in steps."""
+        in_flight = InFlight()
+        for destination in shown:
+            queue, totals = self._destinations.queues.get(destination), Totals()
+            lists = survey.lists_of(destination) if queue is None else [queue]
+            yield from self._adding(totals, lists, in_flight)
+            row = self._row(destination, totals)
+            if row is not None:
+                rows.append(row)
+
+    def _adding(
+        self, totals: Totals, lists: Iterable[PendingList], in_flight: InFlight
+    ) -> Iterator[None]:
+        for pending_list in lists:
+            if not pending_list.is_removed:
+                totals.add(pending_list, self._overflow(pending_list), in_flight)
+                yield
 
     def _overflow(self, pending_list: PendingList) -> str:
         limit = pending_list.limit
@@ -84,19 +98,16 @@ class Views:
             return SLOW
         return "" if is_stored else DROP_OLDEST
 
-    def _row(
-        self, destination: str, totals: Totals | None, in_flight: InFlight
-    ) -> Destination | None:
-        """Args: totals: of a topic. Returns: None when it is gone."""
-        queue, kind = self._destinations.queues.get(destination), DestinationKind.TOPIC
+    def _row(self, destination: str, totals: Totals) -> Destination | None:
+        """Args: totals: of its lists. Returns: None when it is gone."""
+        queue = self._destinations.queues.get(destination)
+        kind, is_paused = DestinationKind.TOPIC, destination in self._publisher.paused
         if names.is_queue(destination):
-            if queue is None:
-                return None
-            totals = Totals()
-            totals.add(queue, self._overflow(queue), in_flight)
             is_temporary = names.is_temporary(destination)
             kind = DestinationKind.TEMPORARY_QUEUE if is_temporary else DestinationKind.QUEUE
-        if totals is None:
+            if queue is None:
+                return None
+        elif not (totals.lists or is_paused):
             return None
         return Destination(
             destination,
@@ -110,7 +121,7 @@ class Views:
             is_full=totals.is_full,
             overflow=tuple(sorted(totals.overflow)),
             dropped=totals.dropped,
-            producers_paused=destination in self._publisher.paused,
+            producers_paused=is_paused,
             consumers_paused=queue is not None and queue.is_paused,
         )
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
 
 from tidegate.broker.connection.connection import Connection
@@ -12,7 +11,7 @@ from tidegate.broker.limits.accounts import Account, Counted
 from tidegate.broker.limits.list_limit import ListLimit
 from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.operate.authorized import Authorized
-from tidegate.broker.operate.paging import Key, in_steps, page, page_of_rows
+from tidegate.broker.operate.paging import Key, Shortlist, in_steps, page, page_of_rows
 from tidegate.broker.operate.seen.connections_operated import is_in
 from tidegate.broker.operate.views import feed_of
 from tidegate.config import BrokerConfig, DestinationPolicy, Quota
@@ -62,18 +61,23 @@ class HeldSeen(Authorized):
     async def list_limits(self, who: Identity, request: ListLimits) -> LimitPage:
         """See Operator."""
         self._authorize(who)
-        match = request.match.casefold()
+        match, is_nearest = request.match.casefold(), request.sort is LimitSort.NEAREST
+        shortlist = Shortlist[LimitRow](request.after, request.limit)
 
         def rows_of(holding: _Holding) -> Iterable[tuple[Key, LimitRow]]:
-            for row in self._limits_of(holding):
-                if row.percent < request.percent or not is_in(match, (row.holder, row.option)):
+            for option, used, limit in self._limits_of(holding):
+                if not limit:
                     continue
-                name = f"{row.scope.value} {row.holder} {row.option} {row.number}"
-                nearest = request.sort is LimitSort.NEAREST
-                yield (-int(row.percent * 1000) if nearest else 0, name), row
+                percent = _percent(option, used, limit)
+                place = -int(percent * 1000) if is_nearest else 0
+                if percent < request.percent or shortlist.is_full_before(place):
+                    continue
+                row = self._row(holding, option, used, limit, percent)
+                if is_in(match, (row.holder, row.option)):
+                    yield (place, f"{row.scope.value} {row.holder} {row.option} {row.number}"), row
 
         holding = self._holding(request.scope)
-        rows, following = await page_of_rows(holding, rows_of, request.after, request.limit)
+        rows, following = await page_of_rows(holding, rows_of, shortlist)
         return LimitPage(tuple(rows), following)
 
     async def show_held(self, who: Identity, request: ShowHeld) -> HeldDetails:
@@ -141,36 +145,36 @@ class HeldSeen(Authorized):
             found += core.destinations.charged
         return found
 
-    def _limits_of(self, holding: _Holding) -> Iterator[LimitRow]:
+    def _limits_of(self, holding: _Holding) -> Iterable[_Found]:
+        """Its limits, if it is still there."""
         match holding:
-            case None:
-                refused = self._core.accounts.gateway.refused
-                made = partial(_row, LimitScope.GATEWAY, "", 0, refused)
-                found = self._of_gateway()
-            case Account():
-                made = partial(_row, LimitScope.USER, _user(holding), 0, holding.refused)
-                found = self._of_user(holding)
-            case Connection():
-                if holding.is_closed:
-                    return
-                made = partial(
-                    _row,
-                    LimitScope.CONNECTION,
-                    holding.address,
-                    holding.number,
-                    holding.account.refused,
-                )
-                found = _of_connection(holding)
             case PendingList():
-                if holding.is_removed:
-                    return
-                made = partial(_row, LimitScope.DESTINATION, holding.destination, holding.id, 0)
-                found = _of_list(holding)
-        for option, used, limit in found:
-            if limit:
-                yield made(option, used, limit)
+                return () if holding.is_removed else _of_list(holding)
+            case Connection():
+                return () if holding.is_closed else _of_connection(holding)
+            case Account():
+                return self._of_user(holding)
+            case None:
+                return self._of_gateway()
 
-    def _of_gateway(self) -> Iterator[_Found]:
+    def _row(
+        self, holding: _Holding, option: str, used: int, limit: int, percent: float
+    ) -> LimitRow:
+        scope, holder, number, refused = LimitScope.DESTINATION, "", 0, 0
+        match holding:
+            case PendingList():
+                holder, number = holding.destination, holding.id
+            case Connection():
+                scope, refused = LimitScope.CONNECTION, holding.account.refused
+                holder, number = holding.address, holding.number
+            case Account():
+                scope, holder, refused = LimitScope.USER, _user(holding), holding.refused
+            case None:
+                scope, refused = LimitScope.GATEWAY, self._core.accounts.gateway.refused
+        act = _ACTS[option]
+        return LimitRow(scope, holder, number, option, used, limit, percent, refused, act)
+
+    def _of_gateway(self) -> Iterable[_Found]:
         core, config, accounts = self._core, self._core.config, self._core.accounts
         gateway, held = accounts.gateway, accounts.gateway.kinds
         yield "broker.held_limit", gateway.held, gateway.limit
@@ -194,7 +198,7 @@ class HeldSeen(Authorized):
             kept = core.acknowledged_log.rows.log_statistics().held_bytes
             yield "broker.acknowledged_limit", kept, config.acknowledged_limit
 
-    def _of_user(self, account: Account) -> Iterator[_Found]:
+    def _of_user(self, account: Account) -> Iterable[_Found]:
         yield "quotas.held_limit", account.held, account.limit
         yield "quotas.in_flight_limit", account.in_flight, account.in_flight_limit
         for what in Counted:
@@ -235,27 +239,28 @@ class HeldSeen(Authorized):
         )
 
 
-def _of_connection(connection: Connection) -> Iterator[_Found]:
-    account, option = connection.account, "broker.connection_held_limit"
-    yield option, max(account.held, connection.in_flight.total), account.limit
+def _of_connection(connection: Connection) -> Iterable[_Found]:
+    account = connection.account
+    used = max(account.held, connection.in_flight.total)
+    return (("broker.connection_held_limit", used, account.limit),)
 
 
-def _of_list(item: PendingList) -> Iterator[_Found]:
+def _of_list(item: PendingList) -> Iterable[_Found]:
     limit = item.limit
-    if isinstance(limit, ListLimit):
-        bounds = limit.bounds
-        yield f"destinations.{bounds.prefix}messages_max", limit.count, bounds.messages_max
-        yield f"destinations.{bounds.prefix}bytes_max", limit.bytes, bounds.bytes_max
+    if not isinstance(limit, ListLimit):
+        return ()
+    bounds = limit.bounds
+    return (
+        (f"destinations.{bounds.prefix}messages_max", limit.count, bounds.messages_max),
+        (f"destinations.{bounds.prefix}bytes_max", limit.bytes, bounds.bytes_max),
+    )
 
 
-def _row(
-    scope: LimitScope, holder: str, number: int, refused: int, option: str, used: int, limit: int
-) -> LimitRow:
+def _percent(option: str, used: int, limit: int) -> float:
     part = used / limit
     if option == "broker.disk_free_limit":
         part = min(1.0, limit / max(1, used))
-    act = _ACTS[option]
-    return LimitRow(scope, holder, number, option, used, limit, round(100 * part, 1), refused, act)
+    return round(100 * part, 1)
 
 
 async def _largest(
