@@ -42,7 +42,7 @@ class Lane(ABC):
         server: what the other broker says that it is; "" while it is not connected.
         problem, remedy: of the last attempt that ended; moved, moved_bytes, looped: since the start.
         last_at: when something was confirmed last, microseconds since the Unix epoch; 0: never.
-        suspect: the message that goes out and is refused; parked: put aside since the start.
+        suspect: the message that goes out and is refused; parked: put aside since the start; failures: attempts that ended.
     """
 
     _hands_over = False  # it is let into a gateway that is drained
@@ -67,6 +67,7 @@ class Lane(ABC):
         self.last_at = 0
         self.suspect = Suspect(options.park_after)
         self.parked = 0
+        self.failures = 0
         self._options = options
         self._broker = broker
         self._tell = tell
@@ -100,6 +101,7 @@ class Lane(ABC):
             refused=self.suspect.number,
             refused_attempts=self.suspect.attempts,
             parked=self.parked,
+            failures=self.failures,
         )
 
     def heard(self, told: protocol.FromProcess) -> None:
@@ -130,6 +132,7 @@ class Lane(ABC):
         """The other broker is not connected, or not any more."""
         again = problem == self.problem and not self.server
         self.server, self.problem, self.remedy = "", problem, remedy
+        self.failures += 1
         text = "bridge=%s rule=%s problem=%r remedy=%r again_s=%.1f"
         values = (self._options.name, self.rule.name, problem, remedy, again_s)
         if again:

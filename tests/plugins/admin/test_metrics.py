@@ -13,6 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tidegate.spi.clients.operators import Phase, Readiness
 from tidegate.spi.operate import (
+    BridgePage,
+    BridgeRow,
     Destination,
     DestinationKind,
     DestinationPage,
@@ -29,7 +31,7 @@ from tidegate.spi.operate import (
 from tidegate.spi.sink import SinkCommit, SinkHealth, SinkState
 from tidegate_admin import _protocol as protocol
 from tidegate_admin.server.metrics import METRICS, Seen, Shown, _scrape, exposition, metrics
-from tidegate_admin.server.metrics._seen import LABEL_MAX
+from tidegate_admin.server.metrics._seen import BRIDGE_RULES_MAX, LABEL_MAX
 
 SHOWN = Shown(2, DestinationSort.CONSUMERS, "orders.>")
 RIGHT = protocol.Credentials(token="right")
@@ -102,6 +104,15 @@ SINKS = SinkList(
 )
 
 
+def rule(name: str, moved: int = 0) -> BridgeRow:
+    facts = ("stomp/1", moved, 10 * moved, 3, 4, 0, 0, "", "")
+    more = {"refused": 9, "refused_attempts": 2, "parked": 5, "failures": 6}
+    return BridgeRow("old", name, "in", "stomp://x", "/queue/a", "queue://a", *facts, **more)
+
+
+BRIDGES = BridgePage((rule("orders", 7),))
+
+
 #: What this gateway has no number for.
 NOT_COUNTED = {
     *(item.exposed_name for item in METRICS if item.name.startswith("tidegate_limit_")),
@@ -127,6 +138,7 @@ class Gateway:
         self.errors: dict[str, str] = {}
         self.hangs: set[str] = set()
         self.asked: list[Any] = []
+        self.bridges = [BRIDGES]
 
     async def ask(
         self, peer: str, credentials: protocol.Credentials, request: bytes = b"null"
@@ -144,8 +156,11 @@ class Gateway:
             "show-overview": OVERVIEW,
             "list-destinations": PAGE,
             "list-sinks": SINKS,
+            "list-bridges": self.bridges[0],
             "nothing": None,
         }
+        if kind == "list-bridges" and self.bridges[1:]:
+            del self.bridges[0]
         return protocol.Answer(1, msgspec.Raw(msgspec.json.encode(answers[kind])))
 
     async def readiness(self, timeout_s: float) -> Readiness | None:
@@ -218,6 +233,24 @@ async def test_destinations_that_have_no_series_are_one_together() -> None:
     assert ("tidegate_destination_full", "other", "other") not in found
     assert found[("tidegate_destinations",)] == 10_000
     assert found[("tidegate_destinations_unattended",)] == 1
+
+
+async def test_rules_of_bridges_have_series_and_those_behind_the_first_are_one_together() -> None:
+    gateway = Gateway()
+    found = await values_of(gateway)
+    assert found["tidegate_bridge_connected", "old", "orders"] == 1
+    assert found["tidegate_bridge_moved_messages_total", "old", "orders"] == 7
+    assert found["tidegate_bridge_failures_total", "old", "orders"] == 6
+    many = [rule(f"r{number:03}", 1) for number in range(BRIDGE_RULES_MAX + 30)]
+    gateway.bridges = [BridgePage(tuple(many[:110]), "0 old r109"), BridgePage(tuple(many[110:]))]
+    found = await values_of(gateway)
+    name = "tidegate_bridge_moved_messages_total"
+    assert found[name, "other", "other"] == 30
+    assert len([key for key in found if key[0] == name]) == BRIDGE_RULES_MAX + 1
+    assert ("tidegate_bridge_connected", "other", "other") not in found
+    assert [ask["after"] for ask in gateway.asked if ask["type"] == "list-bridges"][
+        -1
+    ] == "0 old r109"
 
 
 async def test_no_destination_has_a_series_when_that_is_wanted() -> None:

@@ -85,7 +85,8 @@ class BridgeRow(msgspec.Struct, frozen=True):
         problem, remedy: why it was not connected last, and what to do; "" when nothing was wrong yet.
         refused: sequence of the message here that the other broker, or a limit, refuses and on which the rule hangs, 0: none;
             refused_attempts: how often in a row, `problem` has the words.
-        parked: messages that were put aside because of that since the gateway's start.
+        parked: messages that were put aside because of that since the gateway's start; failures: attempts that ended or did
+            not come about.
     """
 
     bridge: str
@@ -106,6 +107,7 @@ class BridgeRow(msgspec.Struct, frozen=True):
     refused: int = 0
     refused_attempts: int = 0
     parked: int = 0
+    failures: int = 0
 
     @property
     def is_connected(self) -> bool:

@@ -11,8 +11,12 @@ from starlette.responses import Response
 
 from tidegate.spi.clients.operators import Phase, Readiness
 from tidegate.spi.operate import (
+    PAGE_MAX,
+    BridgePage,
+    BridgeRow,
     DestinationPage,
     DestinationSort,
+    ListBridges,
     ListDestinations,
     ListSinks,
     Overview,
@@ -96,11 +100,26 @@ async def _asked(
     listed = ListDestinations(
         shown.match, shown.sort, limit=max(1, shown.destinations_max), with_totals=True
     )
-    overview, page, sinks = await asyncio.gather(
+
+    async def ask_bridges() -> tuple[BridgeRow, ...] | None:
+        """All rules: they are of the configuration, and few."""
+        rows: list[BridgeRow] = []
+        after = ""
+        while True:
+            found = await ask(Part.BRIDGES, ListBridges(after=after, limit=PAGE_MAX), BridgePage)
+            if found is None:
+                return None
+            rows += found.rows
+            after = found.next
+            if not after:
+                return tuple(rows)
+
+    overview, page, sinks, bridges = await asyncio.gather(
         ask(Part.OVERVIEW, ShowOverview(), Overview),
         ask(Part.DESTINATIONS, listed, DestinationPage),
         ask(Part.SINKS, ListSinks(), SinkList),
+        ask_bridges(),
     )
     if page is not None:
         page = msgspec.structs.replace(page, rows=page.rows[: shown.destinations_max])
-    return Seen(ready, overview, page, sinks, frozenset(missing))
+    return Seen(ready, overview, page, sinks, bridges, frozenset(missing))

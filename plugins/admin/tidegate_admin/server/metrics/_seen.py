@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 
 from tidegate.spi.clients.operators import Readiness
 from tidegate.spi.operate import (
+    BridgeRow,
     Destination,
     DestinationPage,
     DestinationTotals,
@@ -24,12 +25,17 @@ LABEL_MAX: Final = 200
 OTHER: Final = "other"
 
 
+#: Rules of bridges that have series of their own, the first by name; all others are one more together.
+BRIDGE_RULES_MAX: Final = 100
+
+
 class Part(enum.Enum):
     """What a scrape asks for, each by a request of its own."""
 
     OVERVIEW = "overview"
     DESTINATIONS = "destinations"
     SINKS = "sinks"
+    BRIDGES = "bridges"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,7 @@ class Seen:
     overview: Overview | None = None
     page: DestinationPage | None = None
     sinks: SinkList | None = None
+    bridges: tuple[BridgeRow, ...] | None = None
     missing: frozenset[Part] = field(default_factory=frozenset[Part])
 
 
@@ -172,6 +179,20 @@ def of_sinks(value: Callable[[SinkStatus], float | None]) -> Samples:
         for sink in () if seen.sinks is None else seen.sinks.rows:
             for _, found in _one(value(sink)):
                 yield (sink.name,), found
+
+    return samples
+
+
+def of_bridges(value: Callable[[BridgeRow], float], *, is_summed: bool = True) -> Samples:
+    """A series for each of the first rules, and one for the others together. Args: is_summed: False: those have none."""
+
+    def samples(seen: Seen) -> Iterable[Sample]:
+        rows = seen.bridges or ()
+        for row in rows[:BRIDGE_RULES_MAX]:
+            yield (row.bridge, row.rule), float(value(row))
+        rest = rows[BRIDGE_RULES_MAX:]
+        if rest and is_summed:
+            yield (OTHER, OTHER), float(sum(map(value, rest)))
 
     return samples
 

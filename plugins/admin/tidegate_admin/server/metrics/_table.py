@@ -14,6 +14,7 @@ from tidegate_admin.server.metrics._seen import (
     Sample,
     Samples,
     Seen,
+    of_bridges,
     of_count,
     of_destinations,
     of_enum,
@@ -73,6 +74,7 @@ def _last_commit(found: SinkStatus) -> float | None:
 _WHAT: Final = ("what",)
 _OF: Final = ("destination", "kind")
 _SINK: Final = ("sink",)
+_RULE: Final = ("bridge", "rule")
 
 METRICS: Final = (
     # How it is.
@@ -152,4 +154,12 @@ METRICS: Final = (
     Metric("tidegate_sink_log_ratio", "Share of the acknowledged log's limit that is kept for it, 0 to 1 and above.", of_sinks(lambda s: s.log_share), _SINK),
     Metric("tidegate_sink_last_commit_seconds", "When rows went into its target last, seconds since the epoch; missing before the first time since the start.", of_sinks(_last_commit), _SINK),
     Metric("tidegate_sink_dead_messages", "Rows that went to where unusable ones go; missing when that is not known.", of_sinks(lambda s: s.health.dead_rows), _SINK),
+    # Bridges.
+    Metric("tidegate_bridge_connected", "1: the rule of the bridge has the other broker.", of_bridges(lambda r: r.is_connected, is_summed=False), _RULE),
+    Metric("tidegate_bridge_moved_messages", "Messages that it has moved, confirmed at their target.", of_bridges(lambda r: r.moved), _RULE, is_counter=True),
+    Metric("tidegate_bridge_moved_bytes", "Bytes of their bodies.", of_bridges(lambda r: r.moved_bytes), _RULE, is_counter=True),
+    Metric("tidegate_bridge_on_the_way_messages", "Messages taken from their source, and not confirmed at their target yet.", of_bridges(lambda r: r.on_the_way), _RULE),
+    Metric("tidegate_bridge_failures", "Attempts that ended, or did not come about.", of_bridges(lambda r: r.failures), _RULE, is_counter=True),
+    Metric("tidegate_bridge_refused_attempts", "How often in a row the message on which the rule hangs was refused; 0: it hangs on none.", of_bridges(lambda r: r.refused_attempts), _RULE),
+    Metric("tidegate_bridge_parked_messages", "Messages put aside because of that (`park_after`).", of_bridges(lambda r: r.parked), _RULE, is_counter=True),
 )  # fmt: skip
