@@ -40,6 +40,7 @@ from tidegate.spi.clients.requests import (
     SubscribeRequest,
 )
 from tidegate.spi.clients.security import (
+    AccessRule,
     Action,
     AuditEvent,
     AuditKind,
@@ -56,6 +57,7 @@ from tidegate.spi.clients.security import (
     Interceptor,
     KnownUser,
     Principal,
+    RuleList,
     Service,
     UserList,
     Verdict,
@@ -229,6 +231,7 @@ __all__ = [
     "SESSION_NEVER_EXPIRES",
     "SPI_VERSION",
     "AccessError",
+    "AccessRule",
     "Acknowledge",
     "AcknowledgedLog",
     "AcknowledgedMessage",
@@ -357,6 +360,7 @@ __all__ = [
     "RequestError",
     "Resident",
     "RetainHandling",
+    "RuleList",
     "Service",
     "ServingSink",
     "Session",

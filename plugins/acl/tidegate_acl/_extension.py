@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
 from tidegate.spi import (
+    AccessRule,
     Action,
     AuditEvent,
     AuditKind,
@@ -80,7 +81,7 @@ class AclOptions:
 
 @final
 class Acl:
-    """Implements Authorizer, Explainer, Auditor, Service and Reloadable of :mod:`tidegate.spi`.
+    """Implements Authorizer, Explainer, RuleList, Auditor, Service and Reloadable of :mod:`tidegate.spi`.
 
     Raises: ConfigError when the file of rules is missing or wrong.
     """
@@ -124,6 +125,18 @@ class Acl:
         """See Explainer: what `tidegate acl test` says, by the rules as they are now."""
         decision = self._rules.decide(identity, action, destination)
         return Explanation(decision.verdict, reasons(self._rules, decision))
+
+    def rules_source(self) -> str:
+        """See RuleList."""
+        return str(self._options.rules)
+
+    def access_rules(self) -> Iterator[AccessRule]:
+        """See RuleList: as they were when the first one is asked for."""
+        for rule in self._rules.rules:
+            actions = tuple(action for action in Action if action in rule.actions)
+            yield AccessRule(
+                rule.number, rule.line, rule.allows, actions, rule.written, rule.conditions
+            )
 
     def audit(self, event: AuditEvent) -> None:
         """See Auditor."""

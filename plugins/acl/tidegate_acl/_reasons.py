@@ -16,19 +16,9 @@ def reasons(rules: Rules, decision: Decision) -> tuple[str, ...]:
 
 
 def _why(rule: Rule) -> str:
-    conditions = [
-        f"{key} {', '.join(sorted(str(item) for item in found))}"
-        for key, found in (
-            ("principals", rule.principals),
-            ("groups", rule.groups),
-            ("client_ids", rule.client_ids),
-            ("addresses", rule.addresses),
-        )
-        if found is not None
-    ]
-    if rule.destinations is not None:
-        texts = [f"{scheme}{'.'.join(levels)}" for scheme, levels in rule.destinations]
-        conditions.append(f"destinations {', '.join(texts)}")
+    conditions = [f"{key} {', '.join(found)}" for key, found in rule.conditions.items()]
+    if rule.written is not None:
+        conditions.append(f"destinations {', '.join(rule.written)}")
     return ("allows" if rule.allows else "denies") + (
         f", by {'; '.join(conditions)}" if conditions else ", to everybody and everywhere"
     )

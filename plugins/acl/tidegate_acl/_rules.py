@@ -87,6 +87,27 @@ class Rule:
         """Its patterns have the client's own names in them."""
         return any("{" in level for _, levels in self.destinations or () for level in levels)
 
+    @property
+    def conditions(self) -> dict[str, tuple[str, ...]]:
+        """Who must be who, by key of its table."""
+        return {
+            key: tuple(sorted(str(item) for item in found))
+            for key, found in (
+                ("principals", self.principals),
+                ("groups", self.groups),
+                ("client_ids", self.client_ids),
+                ("addresses", self.addresses),
+            )
+            if found is not None
+        }
+
+    @property
+    def written(self) -> tuple[str, ...] | None:
+        """Its patterns as texts."""
+        if self.destinations is None:
+            return None
+        return tuple(f"{scheme}{'.'.join(levels)}" for scheme, levels in self.destinations)
+
     def text(self) -> str:
         """For people: ``rule 3 (line 17)``."""
         return f"rule {self.number}" + (f" (line {self.line})" if self.line else "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from tidegate.broker.operate.authorized import Around
 from tidegate.broker.operate.operations import Operations
 from tidegate.spi import (
     AccessError,
+    AccessRule,
     Action,
     AuditKind,
     Credentials,
@@ -31,8 +32,11 @@ from tidegate.spi.operate import (
     ListAccess,
     ListBridges,
     ListPlugins,
+    ListRules,
     ListUsers,
     PluginRow,
+    RulePage,
+    RuleRow,
     perform,
 )
 
@@ -194,6 +198,69 @@ async def test_users_are_listed_without_those_that_are_gone_meanwhile() -> None:
         client.connection.disconnect(graceful=True)
 
 
+class Ruled(Groups):
+    """Has rules, and says which."""
+
+    def __init__(self, *rules: AccessRule) -> None:
+        super().__init__()
+        self.rules = rules
+
+    def __repr__(self) -> str:
+        return "ruled"
+
+    def rules_source(self) -> str:
+        return "/etc/rules"
+
+    def access_rules(self) -> Iterator[AccessRule]:
+        yield from self.rules
+
+
+async def test_rules_are_listed_in_their_order_page_by_page() -> None:
+    some = [
+        AccessRule(1, 3, False, (Action.DELETE,), ("queue://a.>",), {"groups": ("senders",)}),
+        AccessRule(2, 0, True, (Action.ADMIN, Action.CONNECT)),
+        *[AccessRule(number, 0, True, (Action.PUBLISH,), ("b",)) for number in range(3, 13)],
+    ]
+    others = AccessRule(1, 1, True, (Action.DELETE,), None, {"principals": ("Ada", "bob")})
+    async with Broker(extensions=[Ruled(*some), Nobody(), Ruled(others)]) as broker:
+        rows: list[RuleRow] = []
+        after = ""
+        while True:
+            page = await ask(broker, ListRules(after=after, limit=5))
+            rows += page.rows
+            after = page.next
+            if not after:
+                break
+        assert [row.number for row in rows] == [*range(1, 13), 1]
+        assert rows[0] == RuleRow(
+            "ruled",
+            "/etc/rules",
+            1,
+            3,
+            False,
+            (Action.DELETE,),
+            ("queue://a.>",),
+            {"groups": ("senders",)},
+        )
+        assert (page.authorizers, page.unlisted) == (("ruled", "nobody", "ruled"), ("nobody",))
+        for request, expected in (
+            (ListRules("SEND"), [rows[0]]),
+            (ListRules("ada"), [rows[12]]),
+            (ListRules("queue://a"), [rows[0]]),
+            (ListRules(action=Action.DELETE), [rows[0], rows[12]]),
+            (ListRules("b", Action.DELETE), [rows[12]]),
+            (ListRules("none"), []),
+        ):
+            assert list((await ask(broker, request)).rows) == expected
+        with pytest.raises(RequestError, match="after"):
+            await ask(broker, ListRules(after="x"))
+
+
+async def test_where_nobody_is_asked_there_are_no_rules() -> None:
+    async with Broker() as broker:
+        assert await ask(broker, ListRules()) == RulePage((), (), ())
+
+
 async def test_plugins_are_listed_as_the_gateway_around_knows_them() -> None:
     rows = [
         PluginRow("store", "b", "pack", "1", True, "A store.", ()),
@@ -224,7 +291,15 @@ async def test_bridges_are_listed_as_the_gateway_around_knows_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "request_", [ExplainAccess("ada", A), ListAccess(A), ListUsers(), ListPlugins(), ListBridges()]
+    "request_",
+    [
+        ExplainAccess("ada", A),
+        ListAccess(A),
+        ListRules(),
+        ListUsers(),
+        ListPlugins(),
+        ListBridges(),
+    ],
 )
 async def test_nobody_without_the_right_sees_any(request_: Any) -> None:
     guard = Guard()

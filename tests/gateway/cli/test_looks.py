@@ -78,8 +78,22 @@ async def test_who_may_do_what_is_said_by_the_rules_of_the_gateway_that_runs(
         assert (code, "consume, browse, create, delete" in shown) == (0, True)
         code, shown = await command("access", "explain", "ann", "a")
         assert (code, "neither queue" in shown) == (ExitCode.CONFIG, True)
+        (rule,) = await command.rows("access", "rules")
+        assert (rule["authorizer"], rule["source"], rule["line"]) == ("acl", str(rules), 1)
+        assert (rule["allows"], rule["who"], rule["destinations"]) == (True, {}, None)
+        code, shown = await command("access", "rules", "--action", "admin")
+        assert (code, "everybody" in shown, "is asked, too" in shown) == (0, True, False)
+        assert await command("access", "rules", "--action", "delete") == (0, "no rules\n")
         assert await command("access", "users") == (0, "no users are listed\n")
         await client.aclose()
+
+
+async def test_where_nobody_decides_the_list_of_rules_says_so(
+    tmp_path: Path, command: Command
+) -> None:
+    async with EmbeddedGateway(data_directory=tmp_path):
+        said = "no rules\nNobody is asked, and all is allowed.\n"
+        assert await command("access", "rules") == (0, said)
 
 
 async def test_plugins_of_the_gateway_that_runs_are_listed_with_what_is_set(

@@ -12,6 +12,7 @@ import pytest
 
 from tidegate.members import problem_of, product_of
 from tidegate.spi import (
+    AccessRule,
     Action,
     AuditEvent,
     AuditKind,
@@ -20,6 +21,7 @@ from tidegate.spi import (
     ConfigError,
     Explainer,
     ExtensionFactory,
+    RuleList,
     Service,
     Verdict,
     private_files,
@@ -65,6 +67,44 @@ def test_it_explains_what_it_decides_by_the_rule_that_does(rules_file, somebody)
     )
 
 
+def test_it_lists_the_rules_as_they_are_written_and_where(rules_file) -> None:
+    path = rules_file(
+        """
+[[rules]]
+deny = "connect"
+principals = ["eve", "anonymous"]
+addresses = "10.0.0.0/8"
+
+[[rules]]
+allow = ["publish", "consume"]
+destinations = ["queue://a.{principal}", "mqtt:b/+/#"]
+groups = "senders"
+client_ids = "c"
+
+[[rules]]
+allow = "all"
+"""
+    )
+    acl = Acl(AclOptions(path))
+    assert isinstance(acl, RuleList)
+    assert acl.rules_source() == str(path)
+    listed = acl.access_rules()
+    rules_file(SHUT)
+    first, second, third = listed
+    who = {"principals": ("anonymous", "eve"), "addresses": ("10.0.0.0/8",)}
+    assert first == AccessRule(1, 2, False, (Action.CONNECT,), None, who)
+    assert second == AccessRule(
+        2,
+        7,
+        True,
+        (Action.PUBLISH, Action.CONSUME),
+        ("queue://a.{principal}", "topic://b.*.>"),
+        {"groups": ("senders",), "client_ids": ("c",)},
+    )
+    assert (third.line, third.who, third.destinations) == (13, {}, None)
+    assert set(third.actions) == set(Action) - {Action.ADMIN}
+
+
 async def test_a_changed_file_counts_and_a_broken_one_does_not(
     rules_file, somebody, tmp_path, caplog
 ) -> None:
@@ -76,6 +116,7 @@ async def test_a_changed_file_counts_and_a_broken_one_does_not(
     try:
         rules_file(SHUT + "# another length\n")
         await asyncio.wait_for(changes.wait(), 60)
+        assert [rule.allows for rule in acl.access_rules()] == [False]
         assert acl.authorize(somebody(), Action.CONNECT, "") is Verdict.DENY
         rules_file("[[rules]]\nallow = 'nothing at all'\n")
         while "stay as they were" not in caplog.text:

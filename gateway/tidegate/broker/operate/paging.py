@@ -60,7 +60,7 @@ class Shortlist(Generic[T]):
 
 
 async def page(
-    everything: Sequence[T], key: Callable[[T], Key | None], after: str, limit: int
+    everything: Iterable[T], key: Callable[[T], Key | None], after: str, limit: int
 ) -> tuple[list[T], str]:
     """The first *limit* of *everything* that come after *after*, and the ``after`` of the next page.
 
@@ -79,7 +79,7 @@ async def page(
 
 
 async def page_of_rows(
-    everything: Sequence[T],
+    everything: Iterable[T],
     rows_of: Callable[[T], Iterable[tuple[Key, U]]],
     shortlist: Shortlist[U],
 ) -> tuple[list[U], str]:

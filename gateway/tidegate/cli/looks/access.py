@@ -18,7 +18,7 @@ from tidegate.cli.groups._lists import (
     rows_of,
     show_rows,
 )
-from tidegate.spi import Verdict
+from tidegate.spi import Action, Verdict
 from tidegate.spi.operate import (
     AccessDetails,
     AccessPage,
@@ -26,10 +26,13 @@ from tidegate.spi.operate import (
     ExplainAccess,
     ListAccess,
     ListPlugins,
+    ListRules,
     ListUsers,
     PluginPage,
     PluginPart,
     PluginRow,
+    RulePage,
+    RuleRow,
     UserPage,
     UserRow,
 )
@@ -58,6 +61,20 @@ _ACCESS: Final[Columns[AccessRow]] = (
     ("connections", lambda row: row.connections),
     ("may", lambda row: _actions(row, Verdict.ALLOW)),
     ("may not", lambda row: _actions(row, Verdict.DENY)),
+)
+
+_RULES: Final[Columns[RuleRow]] = (
+    ("rule", lambda row: row.number),
+    ("line", lambda row: row.line or ""),
+    ("says", lambda row: "allow" if row.allows else "deny"),
+    ("actions", lambda row: ", ".join(action.value for action in row.actions)),
+    (
+        "destinations",
+        lambda row: "any" if row.destinations is None else ", ".join(row.destinations),
+    ),
+    ("who", lambda row: _who(row)),
+    ("of", lambda row: row.authorizer),
+    ("source", lambda row: row.source),
 )
 
 _USERS: Final[Columns[UserRow]] = (
@@ -125,6 +142,34 @@ def list_access(
 
 
 @app.command()
+def rules(
+    match: Annotated[
+        str,
+        typer.Argument(
+            metavar="[TEXT]", help="Only those with this in a pattern or in whom they are about."
+        ),
+    ] = "",
+    action: Annotated[
+        Action | None, typer.Option("--action", help="Only those about this action.")
+    ] = None,
+    limit: LimitOption = 0,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the rules that the gateway decides by, in their order."""
+    rows = rows_of(config, ListRules(match, action), RulePage, limit)
+    show_rows(_RULES, rows, "no rules", as_json)
+    if as_json:
+        return
+    with connected(config) as client:
+        found = ask(client, ListRules(limit=1), RulePage)
+    if not found.authorizers:
+        typer.echo("Nobody is asked, and all is allowed.")
+    for name in found.unlisted:
+        typer.echo(f"{printable(name)} is asked, too, and does not say by which rules it decides.")
+
+
+@app.command()
 def users(
     match: MatchArgument = "",
     limit: LimitOption = 0,
@@ -144,6 +189,10 @@ def show_running(config: Path | None, as_json: bool) -> None:
 
 def _actions(row: AccessRow, verdict: Verdict) -> str:
     return ", ".join(action for action, found in row.verdicts.items() if found is verdict)
+
+
+def _who(row: RuleRow) -> str:
+    return "; ".join(f"{key} {', '.join(names)}" for key, names in row.who.items()) or "everybody"
 
 
 def _set(part: PluginPart) -> str:

@@ -6,7 +6,7 @@ Deny wins: something goes through when *every* configured authorizer allows it.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -229,6 +229,41 @@ class Explainer(Protocol):
 
     def explain(self, identity: Identity, action: Action, destination: str) -> Explanation:
         """What :meth:`Authorizer.authorize` would answer, and why."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRule:
+    """A rule of an authorizer's, without secrets.
+
+    Attributes:
+        number: from 1, in the order in which they are asked. line: where it is written; 0: nobody knows.
+        allows: it does, or it denies.
+        destinations: patterns, as they are written; None: any, and none.
+        who: by kind of condition (``groups``), what of it is met by; all of them must be. None at all: everybody.
+    """
+
+    number: int
+    line: int
+    allows: bool
+    actions: tuple[Action, ...]
+    destinations: tuple[str, ...] | None = None
+    who: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+
+
+@runtime_checkable
+class RuleList(Protocol):
+    """What an authorizer may be besides: it can tell operators the rules that it decides by."""
+
+    def rules_source(self) -> str:
+        """Where they are written: a file, for instance. Must be quick: called on the event loop."""
+        ...
+
+    def access_rules(self) -> Iterable[AccessRule]:
+        """All of them, in the order in which they are asked, as they are now.
+
+        Called on the event loop, and gone through a few at a time: one must be quick, all of them need not be.
+        """
         ...
 
 

@@ -85,6 +85,47 @@ class AccessPage(msgspec.Struct, frozen=True, tag="access-page"):
     next: str = ""
 
 
+class ListRules(msgspec.Struct, frozen=True, tag="list-rules"):
+    """The rules that authorizers decide by, as they have them now, a page at a time, in the order in which they are asked.
+
+    Attributes: match: what one of its patterns, or of whom it is about, has in it, whatever its case; "" for all; action: only rules about it.
+    """
+
+    match: str = ""
+    action: Action | None = None
+    after: str = ""
+    limit: Limit = 100
+
+
+class RuleRow(msgspec.Struct, frozen=True):
+    """A row of a list.
+
+    Attributes: authorizer: whose it is; source: where it is written; others: see :class:`tidegate.spi.AccessRule`.
+    """
+
+    authorizer: str
+    source: str
+    number: int
+    line: int
+    allows: bool
+    actions: tuple[Action, ...]
+    destinations: tuple[str, ...] | None
+    who: Mapping[str, tuple[str, ...]]
+
+
+class RulePage(msgspec.Struct, frozen=True, tag="rule-page"):
+    """Rows of a list.
+
+    Attributes: authorizers: that are asked, each of which must allow it; none: all is allowed. unlisted: those of them that do not say
+        by which rules; next: what to ask for as ``after``; "" when there are no more.
+    """
+
+    rows: tuple[RuleRow, ...]
+    authorizers: tuple[str, ...]
+    unlisted: tuple[str, ...]
+    next: str = ""
+
+
 class ListUsers(msgspec.Struct, frozen=True, tag="list-users"):
     """Users that authenticators list, a page at a time, by name: no secrets.
 

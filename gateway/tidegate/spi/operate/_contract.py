@@ -11,7 +11,9 @@ from tidegate.spi.operate._access import (
     AccessPage,
     ExplainAccess,
     ListAccess,
+    ListRules,
     ListUsers,
+    RulePage,
     UserPage,
 )
 from tidegate.spi.operate._changes import (
@@ -151,6 +153,7 @@ Request: TypeAlias = (
     | ListUsers
     | ExplainAccess
     | ListAccess
+    | ListRules
     | ShowStore
     | ListFiles
     | ExplainFile
@@ -186,6 +189,7 @@ Answer: TypeAlias = (
     | UserPage
     | AccessDetails
     | AccessPage
+    | RulePage
     | StoreDetails
     | FilePage
     | FileDetails
@@ -299,6 +303,8 @@ class Operator(Protocol):
     async def explain_access(self, who: Identity, request: ExplainAccess) -> AccessDetails: ...
 
     async def list_access(self, who: Identity, request: ListAccess) -> AccessPage: ...
+
+    async def list_rules(self, who: Identity, request: ListRules) -> RulePage: ...
 
     async def show_store(self, who: Identity, request: ShowStore) -> StoreDetails: ...
 

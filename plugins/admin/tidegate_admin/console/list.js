@@ -2,7 +2,7 @@
 // address, so that "back" goes back to it and a link leads to it.
 
 import { look } from './api.js';
-import { el } from './dom.js';
+import { el, setText } from './dom.js';
 import * as format from './format.js';
 import { every } from './poll.js';
 import { Pager, Table } from './table.js';
@@ -12,10 +12,10 @@ const ROWS = 50;
 
 /**
  * page: in the address; request: its tag; sorts: [[value, label]], the first is the usual one; choices: more of what is asked
- * for, [{name, label, options}]; fields: from what was entered to the request's fields; nothing: told when there is no row;
+ * for, [{name, label, options}]; fields: from what was entered to the request's fields; nothing: told when there is no row; more: of an answer, a sentence besides;
  * level: of the heading.
  */
-export function list(root, place, signal, { page, title, request, columns, key, sorts, choices = [], fields = (values) => values, hint, placeholder, nothing, head = [], level = 'h1' }) {
+export function list(root, place, signal, { page, title, request, columns, key, sorts, choices = [], fields = (values) => values, hint, placeholder, nothing, head = [], level = 'h1', more = () => '' }) {
   const { query } = place;
   const by = chosen(sorts, query.get('sort'));
   const values = Object.fromEntries(choices.map(({ name, options }) => [name, chosen(options, query.get(name))]));
@@ -35,6 +35,7 @@ export function list(root, place, signal, { page, title, request, columns, key, 
   const table = new Table({ caption: title, columns, key, sorting: { by, set: (sort) => go({ sort }) }, empty: text || Object.values(values).some(Boolean) ? 'Nothing is found by that.' : nothing });
   const pager = new Pager(() => refresh());
   const problem = el('p', { class: 'problem', role: 'alert' });
+  const besides = el('p', { class: 'quiet', role: 'status' });
 
   root.append(
     el('div', { class: 'head' }, el(level, {}, title), head),
@@ -43,7 +44,7 @@ export function list(root, place, signal, { page, title, request, columns, key, 
       go({});
     } }, el('label', { for: 'match' }, 'Search'), search, inputs, sorts.length > 1 && order, el('button', { type: 'submit' }, 'Find'),
     el('small', { id: 'match-hint' }, `${hint} Press / to search.`)),
-    problem, table.element, pager.element);
+    problem, besides, table.element, pager.element);
 
   let asking = 0;
   async function load() {
@@ -54,6 +55,7 @@ export function list(root, place, signal, { page, title, request, columns, key, 
       if (number !== asking) return;
       problem.textContent = '';
       table.update(found.rows);
+      setText(besides, more(found));
       const first = pager.before.length * ROWS + 1;
       pager.update(found.next, found.rows.length ? `${format.count(first)} to ${format.count(first + found.rows.length - 1)}` : '');
     } catch (error) {

@@ -83,6 +83,17 @@ def test_a_user_has_the_rights_that_the_rules_give_and_is_told_of_others(console
 
 def test_access_is_explained_and_users_are_listed(console: Console) -> None:
     browser = console.go("access")
+    me = pwd.getpwuid(os.getuid()).pw_name
+    expected = [["1", "allow", "everybody", "line 2"]]
+    expected += [["2", "allow", f"principals local:{me}", "line 5"]]
+    expected += [["3", "allow", "principals ann", "line 9"]]
+    browser.until(
+        lambda: [[row[n] for n in (0, 1, 4, 5)] for row in browser.rows("Rules")] == expected
+    )
+    browser.fill("Search", "NN").send_keys(ENTER)
+    browser.until(lambda: [row[0] for row in browser.rows("Rules")] == ["3"])
+    browser.field("Action").send_keys("publish")
+    browser.shows("Nothing is found by that.")
     browser.fill("User", "ann")
     browser.fill("Destination", "queue://a")
     browser.press("Look")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 from tidegate.broker.operate.authorized import Authorized
@@ -12,11 +13,13 @@ from tidegate.broker.operate.paging import Key, in_steps, page
 from tidegate.broker.operate.seen.connections_operated import is_in
 from tidegate.broker.sessions.authentication import ANONYMOUS
 from tidegate.spi import (
+    AccessRule,
     Action,
     Authenticator,
     EnhancedAuthenticator,
     Identity,
     RequestError,
+    RuleList,
     UserList,
     Verdict,
     names,
@@ -32,16 +35,21 @@ from tidegate.spi.operate import (
     ListAccess,
     ListBridges,
     ListPlugins,
+    ListRules,
     ListUsers,
     PluginPage,
     PluginRow,
     Reason,
+    RulePage,
+    RuleRow,
     UserPage,
     UserRow,
 )
 
 #: What is done to no destination.
 _NOWHERE: Final = (Action.CONNECT, Action.ADMIN)
+#: More rules than an authorizer has.
+_RULES_MAX: Final = 1 << 32
 #: What may be done to a queue, and to a topic; the first can be asked of a filter, too.
 _OF_QUEUE: Final = (Action.CONSUME, Action.BROWSE, Action.PUBLISH, Action.CREATE, Action.DELETE)
 _OF_TOPIC: Final = (Action.SUBSCRIBE, Action.PUBLISH, Action.RETAIN)
@@ -141,6 +149,45 @@ class AccessSeen(Authorized):
             return AccessRow(name, tuple(sorted(mine)), connected[name], verdicts)
 
         return AccessPage(tuple(await in_steps(shown, row)), following)
+
+    async def list_rules(self, who: Identity, request: ListRules) -> RulePage:
+        """See Operator."""
+        self._authorize(who)
+        match, authorizers = request.match.casefold(), self._core.access.authorizers
+
+        def key(entry: tuple[int, RuleList, AccessRule]) -> Key | None:
+            place, _, rule = entry
+            if request.action is not None and request.action not in rule.actions:
+                return None
+            texts = (*(rule.destinations or ()), *chain.from_iterable(rule.who.values()))
+            if match and not is_in(match, texts):
+                return None
+            return place * _RULES_MAX + rule.number, ""
+
+        entries = (
+            (place, item, rule)
+            for place, item in enumerate(authorizers)
+            if isinstance(item, RuleList)
+            for rule in item.access_rules()
+        )
+        shown, following = await page(entries, key, request.after, request.limit)
+        rows = [
+            RuleRow(
+                repr(item),
+                item.rules_source(),
+                rule.number,
+                rule.line,
+                rule.allows,
+                rule.actions,
+                rule.destinations,
+                rule.who,
+            )
+            for _, item, rule in shown
+        ]
+        unlisted = [repr(item) for item in authorizers if not isinstance(item, RuleList)]
+        return RulePage(
+            tuple(rows), tuple(repr(item) for item in authorizers), tuple(unlisted), following
+        )
 
     # --- deciding --------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import { Pager, Table } from '../table.js';
 
 const ROWS = 50;
 const WORDS = { allow: 'allowed', filter: 'allowed in part', deny: 'refused' };
+const ACTIONS = ['connect', 'publish', 'retain', 'subscribe', 'consume', 'browse', 'create', 'delete', 'admin'];
 const KINDS = { allow: 'good', filter: 'warn', deny: 'bad' };
 
 export const access = { show(root, place, signal) {
@@ -23,8 +24,9 @@ export const access = { show(root, place, signal) {
     location.hash = `#/access?${wanted}`;
   } }, el('label', { for: 'user' }, 'User'), user, el('label', { for: 'destination' }, 'Destination'), destination, el('button', { type: 'submit', class: 'primary' }, 'Look')),
   problem, summary, table.element);
+  root.append(el('p', { class: 'actions' }, el('a', { href: '#/users' }, 'All users'), el('a', { href: '#/access' }, 'All rules')));
   everybody(root, destination.value, signal);
-  root.append(el('p', {}, el('a', { href: '#/users' }, 'All users')));
+  if (!user.value && !destination.value) rules(root, place, signal);
   if (!user.value) return;
   look('explain-access', { user: user.value, destination: destination.value }, signal).then((found) => {
     table.update(found.decided);
@@ -87,6 +89,22 @@ function columnsOf(actions, destination) {
 function verdictOf(verdict) {
   return { text: WORDS[verdict] ?? verdict, kind: `tag ${KINDS[verdict] ?? ''}` };
 }
+
+/** The rules themselves, in the order in which they are asked. */
+const rules = (root, place, signal) => list(root, place, signal, {
+  page: 'access', title: 'Rules', level: 'h2', request: 'list-rules', key: (row) => `${row.authorizer} ${row.number}`, columns: [
+    { head: 'Rule', isNumber: true, cell: (row) => String(row.number) },
+    { head: 'Says', cell: (row) => [{ text: row.allows ? 'allow' : 'deny', kind: `tag ${row.allows ? 'good' : 'bad'}` }] },
+    { head: 'Actions', cell: (row) => row.actions.join(', ') },
+    { head: 'Destinations', cell: (row) => (row.destinations ? [{ text: row.destinations.join(', '), kind: 'name' }] : 'any') },
+    { head: 'Who', cell: (row) => Object.entries(row.who).map(([kind, names]) => `${kind.replaceAll('_', ' ')} ${names.join(', ')}`).join('; ') || 'everybody' },
+    { head: 'Written', cell: (row) => [{ text: row.line ? `line ${row.line}` : `rule ${row.number}`, title: row.source }] },
+    { head: 'Of', cell: (row) => row.authorizer },
+  ],
+  choices: [{ name: 'action', label: 'Action', options: [['', 'Any action'], ...ACTIONS.map((action) => [action, action])] }],
+  sorts: [['', 'Order']], fields: ({ match, action }) => ({ match, action }), hint: 'Any part of a pattern, or of whom a rule is about. The first rule that fits decides.', nothing: 'There are no rules.',
+  more: ({ authorizers, unlisted }) => (authorizers.length ? unlisted.map((name) => `${name} is asked, too, and does not say by which rules it decides.`).join(' ') : 'Nobody is asked, and all is allowed.'),
+});
 
 const DECIDED = [
   { head: 'To', cell: (row) => row.action },
