@@ -19,9 +19,6 @@ from tidegate.broker.turn.writer import TurnWriter
 from tidegate_cursors._stored_tail import StoredTail
 from tidegate_store_journal.write import ring
 
-#: A gateway that is killed never begins what it was about to do.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 #: Orders of each kind of list, in a store in memory and in the journal.
 IN_MEMORY, IN_JOURNAL = 30, 10
 #: Orders in which a fault must show itself.

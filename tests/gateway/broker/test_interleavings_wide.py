@@ -11,8 +11,6 @@ from tidegate_store_journal.write import ring
 pytestmark = [
     pytest.mark.crash,
     pytest.mark.timeout(1800),
-    # A gateway that is killed never begins what it was about to do.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
 #: Orders that are drawn of each kind of list, in a store in memory and in the journal.

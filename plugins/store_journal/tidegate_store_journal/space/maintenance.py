@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from tidegate.spi import StoreError, StoreLockedError
@@ -119,21 +120,22 @@ class Maintenance:
                 self.room.event.set()
 
         if what not in self._beside:
-            task = self._beside[what] = asyncio.create_task(self._guard(work()))
+            task = self._beside[what] = asyncio.create_task(self._guard(work))
             task.add_done_callback(ended)
 
     async def _checkpoint(self, *, cleanup: bool) -> None:
         self._is_wanted = False
-        if await self._guard(self.checkpointer.run(cleanup=cleanup)) and self._is_failing:
+        run = partial(self.checkpointer.run, cleanup=cleanup)
+        if await self._guard(run) and self._is_failing:
             self._is_failing = False
             self.tell(Event.CHECKPOINT_RECOVERED, logger, "checkpoints are written again")
         if not self.room.is_short:
-            await self._guard(self.make_reserve())
+            await self._guard(self.make_reserve)
 
-    async def _guard(self, work: Coroutine[object, object, object]) -> bool:
-        """Returns: it went well."""
+    async def _guard(self, work: Callable[[], Coroutine[object, object, object]]) -> bool:
+        """Begin *work* only here: a task that is ended before its first step leaves nothing that was begun. Returns: it went well."""
         try:
-            await work
+            await work()
         except (OSError, StoreError) as error:
             if self._is_lost or isinstance(error, StoreLockedError):
                 return False  # that the lock was lost is said once, and nothing is tried again
