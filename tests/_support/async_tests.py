@@ -7,14 +7,25 @@ The hooks here are those of ``tests/conftest.py``. A folder whose tests need ano
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import sys
+import threading
+import time
+import traceback
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pytest
 import uvloop
 
 LoopFactory = Callable[[], AbstractEventLoop]
+
+#: How long the end of a test waits for what it does in threads, seconds: a failed one may have left one that waits
+#: for ever, for a client that is told nothing any more.
+THREADS_END_S = 30.0
 
 _unhandled: Final[list[dict[str, Any]]] = []
 
@@ -25,9 +36,28 @@ def watched(factory: LoopFactory) -> LoopFactory:
     def make() -> AbstractEventLoop:
         loop = factory()
         loop.set_exception_handler(_note)
+        loop.set_default_executor(_Threads())
         return loop
 
     return make
+
+
+class _Threads(ThreadPoolExecutor):
+    """Those of ``asyncio.to_thread``, whose end does not wait for ever."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        super().shutdown(False, cancel_futures=cancel_futures)
+        ends_at = time.monotonic() + THREADS_END_S
+        for thread in self._threads if wait else ():
+            thread.join(max(0.0, ends_at - time.monotonic()))
+            assert not thread.is_alive(), (
+                f"a thread that the test began does not end: {_stack_of(thread)}"
+            )
+
+
+def _stack_of(thread: threading.Thread) -> str:
+    frame = sys._current_frames().get(thread.ident or 0)
+    return "".join(traceback.format_stack(frame)) if frame is not None else "it has ended by now"
 
 
 def _note(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -48,10 +78,20 @@ def pytest_runtest_call() -> Generator[None]:
     _unhandled.clear()
     try:
         yield
-    except asyncio.CancelledError:
-        _fail_if_unhandled()
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError):
+            _fail_if_unhandled()
+        _close_streams()
         raise
     _fail_if_unhandled()
+
+
+def _close_streams() -> None:
+    """A test that failed could not: its loop would not close, which is told at length, and hides why it failed."""
+    for found in gc.get_objects():
+        if type(found) is asyncio.StreamWriter:
+            with contextlib.suppress(RuntimeError):  # its loop is closed
+                found.transport.abort()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

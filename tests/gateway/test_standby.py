@@ -137,7 +137,7 @@ async def test_a_standby_takes_over_from_a_gateway_that_is_killed_under_load(
             await StompClient.connect(second.stomp_port)
         load = Load()
         loading = asyncio.create_task(load.run(first.stomp_port))
-        await asyncio.to_thread(load.enough.wait)
+        assert await asyncio.to_thread(load.enough.wait, _WAIT_SECONDS), first.tail()
         killed_at = time.monotonic()
         first.kill()
         await loading

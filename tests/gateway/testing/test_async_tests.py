@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 SAMPLE = """
 import asyncio
+import threading
 import pytest
 import uvloop
 
@@ -41,8 +42,29 @@ async def test_cancelled(request):
 @pytest.mark.timeout(0.2)
 async def test_hangs():
     await asyncio.Event().wait()
+
+async def ignore(reader, writer):
+    writer.transport.abort()
+
+async def test_client():
+    server = await asyncio.start_server(ignore, "127.0.0.1", 0)
+    try:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        assert await reader.read() == b"this is why"
+    finally:
+        server.close()
+
+GO_ON = threading.Event()
+
+async def test_thread():
+    waiting = asyncio.create_task(asyncio.to_thread(GO_ON.wait))
+    await asyncio.sleep(0.01)
+    assert waiting == "this is why, too"
+
+def test_the_last_one():
+    GO_ON.set()
 """
-CONFTEST = "from async_tests import *\n"
+CONFTEST = "import async_tests\nfrom async_tests import *\nasync_tests.THREADS_END_S = 0.1\n"
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +93,9 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
         ("forgotten", "FAILED", "ValueError: nobody awaits this"),
         ("cancelled", "ERROR", "ValueError: as it was cancelled"),
         ("hangs", "FAILED", "Timeout (>0.2s)"),
+        ("client", "FAILED", "this is why'"),
+        ("thread", "FAILED", "this is why, too"),
+        ("thread", "ERROR", "a thread that the test began does not end"),
     ],
 )
 def test_nothing_on_the_loop_passes_unseen(
@@ -78,3 +103,8 @@ def test_nothing_on_the_loop_passes_unseen(
 ) -> None:
     assert f"test_sample.py::test_{test} {outcome}" in output
     assert reason in output
+
+
+def test_a_client_that_a_failed_test_left_open_hides_nothing(output: str) -> None:
+    assert "test_client ERROR" not in output
+    assert "unclosed" not in output

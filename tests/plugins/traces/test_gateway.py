@@ -43,7 +43,7 @@ async def test_messages_go_on_while_the_collector_hangs(caplog: pytest.LogCaptur
             # The first batch is on its way, for ever, before the rest comes.
             for number in range(20):
                 client.send("SEND", b"x", destination="/queue/a", receipt=str(number))
-            await asyncio.to_thread(collector.hanging.wait)
+            assert await asyncio.to_thread(collector.hanging.wait, 60)
             for number in range(20, 300):
                 client.send("SEND", b"x", destination="/queue/a", receipt=str(number))
             got = {"MESSAGE": 0, "RECEIPT": 0}

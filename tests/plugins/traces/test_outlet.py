@@ -80,7 +80,7 @@ async def test_a_collector_that_hangs_costs_spans_and_no_more(
     collector.proceed.clear()
     outlet = Outlet(options(collector.endpoint))
     put(outlet, range(1, 11))
-    await asyncio.to_thread(collector.hanging.wait)
+    assert await asyncio.to_thread(collector.hanging.wait, 60)
     put(outlet, range(11, 1011))
     assert outlet.counts() == {
         "traces.waiting": 50,
@@ -143,7 +143,7 @@ async def test_the_end_waits_only_as_long_as_it_may(
     collector.proceed.clear()
     outlet = Outlet(options(collector.endpoint, stop_timeout=0.0))
     put(outlet, range(1, 31))
-    await asyncio.to_thread(collector.hanging.wait)
+    assert await asyncio.to_thread(collector.hanging.wait, 60)
     await outlet.close()
     assert told(caplog, "30 spans are lost")
     collector.proceed.set()
