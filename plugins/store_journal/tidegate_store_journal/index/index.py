@@ -26,7 +26,7 @@ from tidegate_store_journal.index.changes import (
 )
 from tidegate_store_journal.index.effects import Effects
 from tidegate_store_journal.index.pending import PIECE_ENTRIES, SEAL_ENTRIES, PendingList
-from tidegate_store_journal.index.references import HELD_SHIFT, References, held_bytes
+from tidegate_store_journal.index.references import HELD_SHIFT, References, held_bytes, record_bytes
 from tidegate_store_journal.index.smallstate import SmallState
 from tidegate_store_journal.log.format import FILE_SHIFT
 
@@ -244,7 +244,7 @@ class Index(References, SmallState):
                 self.log.last = ack_first + len(operation.sequences) - 1
                 self.log.released = self.log.last
             return
-        self._note_speaks_of(locations)
+        is_one_file = self._note_speaks_of(locations)
         block = AckBlock(
             ack_first,
             operation.pending_list,
@@ -267,7 +267,7 @@ class Index(References, SmallState):
         if self._shared:
             sequences, locations = self._leave_shared(sequences, locations, held=0, pending=1)
         self.pending_messages -= len(sequences)
-        self.acknowledged_bytes += sum(map(held_bytes, locations))
+        self.acknowledged_bytes += record_bytes(locations, is_one_file=is_one_file)
 
     def _keep_loose(
         self,
@@ -292,8 +292,7 @@ class Index(References, SmallState):
         for sequences, locations in self.log.release(through):
             if self._shared:
                 sequences, locations = self._leave_shared(sequences, locations, held=1, pending=0)
-            self.acknowledged_bytes -= sum(map(held_bytes, locations))
-            self._free(locations)
+            self.acknowledged_bytes -= self._free(locations)
 
     def _discard(self, operation: Discard, _: int) -> None:
         self._leave_lists(*self._take(operation.pending_list, operation.sequences))

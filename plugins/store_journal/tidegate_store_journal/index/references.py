@@ -211,38 +211,41 @@ class References:
                 shared[sequence] = after
         return single
 
-    def _free(self, locations: Sequence[int]) -> None:
-        """References to messages in these places are gone; each message had only this one."""
+    def _free(self, locations: Sequence[int]) -> int:
+        """References to messages in these places are gone; each message had only this one.
+
+        Returns: bytes of their records.
+        """
         if not locations:
-            return
+            return 0
         files = self.files
-        first = min(locations) >> FILE_SHIFT
-        if first == max(locations) >> FILE_SHIFT:
-            # All in one file, so the sums of bodies and of records are below the file's length
-            # and cannot carry into each other: one sum in C gives both.
-            use = files[first]
+        only = _only_file(locations)
+        if only is not None:
+            use = files[only]
+            freed = record_bytes(locations, is_one_file=True)
             use.references -= len(locations)
-            use.live_bytes -= sum(locations) >> 32 & MASK_32
-            return
+            use.live_bytes -= freed
+            return freed
         for location in locations:
             use = files[location >> FILE_SHIFT]
             use.references -= 1
             use.live_bytes -= location >> 32 & MASK_32
+        return record_bytes(locations, is_one_file=False)
 
-    def _note_speaks_of(self, locations: Sequence[int]) -> None:
+    def _note_speaks_of(self, locations: Sequence[int]) -> bool:
+        """The batch that is being applied takes these messages off a list. Returns: they are in one file."""
         if not locations:
-            return
-        first = min(locations) >> FILE_SHIFT
-        last = max(locations) >> FILE_SHIFT
+            return True
+        only = _only_file(locations)
         own = self._file_id
-        if first == last:
-            if first != own:
+        if only is not None:
+            if only != own:
                 spoken = self.file_use(own).speaks_of
-                spoken.add(first)
-                origin = self.files.get(first)
+                spoken.add(only)
+                origin = self.files.get(only)
                 if origin is not None and origin.copied_from:
                     spoken |= origin.copied_from
-            return
+            return True
         spoken = {location >> FILE_SHIFT for location in locations}
         for file_id in list(spoken):
             origin = self.files.get(file_id)
@@ -250,3 +253,21 @@ class References:
                 spoken |= origin.copied_from
         spoken.discard(own)
         self.file_use(own).speaks_of |= spoken
+        return False
+
+
+def _only_file(locations: Sequence[int]) -> int | None:
+    """The data file that all of them are in; None when they are in several."""
+    first = min(locations) >> FILE_SHIFT
+    return first if first == max(locations) >> FILE_SHIFT else None
+
+
+def record_bytes(locations: Sequence[int], *, is_one_file: bool) -> int:
+    """Bytes of the records of messages whose bodies are in them.
+
+    Of records in one file the sums of bodies and of records are below its length and cannot carry into each
+    other: one sum in C gives both.
+    """
+    if is_one_file:
+        return sum(locations) >> 32 & MASK_32
+    return sum([location >> 32 & MASK_32 for location in locations])
