@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from time import perf_counter
 from typing import Final, TypeVar
@@ -148,7 +149,8 @@ class JournalStore(Engine):
 
     async def acknowledged(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
         """See AcknowledgedLog."""
-        parts, wanted, last = await self._find_acknowledged(after, limit, bytes_max)
+        parts, last = await self._find_acknowledged(after, limit, bytes_max)
+        wanted = [row for part in parts for row in zip(part.sequences, part.locations, strict=True)]
         try:
             messages = await self._reader.read(wanted)
         except StoreError as error:
@@ -161,8 +163,10 @@ class JournalStore(Engine):
 
     async def acknowledged_encoded(self, after: int, limit: int, bytes_max: int) -> EncodedPage:
         """See EncodedLog."""
-        parts, wanted, last = await self._find_acknowledged(after, limit, bytes_max)
-        values = await self._reader.read_small_values(wanted)
+        parts, last = await self._find_acknowledged(after, limit, bytes_max)
+        sequences = list(chain.from_iterable(part.sequences for part in parts))
+        locations = list(chain.from_iterable(part.locations for part in parts))
+        values = await self._reader.read_small_values(sequences, locations)
         if b"" in values:  # cut off there
             del values[values.index(b"") :]
         runs: list[EncodedRows] = []
@@ -176,10 +180,10 @@ class JournalStore(Engine):
 
     async def _find_acknowledged(
         self, after: int, limit: int, bytes_max: int
-    ) -> tuple[list[AckBlock], list[tuple[int, int]], int]:
+    ) -> tuple[list[AckBlock], int]:
         """Rows behind *after*, when they are on disk.
 
-        Returns: them; (sequence, location) of their messages; the last row there is.
+        Returns: them; the last row there is.
         Raises: RequestError: they were released; StoreError.
         """
         self._require_open()
@@ -195,9 +199,7 @@ class JournalStore(Engine):
                 f"acknowledged rows up to {log.released} were released; asked for those behind "
                 f"{after}"
             )
-        parts = log.parts(after, limit, bytes_max, last)
-        wanted = [row for part in parts for row in zip(part.sequences, part.locations, strict=True)]
-        return parts, wanted, last
+        return log.parts(after, limit, bytes_max, last), last
 
     async def release_acknowledged(self, through: int) -> None:
         """See AcknowledgedLog. Becomes durable with the next checkpoint."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
@@ -12,8 +13,19 @@ import msgspec
 from tidegate.spi import CorruptRecordError, Message, StoreError, StoreIOError, store_error
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.files import DataFiles
-from tidegate_store_journal.log.format import FILE_SHIFT, FormatError, location_parts
-from tidegate_store_journal.log.records import read_message, read_small_value, read_value
+from tidegate_store_journal.log.format import (
+    FILE_SHIFT,
+    MASK_32,
+    SHARED_BIT,
+    FormatError,
+    location_parts,
+)
+from tidegate_store_journal.log.records import (
+    read_message,
+    read_small_value,
+    read_small_values,
+    read_value,
+)
 from tidegate_store_journal.log.storage import File
 
 #: Records this close together are read in one piece: what lies between costs less than a call.
@@ -71,25 +83,60 @@ class Reader:
         """As :meth:`read`, but the messages as they are stored."""
         return await self._read(wanted, read_value)
 
-    async def read_small_values(self, wanted: Sequence[tuple[int, int]]) -> list[bytes]:
-        """The same; b"" for those whose bodies are in files of their own."""
+    async def read_small_values(
+        self, sequences: Sequence[int], locations: Sequence[int]
+    ) -> list[bytes]:
+        """The same of messages in the order of the lists; b"" for those whose bodies are in files of their own.
+
+        Raises, cancellation: as :meth:`read`.
+        """
+        extent = self._one_extent(sequences, locations)
+        if extent is not None:
+            try:
+                return await self._in_thread(
+                    [extent], lambda: _read_dense(extent, sequences, locations)
+                )
+            except FormatError:
+                pass  # what reads them one by one says which it is
+        wanted = list(zip(sequences, locations, strict=True))
         return await self._read(wanted, read_small_value)
+
+    def _one_extent(self, sequences: Sequence[int], locations: Sequence[int]) -> _Extent | None:
+        """One piece of a file with all of them in it; None when they are not close together."""
+        if not locations:
+            return None
+        if max(locations) & SHARED_BIT:  # its bit is above those of the offset
+            locations = [location & ~SHARED_BIT for location in locations]
+        first, last = min(locations), max(locations)
+        file_id, begin, _, _ = location_parts(first)
+        last_file, offset, size, _ = location_parts(last)
+        length = offset + size - begin
+        if last_file != file_id or length > _EXTENT_BYTES_MAX:
+            return None
+        wanted = sum([location >> 32 & MASK_32 for location in locations])
+        if length > 2 * wanted + _GAP_BYTES_MAX:
+            return None
+        extent = self._begin_extent(file_id, begin, sequences[0])
+        extent.end = begin + length
+        return extent
 
     async def _read(
         self, wanted: Sequence[tuple[int, int]], decode: Callable[[bytes, int], T]
     ) -> list[T]:
-        loop = asyncio.get_running_loop()
         messages: list[T] = []
         for part in _parts(wanted):
             extents = self._plan(part)
-            count = len(part)
-            future = loop.run_in_executor(
-                self._executor, self._read_extents, extents, count, decode
+            messages += await self._in_thread(
+                extents, partial(self._read_extents, extents, len(part), decode)
             )
-            future.add_done_callback(lambda _, extents=extents: self._give_back(extents))
-            # shield: cancelling an executor's future would give back while the thread reads.
-            messages += await asyncio.shield(future)
         return messages
+
+    async def _in_thread(self, extents: Sequence[_Extent], work: Callable[[], list[T]]) -> list[T]:
+        """Have *work* done in a thread, and give back the files of *extents*."""
+        future = asyncio.get_running_loop().run_in_executor(self._executor, work)
+        future.add_done_callback(lambda _: self._give_back(extents))
+        # shield: cancelling an executor's future would give back while the thread reads.
+        return await asyncio.shield(future)
 
     def _give_back(self, extents: Sequence[_Extent]) -> None:
         for extent in extents:
@@ -139,13 +186,7 @@ class Reader:
     ) -> list[T]:
         messages: list[T | None] = [None] * count
         for extent in extents:
-            begin = extent.begin
-            try:
-                data = extent.handle.pread(extent.end - begin, begin)
-            except OSError as error:
-                raise StoreIOError(
-                    f"{extent.file.home.describe(extent.file.name)}: {error}"
-                ) from error
+            begin, data = extent.begin, _bytes_of(extent)
             for number, sequence, offset, size in extent.records:
                 at = offset - begin
                 try:
@@ -158,3 +199,15 @@ class Reader:
                         raw=data[at : at + size],
                     ) from error
         return [message for message in messages if message is not None]
+
+
+def _bytes_of(extent: _Extent) -> bytes:
+    """Raises: StoreIOError."""
+    try:
+        return extent.handle.pread(extent.end - extent.begin, extent.begin)
+    except OSError as error:
+        raise StoreIOError(f"{extent.file.home.describe(extent.file.name)}: {error}") from error
+
+
+def _read_dense(extent: _Extent, sequences: Sequence[int], locations: Sequence[int]) -> list[bytes]:
+    return read_small_values(_bytes_of(extent), extent.begin, sequences, locations)

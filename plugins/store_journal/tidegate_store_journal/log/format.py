@@ -41,7 +41,7 @@ TYPE_OFFSET: Final = 32
 BATCH_BYTES_MAX: Final = 0xFFFF_FFFF
 
 MASK_32: Final = 0xFFFF_FFFF
-_MASK_35: Final = (1 << 35) - 1
+MASK_35: Final = (1 << 35) - 1
 #: Set in the location of a message that was added to more than one list.
 SHARED_BIT: Final = 1 << 99
 FILE_SHIFT: Final = 100
@@ -339,7 +339,7 @@ def location_parts(value: int) -> tuple[int, int, int, int]:
     """Unpack a location into file id, offset, record bytes and body bytes."""
     return (
         value >> FILE_SHIFT,
-        value >> 64 & _MASK_35,
+        value >> 64 & MASK_35,
         value >> 32 & MASK_32,
         value & MASK_32,
     )

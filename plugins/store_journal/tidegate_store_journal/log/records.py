@@ -41,6 +41,7 @@ from tidegate_store_journal.log import format as _format
 from tidegate_store_journal.log.format import (
     LARGE_BIT,
     MASK_32,
+    MASK_35,
     MESSAGE_TYPES,
     RECORD_HEADER,
     RECORD_HEADER_BYTES,
@@ -207,6 +208,37 @@ def read_small_value(record: bytes, sequence: int) -> bytes:
     """As :func:`read_value`; b"" for a message whose body is in a file of its own."""
     value = read_value(record, sequence)
     return b"" if record[_format.TYPE_OFFSET] & LARGE_BIT else value
+
+
+def read_small_values(
+    data: bytes, begin: int, sequences: Sequence[int], locations: Sequence[int]
+) -> list[bytes]:
+    """What :func:`read_small_value` gives for each of many records of one file.
+
+    Args: data: the file's bytes from offset *begin* on, with all of the records in it.
+    Raises: FormatError: one of them is damaged or another one; which one is not said.
+    """
+    values: list[bytes] = []
+    unpack, extend, header = RECORD_HEADER.unpack_from, crc32c, RECORD_HEADER_BYTES
+    try:
+        for sequence, location in zip(sequences, locations, strict=True):
+            at = (location >> 64 & MASK_35) - begin
+            payload = data[at + header : at + (location >> 32 & MASK_32)]
+            size, crc, found, _, prefix, _, kind = unpack(data, at)
+            if (
+                found != sequence
+                or size != len(payload)
+                or kind not in MESSAGE_TYPES
+                or prefix > size
+                or extend(sequence & MASK_32, payload) != crc
+            ):
+                raise FormatError(f"message {sequence} is not there")
+            if kind & LARGE_BIT:
+                payload = b""
+            values.append(payload[prefix:] if prefix else payload)
+    except struct.error as error:
+        raise FormatError(f"a record is cut off: {error}") from error
+    return values
 
 
 def read_value(record: bytes, sequence: int) -> bytes:
