@@ -1,8 +1,7 @@
 """The acknowledged log: blocks of rows, dense, until they are released.
 
 Each :class:`~tidegate.spi.Acknowledge` operation makes one block; what the rows have in common is
-kept once. Not thread-safe, but blocks are never changed after they were appended, except that
-:meth:`AckBlock.encode` makes one smaller.
+kept once. Not thread-safe, but blocks are never changed after they were appended.
 
 A sink may stand still for days, so the log does not stay in memory: behind a checkpoint the blocks
 that the metadata store has go, but for the newest, and an :class:`AckPage` stands for each run of them.
@@ -33,7 +32,7 @@ from tidegate_store_journal.log.format import (
     unpack_locations,
 )
 
-#: What a row takes beside its message: in the metadata store, or packed in memory.
+#: What a row takes beside its message in the metadata store, or in memory when it came from there; else about 130.
 ROW_BYTES: Final = 32
 #: Newest rows that stay in memory: a sink that keeps up never waits for the metadata store.
 RESIDENT_ROWS: Final = 32_768
@@ -125,23 +124,30 @@ class AckBlock(msgspec.Struct, eq=False):
         )
 
     def encode(self) -> bytes:
-        """docs/journal-format.md section 5, *acknowledged block*; 32 bytes a row instead of about 150.
+        """docs/journal-format.md section 5, *acknowledged block*.
 
-        A block without locations (section 3, *copied rows*) is encoded without them.
+        A block without locations (section 3, *copied rows*) is encoded without them. In memory it stays as it
+        is: one that is read and released soon would only be unpacked for that, and others go (:meth:`AckLog.page_out`).
         """
-        if not isinstance(self._sequences, bytes):
-            self._delivered_at = pack_integers(self.delivered_at)
-            self._sequences = pack_integers(self._sequences)
-        if not isinstance(self._delivery_counts, bytes):
-            self._delivery_counts = pack_integers(self._delivery_counts)
-        if not isinstance(self._locations, bytes):
-            if self._locations:
-                self.file_range()  # cheaper now than from the bytes
-            self._locations = pack_locations(self._locations)
+        delivered_at = self._delivered_at
+        if not isinstance(delivered_at, bytes):
+            delivered_at = pack_integers(self.delivered_at)
         common = (self.first, self.pending_list, self.acked_at, self.client_id)
-        rows = (self._sequences, self._locations, self._delivered_at)
-        how = (self.principal, self.outcome, self.reason, self._delivery_counts)
+        rows = (_packed(self._sequences), self._packed_locations(), delivered_at)
+        how = (self.principal, self.outcome, self.reason, _packed(self._delivery_counts))
         return encode((*common, self.subscription, self.protocol, *rows, *how))
+
+    def _packed_locations(self) -> bytes:
+        data = self._locations
+        if isinstance(data, bytes):
+            return data
+        if data:
+            self.file_range()  # whoever pages the block out asks, and the loop is busier than this thread
+        return pack_locations(data)
+
+
+def _packed(values: Sequence[int] | bytes) -> bytes:
+    return values if isinstance(values, bytes) else pack_integers(values)
 
 
 def decode_block(data: bytes) -> AckBlock:

@@ -362,4 +362,5 @@ def pack_locations(values: Sequence[int]) -> bytes:
 
 def unpack_locations(data: bytes) -> list[int]:
     """The inverse of :func:`pack_locations`."""
-    return [int.from_bytes(data[at : at + 16], "little") for at in range(0, len(data), 16)]
+    halves = struct.unpack(f"<{len(data) // 8}Q", data)
+    return [high << 64 | low for low, high in zip(halves[::2], halves[1::2], strict=True)]
