@@ -187,6 +187,24 @@ async def test_a_call_that_is_cancelled_comes_to_its_end_before_the_next(
     assert (await builder.add(2, runs(kit, 6, 7))).taken == 2
 
 
+@pytest.mark.parametrize("room", [4_096, process.ROOM_BYTES])
+async def test_pages_are_whole_whether_they_fit_the_shared_memory_or_not(
+    kit: Any, directory: Path, monkeypatch: pytest.MonkeyPatch, builder: ProcessBuilder, room: int
+) -> None:
+    """And while an answer is owed, what is in that memory stays."""
+    monkeypatch.setattr(process, "ROOM_BYTES", room)
+    assert (await builder.add(1, runs(kit, 1, 3))).taken == 3
+    assert (await builder.add(1, runs(kit, 4, 400))).taken == 397
+    first, second, third = await asyncio.gather(
+        builder.add(1, runs(kit, 401, 410)),
+        builder.add(1, runs(kit, 411, 413)),
+        builder.add(1, runs(kit, 414, 900)),
+    )
+    assert (first.taken, second.taken, third.taken) == (10, 3, 487)
+    assert (await builder.build(1), (await builder.seal(1, 1, 900, 900, [])).rows) == ((), 900)
+    assert numbers(directory) == list(range(1, 901))
+
+
 async def test_a_disk_that_says_no_keeps_the_segment(
     kit: Any, directory: Path, builder: ProcessBuilder
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import mmap
+import os
 import socket
 import sys
 from collections import deque
@@ -25,7 +27,12 @@ log = logging.getLogger(__name__)
 
 #: ``-P``: a file named ``json.py`` in the working directory must not replace Python's.
 COMMAND: Final = (sys.executable, "-P", "-m", "tidegate_sink_spark.staging.worker")
-LENGTH_BYTES: Final = 4
+LENGTH_BYTES: Final = 8
+#: In a length: so many bytes are in the memory that both processes share (Linux), and none follow.
+IN_ROOM: Final = 1 << 63
+#: Of that memory, which takes as much as was ever in it: a page of the log and more. What is larger goes over
+#: the socket, in pieces of what its buffer holds, for each of which the gateway's loop has to come back.
+ROOM_BYTES: Final = 8 << 20
 _ERROR_CHARACTERS: Final = 2_000
 _END_TIMEOUT: Final = 5.0
 
@@ -97,9 +104,29 @@ _decode_answer: Final = msgspec.msgpack.Decoder(Answer).decode
 
 
 def frame(value: msgspec.Struct) -> bytes:
-    """*value* as it goes over the socket: four bytes of length (little-endian), and MessagePack."""
+    """*value* as it goes over the socket: eight bytes of length (little-endian), and MessagePack."""
     data = _encode(value)
-    return len(data).to_bytes(LENGTH_BYTES, "little") + data
+    return _length(len(data)) + data
+
+
+def _length(number: int) -> bytes:
+    return number.to_bytes(LENGTH_BYTES, "little")
+
+
+def _make_room() -> tuple[int, mmap.mmap | None]:
+    """Memory that another process can share: its descriptor and itself; -1 and None where there is none.
+
+    Raises: OSError.
+    """
+    if sys.platform != "linux":
+        return -1, None
+    fd = os.memfd_create("tidegate-staging")
+    try:
+        os.ftruncate(fd, ROOM_BYTES)
+        return fd, mmap.mmap(fd, ROOM_BYTES)
+    except BaseException:
+        os.close(fd)
+        raise
 
 
 class _Child:
@@ -110,9 +137,11 @@ class _Child:
         process: asyncio.subprocess.Process,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
+        room: mmap.mmap | None,
     ) -> None:
         self.process = process
         self.writer = writer
+        self._room = room
         self.owed: deque[asyncio.Future[Answer]] = deque()
         self._last_line = ""
         self._stderr = asyncio.create_task(follow_lines(process.stderr, self._take_line))
@@ -138,6 +167,20 @@ class _Child:
                     future.set_exception(BuilderGoneError(f"{problem}{said}"))
             self.owed.clear()
             self.writer.close()
+            self._room = None
+
+    def ask(self, question: Question) -> asyncio.Future[Answer]:
+        """Send *question*; what comes of it."""
+        data = _encode(question)
+        # (While an answer is owed, what is in the room may not have been read.)
+        if self._room is None or self.owed or len(data) > ROOM_BYTES:
+            self.writer.write(_length(len(data)) + data)
+        else:
+            self._room[: len(data)] = data
+            self.writer.write(_length(len(data) | IN_ROOM))
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.owed.append(future)
+        return future
 
     async def _said(self) -> str:
         """Its exit code and its last line; it has a moment to say that, and to end."""
@@ -212,10 +255,8 @@ class ProcessBuilder:
                 raise BuilderGoneError("the process that stages rows has ended")
             child = self._child = await self._start()
         self._segment = question.segment
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        child.owed.append(future)
+        future = child.ask(question)
         try:
-            child.writer.write(frame(question))
             with contextlib.suppress(ConnectionError):  # its end is told by the answers' end
                 await child.writer.drain()
             return await asyncio.shield(future)
@@ -227,14 +268,19 @@ class ProcessBuilder:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                number = theirs.fileno()
-                process = await start_child([*COMMAND, str(number)], pass_fds=(number,))
+                shared, room = _make_room()
+                try:
+                    numbers = [fd for fd in (theirs.fileno(), shared) if fd >= 0]
+                    process = await start_child([*COMMAND, *map(str, numbers)], pass_fds=numbers)
+                finally:
+                    if room is not None:
+                        os.close(shared)
             reader, writer = await asyncio.open_connection(sock=ours)
         except OSError as exc:
             ours.close()
             raise BuilderGoneError(f"no process can be started to stage rows: {exc}") from exc
         log.debug("staging process started pid=%d", process.pid)
-        child = _Child(process, reader, writer)
+        child = _Child(process, reader, writer, room)
         writer.write(frame(self._setup))
         return child
 

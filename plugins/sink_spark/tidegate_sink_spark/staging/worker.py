@@ -1,4 +1,4 @@
-"""``python -m tidegate_sink_spark.staging.worker FD``: the process that builds and seals segments.
+"""``python -m tidegate_sink_spark.staging.worker FD [ROOM]``: the process that builds and seals segments.
 
 It decodes what the gateway read, so that no object of a message is made there.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import mmap
 import os
 import socket
 import sys
@@ -30,7 +31,7 @@ def main(arguments: list[str]) -> None:
     gateway = os.getppid()
     os.nice(NICENESS)
     with socket.socket(fileno=int(arguments[0])) as link:
-        frames = _Frames(link)
+        frames = _Frames(link, _shared(arguments[1:]))
         first = frames.next()
         if first is None:
             return
@@ -87,18 +88,38 @@ def answer(segment: Segment, question: process.Question) -> process.Answer:
             return process.Sealed(file.path.name, file.size_bytes, file.rows, file.dead)
 
 
-class _Frames:
-    """What comes over a socket, frame by frame, into one piece of memory: a new one for each, of hundreds of
-    kilobytes, would be asked of the system and cleared each time."""
+def _shared(descriptors: list[str]) -> memoryview:
+    """The memory that the gateway shares, if it does."""
+    if not descriptors:
+        return memoryview(b"")
+    fd = int(descriptors[0])
+    try:
+        return memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_READ))
+    finally:
+        os.close(fd)
 
-    def __init__(self, link: socket.socket) -> None:
+
+class _Frames:
+    """What comes over a socket, or is in shared memory by then, frame by frame.
+
+    What comes over the socket goes into one piece of memory: a new one for each, of hundreds of kilobytes, would
+    be asked of the system and cleared each time.
+    """
+
+    def __init__(self, link: socket.socket, shared: memoryview) -> None:
         self._link = link
+        self._shared = shared
         self._room = bytearray(_ROOM_BYTES)
 
     def next(self) -> memoryview | None:
         """Valid until the next call; None when there is none any more."""
         head = self._exactly(process.LENGTH_BYTES)
-        return None if head is None else self._exactly(int.from_bytes(head, "little"))
+        if head is None:
+            return None
+        length = int.from_bytes(head, "little")
+        if length & process.IN_ROOM:
+            return self._shared[: length ^ process.IN_ROOM]
+        return self._exactly(length)
 
     def _exactly(self, size: int) -> memoryview | None:
         if size > len(self._room):
