@@ -100,6 +100,24 @@ async def test_it_shows_what_the_gateway_says(busy: Snapshot) -> None:
     assert source.is_closed
 
 
+@pytest.mark.parametrize("size", [(160, 40), (80, 24), (60, 15)])
+async def test_all_of_it_is_on_the_screen_whichever_list_is_shown(
+    busy: Snapshot, size: tuple[int, int]
+) -> None:
+    app = Top(Scripted(busy), 0)
+    async with app.run_test(size=size) as pilot:
+        await pressed(pilot)
+        for name in ("destinations", "connections", "limits", "sinks", "destinations"):
+            table = app.query_one(f"#{name}", DataTable)
+            assert app.focused is table
+            assert (app.screen.max_scroll_y, app.screen.scroll_offset.y) == (0, 0)
+            for seen in (app.query_one("#head"), app.query_one("#published"), table):
+                assert seen.region.height >= 2
+                assert app.screen.region.contains_region(seen.region)
+            await pressed(pilot, "t")
+        assert app.query_one("#published", Sparkline).border_title == "published a second"
+
+
 async def test_each_look_adds_to_the_lines_and_replaces_the_lists(busy: Snapshot) -> None:
     source = Scripted(busy)
     app = Top(source, 0)
@@ -133,6 +151,7 @@ async def test_keys_sort_filter_and_pause(busy: Snapshot) -> None:
         assert app.focused is app.query_one("#filter", Input)
         await pressed(pilot, *"few", "enter")
         assert source.asked[-1].match == "few"
+        assert app.focused is app.query_one("#connections", DataTable)
         await pressed(pilot, "escape")
         assert source.asked[-1].match == ""
         await pressed(pilot, "p")

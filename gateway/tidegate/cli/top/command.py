@@ -23,7 +23,7 @@ def top(
 ) -> None:
     """Show a gateway that runs on a screen that one may leave open.
 
-    Keys: s sorts by the next thing, / asks for destinations, p pauses, r looks now, q ends. With --json one
+    Keys: t shows the next list, s sorts by the next thing, / asks for destinations, p pauses, r looks now, q ends. With --json one
     look is printed, and that is all.
     """
     if as_json:

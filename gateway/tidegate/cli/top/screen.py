@@ -90,13 +90,14 @@ class Top(App[None]):
     #head { height: auto; padding: 0 1; }
     #problem { height: auto; padding: 0 1; color: $text-error; }
     #lines { height: 4; padding: 0 1; }
-    #lines Sparkline { width: 1fr; height: 3; margin: 0 1 0 0; }
+    #lines Sparkline { width: 1fr; height: 4; margin: 0 1 0 0; border-top: solid $foreground 30%; }
     #filter { display: none; }
     #filter.asked { display: block; }
-    DataTable { height: 1fr; }
+    TabbedContent, ContentSwitcher, TabPane, DataTable { height: 1fr; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         ("q", "quit", "Quit"),
+        ("t", "next_list", "Next list"),
         ("s", "sort", "Sort by the next"),
         ("p", "pause", "Pause"),
         ("r", "refresh", "Now"),
@@ -119,8 +120,10 @@ class Top(App[None]):
         yield Static("asking the gateway …", id="head")
         yield Static("", id="problem")
         with Horizontal(id="lines"):
-            yield Sparkline(list(self._published), id="published")
-            yield Sparkline(list(self._delivered), id="delivered")
+            for name, history in (("published", self._published), ("delivered", self._delivered)):
+                line = Sparkline(list(history), id=name)
+                line.border_title = f"{name} a second"
+                yield line
         yield Input(placeholder="a name or filter: queue://orders.>", id="filter")
         with TabbedContent():
             for name, columns in (
@@ -169,6 +172,17 @@ class Top(App[None]):
         self.sub_title = "paused" if self._is_paused else ""
         self._say("paused; p goes on" if self._is_paused else "")
 
+    def action_next_list(self) -> None:
+        """Show the next list, the first one after the last."""
+        tabs = self.query_one(TabbedContent)
+        names = [str(pane.id) for pane in tabs.query(TabPane)]
+        tabs.active = names[(names.index(tabs.active) + 1) % len(names)]
+        self._focus_list()
+
+    def _focus_list(self) -> None:
+        name = self.query_one(TabbedContent).active.removeprefix("tab-")
+        self.query_one(f"#{name}", DataTable).focus(scroll_visible=False)
+
     def action_sort(self) -> None:
         """Sort the list that is seen by the next thing."""
         wanted = self._wanted
@@ -193,11 +207,13 @@ class Top(App[None]):
         field = self.query_one("#filter", Input)
         field.remove_class("asked")
         field.value = ""
+        self._focus_list()
         self._want("")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """See textual."""
         event.input.remove_class("asked")
+        self._focus_list()
         self._want(event.value.strip())
 
     def _want(self, match: str) -> None:
