@@ -28,7 +28,26 @@ ConfigOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 
 
-class OpenGroup(TyperGroup):
+#: Characters of a command's first sentence in the list of commands.
+_SENTENCE_MAX: Final = 300
+
+
+class Group(TyperGroup):
+    """Commands whose help says a whole sentence of each: click cuts it to one line of 80 columns."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """See click."""
+        rows: list[tuple[str, str]] = []
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            if command is not None and not command.hidden:
+                rows.append((name, command.get_short_help_str(_SENTENCE_MAX)))
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+
+class OpenGroup(Group):
     """A group of commands to which plugins may add. Attributes: problems: of plugins left out."""
 
     def __init__(self, **named: Any) -> None:
@@ -70,7 +89,7 @@ class OpenGroup(TyperGroup):
             formatter.write_text(f"PROBLEM: {problem}")
 
 
-class Commands(TyperGroup):
+class Commands(Group):
     """All commands: the host's own, and a group for each name that plugins give."""
 
     def list_commands(self, ctx: Any) -> list[str]:

@@ -19,6 +19,7 @@ from tidegate.cli._exit import ExitCode, Failure, failure_of
 from tidegate.cli._run import RunFailed, run_gateway
 from tidegate.cli._streams import have_standard_streams
 from tidegate.config import ResolvedConfig
+from tidegate.spi import RequestError
 from tidegate.spi.private_files import closed_umask
 
 _log = logging.getLogger("tidegate.cli")
@@ -87,6 +88,8 @@ def _report(error: Exception) -> int:
             sys.stderr.write(message.rstrip("\n") + "\n")
             return ExitCode.CONFIG
         text = f"{' '.join(message.split())} (see `{command} --help`)"
+        if isinstance(error.__cause__, RequestError):  # what the gateway says: no help knows more
+            text = " ".join(str(error.__cause__).split())
         failure = Failure(ExitCode.CONFIG, text)
     else:
         failure = failure_of(error, config)

@@ -46,6 +46,17 @@ def test_a_wrong_call_is_one_line_on_stderr_and_code_2(tidegate, arguments, said
     assert said in done.err
 
 
+@pytest.mark.parametrize("group", [(), ("destination",), ("sink",), ("limit",), ("transactions",)])
+def test_a_list_of_commands_has_whole_sentences(
+    tidegate, group: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = tidegate(*group, "--help").out.partition("Commands:\n")[2]
+    assert len(listed.splitlines()) > 1
+    assert "..." not in listed
+    assert max(map(len, listed.splitlines())) <= 80
+
+
 # -------------------------------------------------------------------------------- plugins
 
 

@@ -156,7 +156,8 @@ def test_one_is_shown_with_its_policy(running: Running, command: Any) -> None:
     assert found["row"]["pending"] == 1
     assert found["policy"]["cursor"] == "store"
     assert found["feeds"][0]["direct_messages"] == 1
-    assert command("show", "none")[0] == ExitCode.CONFIG
+    none = (ExitCode.CONFIG, "tidegate: error: there is no queue 'queue://none'\n")
+    assert command("show", "none") == none
 
 
 def test_pausing_says_whom_and_is_shown(command: Any) -> None:

@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from tidegate.cli import _show
-from tidegate.cli._commands import ConfigOption, JsonOption
+from tidegate.cli._commands import ConfigOption, Group, JsonOption
 from tidegate.cli.groups._asking import ask, connected, moment
 from tidegate.cli.groups._lists import (
     Columns,
@@ -34,6 +34,7 @@ from tidegate.spi.operate import (
 )
 
 app: Final = typer.Typer(
+    cls=Group,
     help="See and end the connections of a gateway that runs.",
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from tidegate.cli._commands import ConfigOption, JsonOption
+from tidegate.cli._commands import ConfigOption, Group, JsonOption
 from tidegate.cli.groups._asking import (
     CountOption,
     KeepOption,
@@ -36,6 +36,7 @@ from tidegate.spi.operate import (
 )
 
 app: Final = typer.Typer(
+    cls=Group,
     help="See dead letters of a gateway that runs, and take them back.",
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from tidegate.cli import _show
-from tidegate.cli._commands import ConfigOption, JsonOption
+from tidegate.cli._commands import ConfigOption, Group, JsonOption
 from tidegate.cli.groups._asking import (
     CountOption,
     KeepOption,
@@ -63,6 +63,7 @@ from tidegate.spi.operate import (
 from tidegate.spi.printable import printable
 
 app = typer.Typer(
+    cls=Group,
     help="See and change the queues and topics of a gateway that runs.",
     no_args_is_help=True,
     rich_markup_mode=None,

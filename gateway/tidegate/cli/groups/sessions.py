@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from tidegate.cli import _show
-from tidegate.cli._commands import ConfigOption, JsonOption
+from tidegate.cli._commands import ConfigOption, Group, JsonOption
 from tidegate.cli.groups._asking import ask, connected, moment
 from tidegate.cli.groups._lists import (
     Columns,
@@ -39,11 +39,13 @@ from tidegate.spi.operate import (
 )
 
 app: Final = typer.Typer(
+    cls=Group,
     help="See and delete the sessions (MQTT) of a gateway that runs.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 subscriptions: Final = typer.Typer(
+    cls=Group,
     help="See and delete the subscriptions to topics of a gateway that runs.",
     no_args_is_help=True,
     rich_markup_mode=None,

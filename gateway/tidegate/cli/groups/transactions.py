@@ -16,7 +16,7 @@ from rich.table import Table
 
 from tidegate._logging import LogLevel, configure_logging
 from tidegate.cli import _show
-from tidegate.cli._commands import ConfigOption, JsonOption
+from tidegate.cli._commands import ConfigOption, Group, JsonOption
 from tidegate.cli._host import plain_table
 from tidegate.cli.groups._asking import moment
 from tidegate.cli.groups._offline import offline
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 app = typer.Typer(
+    cls=Group,
     help="Prepared transactions (XA branches) of a gateway that does not run.",
     no_args_is_help=True,
 )

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from tidegate.cli import _show
-from tidegate.cli._commands import ConfigOption, JsonOption
+from tidegate.cli._commands import ConfigOption, Group, JsonOption
 from tidegate.cli.groups._asking import ask, connected
 from tidegate.cli.groups._lists import (
     Columns,
@@ -39,6 +39,7 @@ from tidegate.spi.operate import (
 from tidegate.spi.printable import printable
 
 app: Final = typer.Typer(
+    cls=Group,
     help="Ask a gateway that runs who may do what, and who its users are.",
     no_args_is_help=True,
     rich_markup_mode=None,

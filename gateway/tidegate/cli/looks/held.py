@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from tidegate.cli import _show
-from tidegate.cli._commands import ConfigOption, JsonOption
+from tidegate.cli._commands import ConfigOption, Group, JsonOption
 from tidegate.cli.groups._asking import ask, connected, moment
 from tidegate.cli.groups._lists import (
     Columns,
@@ -34,11 +34,13 @@ from tidegate.spi.operate import (
 )
 
 limits: Final = typer.Typer(
+    cls=Group,
     help="See what is near its limit in a gateway that runs.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 cursors: Final = typer.Typer(
+    cls=Group,
     help="See where queues and subscriptions are fed from.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -50,7 +52,7 @@ _LIMITS: Final[Columns[LimitRow]] = (
     ("of", lambda row: row.holder),
     ("option", lambda row: row.option),
     ("now", lambda row: _amount(row, row.used)),
-    ("limit", lambda row: _amount(row, row.limit)),
+    ("limit", lambda row: _bound(row)),
     ("at the limit", lambda row: row.act),
 )
 
@@ -139,6 +141,12 @@ def list_cursors(
     """List what holds the pending messages of each queue and subscription in memory."""
     rows = rows_of(config, ListCursors(match, sort, paging), CursorPage, limit)
     show_rows(_CURSORS, rows, "no cursors", as_json)
+
+
+def _bound(row: LimitRow) -> str:
+    """What is free must not fall below its limit."""
+    floor = "at least " if row.option.endswith("free_limit") else ""
+    return floor + _amount(row, row.limit)
 
 
 def _amount(row: LimitRow, count: int) -> str:

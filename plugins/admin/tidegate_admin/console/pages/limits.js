@@ -12,6 +12,11 @@ function unit(option) {
   return option.endsWith('_max') && !option.endsWith('bytes_max') ? format.count : format.bytes;
 }
 
+/** What is free must not fall below its limit. */
+function bound(row) {
+  return `${row.option.endsWith('free_limit') ? 'at least ' : ''}${unit(row.option)(row.limit)}`;
+}
+
 function holder(row) {
   if (row.scope === 'destination') return [{ text: row.holder, href: addressOf(row.holder), kind: 'name' }];
   if (row.scope === 'connection') return [{ text: row.holder, href: `#/connection/${row.number}`, kind: 'name' }];
@@ -25,10 +30,10 @@ export const limits = { show: (root, place, signal) => list(root, place, signal,
     { head: 'Of', sort: 'name', cell: holder },
     { head: 'Limit', cell: (row) => [{ text: row.option, kind: 'digits' }] },
     { head: 'Used', isNumber: true, cell: (row) => unit(row.option)(row.used) },
-    { head: 'Of at most', isNumber: true, cell: (row) => unit(row.option)(row.limit) },
+    { head: 'At most', isNumber: true, cell: bound },
     { head: 'Share', sort: 'nearest', isNumber: true, cell: (row) => [{ text: format.percent(row.percent / 100), kind: row.percent >= AT ? 'tag bad' : row.percent >= NEAR ? 'tag warn' : '' }] },
     { head: 'Refused', isNumber: true, cell: (row) => format.count(row.refused) },
-    { head: 'What happens at it', cell: (row) => row.act },
+    { head: 'What happens at it', cell: (row) => row.act.replaceAll('`', '') },
   ],
   sorts: [['nearest', 'The nearest first'], ['name', 'Whose it is']],
   choices: [{ name: 'scope', label: 'Whose', options: SCOPES }],
