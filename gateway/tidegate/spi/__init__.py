@@ -153,7 +153,14 @@ from tidegate.spi.storage.cursor import (
     TemporarySpace,
 )
 from tidegate.spi.storage.feed import CursorFeed, FeedReason, FeedTotals
-from tidegate.spi.storage.files import SEQUENCES_MAX, FileHolder, StoreFile, StoreFiles
+from tidegate.spi.storage.files import (
+    SEQUENCES_MAX,
+    FileHolder,
+    StoreFile,
+    StoreFiles,
+    StorePart,
+    StoreParts,
+)
 from tidegate.spi.storage.large import LargeBodies, LargeBody, LargeReader, LargeWriter
 from tidegate.spi.storage.log import (
     AcknowledgedLog,
@@ -386,6 +393,8 @@ __all__ = [
     "StoreIOError",
     "StoreLockedError",
     "StoreLostError",
+    "StorePart",
+    "StoreParts",
     "StoreShortage",
     "StoreStatistics",
     "StoreUnavailableError",

@@ -206,7 +206,7 @@ class JdbcOptions:
     connections_max: int = option(
         4,
         help="Connections that read pages side by side; the store has two more for writing and for "
-        "the lease.",
+        "the lease, and on a server one for what operators look at.",
         minimum=1,
         maximum=100,
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from typing import Final
 
-from tidegate.spi import StoreContext
+from tidegate.spi import StoreContext, StorePart
+from tidegate.spi.machine.owners import describe
 from tidegate_store_jdbc._options import TABLES
 from tidegate_store_jdbc._tables import Tables
 from tidegate_store_jdbc.database.adapter import Look, Sizes
+from tidegate_store_jdbc.transactions.lock import LockRow
 
 #: Time between two looks, in seconds.
 _MEASURE_SECONDS: Final = 10.0
@@ -21,6 +24,7 @@ class Room:
     def __init__(self, context: StoreContext, tables: Tables) -> None:
         self._adapter = tables.adapter
         names = [tables.words[table] for table in TABLES.values()]
+        self._lock_table = tables.words["lock_table"]
         self._look = Look(names, context.disk_free_limit, context.store_limit > 0)
 
     @property
@@ -33,6 +37,23 @@ class Room:
         """Seconds until the next look."""
         is_often = self._adapter.dialect.is_embedded or self._look.is_limited
         return _MEASURE_OFTEN_SECONDS if is_often else _MEASURE_SECONDS
+
+    async def parts(self) -> list[StorePart]:
+        """What there is of the database for operators to see, and who has the lease. Raises: DatabaseError."""
+        found = list(await self._adapter.parts(self._look.tables))
+        (row,) = await self._adapter.fetch("find_lock_statement", ())
+        lock = LockRow(str(row[0]), *(int(number) for number in row[1:]))
+        # By this machine's clock, as all times that operators see: how long it lasts is the database's.
+        ends_at = time.time_ns() // 1000 + (lock.expires_at - lock.now) * 1000
+        is_kept = lock.expires_at > lock.now
+        part = StorePart(
+            "lease",
+            self._lock_table,
+            state=f"fencing token {lock.fencing_token}{'' if is_kept else ', not kept up'}",
+            holder=describe(lock.owner),
+            expires_at=ends_at if is_kept else None,
+        )
+        return [*found, part]
 
     async def begin(self) -> None:
         """Look for the first time. Raises: ConfigError where a limit cannot be kept; DatabaseError."""

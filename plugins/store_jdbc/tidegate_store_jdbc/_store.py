@@ -28,7 +28,9 @@ from tidegate.spi import (
     StoreContext,
     StoredMessage,
     StoreError,
+    StorePart,
     StoreStatistics,
+    StoreUnavailableError,
     WriteBatch,
 )
 from tidegate.spi.machine.lease import AUTO, WAIT
@@ -119,6 +121,7 @@ class JdbcStore:
             duplicate_ids=self,
             directories=self._tables.directories,
             measures_room=self._context.persistent,
+            parts=self,
         )
 
     async def open(self) -> RecoveredState:
@@ -238,6 +241,16 @@ class JdbcStore:
             reusable_bytes=sizes.reusable,
             claimed_bytes=sizes.claimed,
         )
+
+    async def store_parts(self) -> Sequence[StorePart]:
+        """See StoreParts. While the database is away nobody waits for it."""
+        self._require_open()
+        if not self._reachability.is_reachable:
+            raise StoreUnavailableError("the database is not reachable")
+        try:
+            return await self._room.parts()
+        except DatabaseError as error:
+            raise error.store_error("looking at what the store is made of") from error
 
     async def close(self) -> None:
         """See MessageStore."""

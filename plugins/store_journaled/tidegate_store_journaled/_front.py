@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import AsyncIterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,7 @@ from tidegate.spi import (
     Message,
     MessageStore,
     Operation,
+    StorePart,
     WriteBatch,
 )
 from tidegate_store_jdbc import Mark
@@ -32,6 +34,8 @@ _NAMES: Final = {_RECORDS: "queue://journaled.records", _BODIES: "queue://journa
 #: What one read of the journal brings at most, in messages and bytes.
 _PAGE: Final = 256
 _PAGE_BYTES: Final = 4 << 20
+#: Files of the journal that operators see one by one.
+_FILES_SHOWN: Final = 100
 
 
 class Front:
@@ -61,6 +65,22 @@ class Front:
     def disk_bytes(self) -> int:
         """Bytes of the journal's files."""
         return self._store.statistics().disk_bytes if self._is_open else 0
+
+    @property
+    def parts(self) -> list[StorePart]:
+        """Files of the journal, for operators, the first of them one by one."""
+        files = self._store.capabilities.files
+        if files is None or not self._is_open:
+            return []
+        listed = files.store_files()
+        found = [
+            StorePart("journal file", item.name, item.length, state=item.state)
+            for item in islice(listed, _FILES_SHOWN)
+        ]
+        others = [item.length for item in listed]
+        if others:
+            found.append(StorePart("journal files", f"{len(others)} others", sum(others)))
+        return found
 
     async def open(self) -> None:
         """Open the journal. Raises: as MessageStore.open."""

@@ -37,6 +37,7 @@ from tidegate.spi import (
     StoreFullError,
     StoreIOError,
     StoreLostError,
+    StorePart,
     StoreStatistics,
     WriteBatch,
 )
@@ -103,7 +104,7 @@ class JournaledStore:
         offered = self._database.capabilities
         directories = {*offered.directories, *self._front.directories}
         return dataclasses.replace(
-            offered, acknowledged_log=self, directories=tuple(sorted(directories))
+            offered, acknowledged_log=self, directories=tuple(sorted(directories)), parts=self
         )
 
     async def open(self) -> RecoveredState:
@@ -200,6 +201,10 @@ class JournaledStore:
             reusable_bytes=database.reusable_bytes,
             claimed_bytes=claimed,
         )
+
+    async def store_parts(self) -> Sequence[StorePart]:
+        """See StoreParts: the journal's, and the database's."""
+        return [*self._front.parts, *await self._database.store_parts()]
 
     async def close(self) -> None:
         """See MessageStore. What is still pending goes to the database, when that can be reached."""

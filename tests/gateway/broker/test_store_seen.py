@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from broker_harness import Broker, ScriptedStore
 from test_operations import Guard
 
 from tidegate.broker.operate.operations import Operations
+from tidegate.broker.operate.seen.store_seen import PARTS_S
 from tidegate.spi import (
     AccessError,
     Action,
@@ -21,7 +23,9 @@ from tidegate.spi import (
     RequestError,
     StoreFile,
     StoreIOError,
+    StorePart,
     StoreStatistics,
+    StoreUnavailableError,
 )
 from tidegate.spi.operate import ExplainFile, FileSort, ListFiles, Room, ShowStore, perform
 
@@ -50,13 +54,18 @@ class Files:
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch) -> Files:
     found = Files()
+    offer(monkeypatch, files=found)
+    return found
+
+
+def offer(monkeypatch: pytest.MonkeyPatch, **offered: Any) -> None:
+    """Have every store of the tests offer this, too."""
     plain = ScriptedStore.capabilities
     assert isinstance(plain, property)
     get = plain.fget
     assert get is not None
-    made = property(lambda store: dataclasses.replace(get(store), files=found))
+    made = property(lambda store: dataclasses.replace(get(store), **offered))
     monkeypatch.setattr(ScriptedStore, "capabilities", made)
-    return found
 
 
 async def ask(broker: Broker, request: Any) -> Any:
@@ -83,6 +92,45 @@ async def test_the_store_is_shown_with_what_it_takes_and_offers(
         await broker.settle()
         assert "the disk is gone" in (await ask(broker, ShowStore())).problem
         client.connection.disconnect(graceful=True)
+
+
+class Made:
+    """Parts of a store. Attributes: error: raised instead; hangs: it never answers."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.hangs = False
+
+    async def store_parts(self) -> Sequence[StorePart]:
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.error is not None:
+            raise self.error
+        return [StorePart("table", "t", 100, rows=3), StorePart("lease", "l", holder="us")]
+
+
+async def test_what_the_store_is_made_of_is_shown_and_nobody_waits_for_one_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Made()
+    offer(monkeypatch, parts=made)
+    async with Broker() as broker:
+        found = await ask(broker, ShowStore())
+        assert [(part.kind, part.rows, part.holder) for part in found.parts] == [
+            ("table", 3, ""),
+            ("lease", None, "us"),
+        ]
+        assert "parts" in found.offers
+        assert found.parts_problem == ""
+        made.error = StoreUnavailableError("the database is away")
+        found = await ask(broker, ShowStore())
+        assert (found.parts, found.store_id) == ((), broker.core.store_id)
+        assert "the database is away" in found.parts_problem
+        made.hangs = True
+        began = asyncio.get_running_loop().time()
+        found = await ask(broker, ShowStore())
+        assert found.parts_problem == "its database has not answered within 2 s"
+        assert asyncio.get_running_loop().time() - began == pytest.approx(PARTS_S)
 
 
 async def test_files_are_listed_in_their_order_or_the_emptiest_first(files: Files) -> None:

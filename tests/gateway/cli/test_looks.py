@@ -113,6 +113,22 @@ async def test_plugins_of_the_gateway_that_runs_are_listed_with_what_is_set(
         assert (code, 'store: journal_max_file_length = "4mb"' in shown) == (0, True)
 
 
+async def test_a_database_is_shown_with_its_files_and_who_has_it(
+    tmp_path: Path, command: Command
+) -> None:
+    async with EmbeddedGateway('[store]\nplugin = "jdbc"\n', data_directory=tmp_path):
+        found = await command.rows("store", "show")
+        assert "files" not in found["offers"]
+        kinds = [part["kind"] for part in found["parts"]]
+        assert kinds == ["database file", "write-ahead log", "lease"]
+        code, text = await command("store", "show")
+        assert code == 0
+        for words in ("write-ahead log", "pages of 4096 bytes", "held by", "unless it is renewed"):
+            assert words in " ".join(text.split())
+        code, text = await command("store", "files")
+        assert (code, "does not say which files" in text) == (ExitCode.CONFIG, True)
+
+
 async def test_the_store_says_how_large_it_is_and_why_it_keeps_a_file(
     tmp_path: Path, command: Command
 ) -> None:

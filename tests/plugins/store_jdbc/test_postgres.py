@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
+import socket
 import ssl
 from pathlib import Path
 from typing import Any, cast
@@ -41,6 +43,7 @@ from tidegate_store_jdbc import (
     DatabaseUnavailableError,
     JdbcStore,
 )
+from tidegate_store_jdbc._options import TABLES
 from tidegate_store_jdbc.database.postgres import PostgresAdapter, _ssl, _translated  # pyright: ignore[reportPrivateUsage]
 
 
@@ -183,6 +186,60 @@ async def test_the_size_is_that_of_all_tables(postgres: PostgresServer, tmp_path
     await store._room.measure()  # pyright: ignore[reportPrivateUsage]
     assert store.statistics().disk_bytes > before + 900_000
     assert await pending(store) == [1]
+    await store.close()
+
+
+async def test_operators_see_the_tables_and_who_has_the_lease(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    store, _ = await opened(tmp_path, postgres_options(postgres, tmp_path))
+    numbers = tuple(range(1, 201))
+    name = f"{prefix(tmp_path)}TIDEGATE_MSGS"
+    await ask(postgres, f"ALTER TABLE {name} SET (autovacuum_enabled = off)")
+    await write(store, QUEUE, *[add(number) for number in numbers])
+    await write(store, Acknowledge(1, numbers[:150]))
+    # How many rows are dead is known when the backend that wrote has told so, or by ANALYZE.
+    await ask(postgres, f"ANALYZE {name}")
+    *tables, lease = await store.store_parts()
+    assert {part.kind for part in tables} == {"table"}
+    assert len({part.name for part in tables}) == len(tables) == len(TABLES)
+    messages = next(part for part in tables if part.name == name)
+    ((size,),) = await ask(postgres, f"SELECT pg_total_relation_size('{name}')")
+    assert (messages.disk_bytes, messages.rows) == (size, 50)
+    assert (messages.dead_rows, messages.state) == (150, "never vacuumed")
+    assert (lease.kind, lease.holder) == ("lease", f"test on {socket.gethostname()}")
+    assert lease.state.startswith("fencing token ")
+    assert lease.expires_at is not None
+    await store.close()
+
+
+async def test_nobody_waits_for_a_look_at_tables_that_somebody_has_locked(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    store, _ = await opened(tmp_path, postgres_options(postgres, tmp_path, connections_max=1))
+    await write(store, QUEUE, add(1))
+    name = f"{prefix(tmp_path)}TIDEGATE_SESSIONS"
+    other = await asyncpg.connect(postgres.url, user="tidegate", password=postgres.password)
+    try:
+        locking = other.transaction()
+        await locking.start()
+        await other.execute(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
+        looking = asyncio.create_task(store.store_parts())
+        waits = (
+            "SELECT count(*) FROM pg_locks WHERE NOT granted"
+            f" AND relation = to_regclass('{name}')::oid"
+        )
+        while not looking.done() and (await ask(postgres, waits)) == [(0,)]:
+            await asyncio.sleep(0.01)
+        await write(store, add(2))
+        assert await pending(store) == [1, 2]
+        with pytest.raises(StoreUnavailableError, match="looking at what"):
+            await looking
+        assert store.statistics().writable
+        await locking.rollback()
+    finally:
+        await other.close()
+    assert len(await store.store_parts()) == len(TABLES) + 1
     await store.close()
 
 

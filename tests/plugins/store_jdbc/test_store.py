@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,51 @@ async def test_what_was_consumed_is_room_for_new_messages(tmp_path: Path) -> Non
     assert after.disk_bytes >= before.disk_bytes
     assert after.reusable_bytes - before.reusable_bytes > 1000 * 100
     assert store.capabilities.directories == (tmp_path,)
+    await store.close()
+
+
+async def test_operators_see_the_file_its_log_and_who_has_the_lease(tmp_path: Path) -> None:
+    store, _ = await opened(tmp_path)
+    await write(store, QUEUE, *[add(number) for number in range(1, 1001)])
+    await write(store, Acknowledge(1, tuple(range(1, 1001))))
+    assert store.capabilities.parts is store
+    file, wal, lease = await store.store_parts()
+    path = tmp_path / "tidegate.db"
+    assert (file.kind, file.name, file.disk_bytes) == (
+        "database file",
+        str(path),
+        path.stat().st_size,
+    )
+    assert file.reusable_bytes is not None
+    assert file.reusable_bytes > 1000 * 100
+    (free, pages), size = (
+        sqlite_rows(
+            tmp_path,
+            "SELECT freelist_count, page_count FROM pragma_freelist_count(), pragma_page_count()",
+        )[0],
+        sqlite_rows(tmp_path, "PRAGMA page_size")[0][0],
+    )
+    assert file.state == f"{free} of {pages} pages of {size} bytes are free"
+    assert file.reusable_bytes == free * size
+    assert (wal.kind, wal.name) == ("write-ahead log", f"{path}-wal")
+    assert wal.disk_bytes == Path(wal.name).stat().st_size > 0
+    assert (lease.kind, lease.name) == ("lease", "TIDEGATE_LOCK")
+    assert lease.holder == f"test on {socket.gethostname()}"
+    assert lease.expires_at is not None
+    assert lease.expires_at > time.time_ns() // 1000
+    await store.close()
+    with pytest.raises(StoreClosedError):
+        await store.store_parts()
+
+
+async def test_a_database_in_memory_is_seen_without_files(tmp_path: Path) -> None:
+    store = JdbcStore(StoreContext(tmp_path, "test", persistent=False), JdbcOptions())
+    await store.open()
+    await write(store, QUEUE, add(1))
+    memory, lease = await store.store_parts()
+    assert (memory.kind, memory.name, memory.disk_bytes) == ("database", "memory", None)
+    assert (lease.kind, lease.expires_at) == ("lease", None)
+    assert lease.state == "fencing token 1, not kept up"
     await store.close()
 
 

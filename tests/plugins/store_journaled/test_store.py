@@ -51,6 +51,24 @@ QUICK_LEASE: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+async def test_operators_see_the_journal_and_the_database(
+    tmp_path: Path, database: str, request: pytest.FixtureRequest
+) -> None:
+    server = request.getfixturevalue("postgres") if database == "postgres" else None
+    store, _ = await opened(tmp_path, options(server, tmp_path))
+    await write(store, QUEUE, add(1))
+    assert store.capabilities.parts is store
+    parts = await store.store_parts()
+    kinds = [part.kind for part in parts]
+    expected = {"sqlite": {"database file", "write-ahead log"}, "postgres": {"table"}}
+    assert set(kinds) == {"journal file", "lease", *expected[database]}
+    (current,) = [part for part in parts if part.state == "current"]
+    assert current.kind == "journal file"
+    assert (tmp_path / "journaled" / current.name).stat().st_size == current.disk_bytes
+    await store.close()
+
+
 async def prepared_in(store: JournaledStore) -> tuple[Sequence[Branch], Sequence[DuplicateId]]:
     branches, ids = store.capabilities.branches, store.capabilities.duplicate_ids
     assert branches is not None

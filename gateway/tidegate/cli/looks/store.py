@@ -9,7 +9,7 @@ import typer
 
 from tidegate.cli import _show
 from tidegate.cli._commands import ConfigOption, JsonOption
-from tidegate.cli.groups._asking import ask, connected
+from tidegate.cli.groups._asking import ask, connected, moment
 from tidegate.cli.groups._lists import (
     Columns,
     LimitOption,
@@ -19,7 +19,7 @@ from tidegate.cli.groups._lists import (
     show_rows,
 )
 from tidegate.cli.groups._words import size, sized
-from tidegate.spi import FileHolder, StoreFile
+from tidegate.spi import FileHolder, StoreFile, StorePart
 from tidegate.spi.operate import (
     ExplainFile,
     FileDetails,
@@ -29,6 +29,7 @@ from tidegate.spi.operate import (
     ShowStore,
     StoreDetails,
 )
+from tidegate.spi.printable import printable
 
 _FILES: Final[Columns[StoreFile]] = (
     ("file", lambda row: row.name),
@@ -36,6 +37,16 @@ _FILES: Final[Columns[StoreFile]] = (
     ("length", lambda row: size(row.length)),
     ("alive", lambda row: f"{row.live_bytes / max(1, row.length):.1%}"),
     ("references", lambda row: row.references),
+)
+
+_PARTS: Final[Columns[StorePart]] = (
+    ("part", lambda row: row.kind),
+    ("name", lambda row: row.name),
+    ("on disks", lambda row: "" if row.disk_bytes is None else size(row.disk_bytes)),
+    ("of it free", lambda row: "" if row.reusable_bytes is None else size(row.reusable_bytes)),
+    ("rows, about", lambda row: "" if row.rows is None else row.rows),
+    ("dead, about", lambda row: "" if row.dead_rows is None else row.dead_rows),
+    ("state", lambda row: _state(row)),
 )
 
 _HOLDERS: Final[Columns[FileHolder]] = (
@@ -78,7 +89,11 @@ def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         ("offers", ", ".join(found.offers) or "nothing besides the minimum"),
     ]
     facts += [("directory", directory) for directory in found.directories]
+    if found.parts_problem:
+        facts.append(("what it is made of", printable(found.parts_problem)))
     show_facts(facts)
+    if found.parts:
+        show_rows(_PARTS, found.parts, "", as_json=False)
 
 
 def files(
@@ -108,3 +123,12 @@ def why(
         return
     show_rows(_FILES, [found.row], "", as_json=False)
     show_rows(_HOLDERS, found.holders, "nothing lives in it", as_json=False)
+
+
+def _state(row: StorePart) -> str:
+    words = [row.state] if row.state else []
+    if row.holder:
+        words.append(f"held by {row.holder}")
+    if row.expires_at is not None:
+        words.append(f"until {moment(row.expires_at)} unless it is renewed")
+    return ", ".join(words)

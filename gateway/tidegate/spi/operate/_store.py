@@ -8,7 +8,7 @@ import msgspec
 
 from tidegate.spi.operate._overview import Room
 from tidegate.spi.operate._paging import Limit
-from tidegate.spi.storage.files import FileHolder, StoreFile
+from tidegate.spi.storage.files import FileHolder, StoreFile, StorePart
 
 
 class FileSort(enum.Enum):
@@ -37,6 +37,7 @@ class StoreDetails(msgspec.Struct, frozen=True, tag="store-details"):
         disk_free: bytes free where it writes; None: nobody looks.
         offers: what it can do besides the minimum: ``files``, ``large_bodies`` …
         directories: where it writes.
+        parts: what it is made of, where it says so; parts_problem: why it does not say so now, "" when it does.
     """
 
     store_id: str
@@ -52,6 +53,8 @@ class StoreDetails(msgspec.Struct, frozen=True, tag="store-details"):
     disk_free: int | None
     offers: tuple[str, ...]
     directories: tuple[str, ...]
+    parts: tuple[StorePart, ...] = ()
+    parts_problem: str = ""
 
 
 class ListFiles(msgspec.Struct, frozen=True, tag="list-files"):

@@ -1,4 +1,4 @@
-"""What a store's files are, and why each is kept: for operators, from a store that knows."""
+"""What a store's files are and why each is kept, or what else it is made of: for operators, from a store that knows."""
 
 from __future__ import annotations
 
@@ -67,5 +67,39 @@ class StoreFiles(Protocol):
         """What keeps the file *name*; () when nothing does, None when there is no such file.
 
         It looks a bit at a time: what comes and goes meanwhile may be missing, or counted twice.
+        """
+        ...
+
+
+class StorePart(msgspec.Struct, frozen=True):
+    """Something that a store is made of: what is not known of it, or makes no sense for it, is None.
+
+    Attributes:
+        kind: in the store's words: ``database file``, ``write-ahead log``, ``table``, ``lease``, ``journal file`` …
+        name: that no other part of this kind has.
+        disk_bytes: that it takes; reusable_bytes: of these, what new rows can have at once.
+        rows, dead_rows: about so many; the dead ones take their room until they are cleaned up.
+        state: of it, in words; "" for nothing to say.
+        holder: of a lease, who has it, for people; expires_at: when it ends unless it is renewed, in microseconds since the epoch.
+    """
+
+    kind: str
+    name: str
+    disk_bytes: int | None = None
+    reusable_bytes: int | None = None
+    rows: int | None = None
+    dead_rows: int | None = None
+    state: str = ""
+    holder: str = ""
+    expires_at: int | None = None
+
+
+class StoreParts(Protocol):
+    """Offered by a store that is made of other things than files of its own, such as a database."""
+
+    async def store_parts(self) -> Sequence[StorePart]:
+        """All that there are, some hundreds at most. Nobody who uses the store waits for it.
+
+        Raises: StoreError when it cannot be looked at now. Cancellation: safe; it takes as long as a database that hangs.
         """
         ...

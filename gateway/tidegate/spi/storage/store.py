@@ -8,7 +8,7 @@ while reading may run beside it.
 A minimal store has ``capabilities``, the life cycle (``open``, ``close``), ``write``, ``page_in`` and
 ``statistics``. What only some stores can do are objects that the capabilities offer, None where the
 store cannot: :class:`AcknowledgedLog`, :class:`~tidegate.spi.EncodedLog`, :class:`~tidegate.spi.LargeBodies`, :class:`Branches`,
-:class:`DuplicateIds` and :class:`~tidegate.spi.StoreFiles`. No two members of theirs have the same name, so that a store may offer itself.
+:class:`DuplicateIds`, :class:`~tidegate.spi.StoreFiles` and :class:`~tidegate.spi.StoreParts`. No two members of theirs have the same name, so that a store may offer itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import msgspec
 from tidegate.spi.events import Tell, log_only
 from tidegate.spi.messages import Message, StoredMessage
 from tidegate.spi.storage.branches import Branch
-from tidegate.spi.storage.files import StoreFiles
+from tidegate.spi.storage.files import StoreFiles, StoreParts
 from tidegate.spi.storage.large import LargeBodies
 from tidegate.spi.storage.log import AcknowledgedLog, EncodedLog
 from tidegate.spi.storage.operations import (
@@ -58,7 +58,8 @@ class StoreCapabilities:
             before one of those is full.
         measures_room: its statistics say how much room it takes, so that ``broker.store_limit`` can
             bound it; with False the gateway refuses to start with that option.
-        files: says which files it has and what keeps each; without it operators see only how large it is.
+        files: says which files it has and what keeps each.
+        parts: says what else it is made of; without both operators see only how large it is.
     """
 
     durable: bool
@@ -70,6 +71,7 @@ class StoreCapabilities:
     directories: tuple[Path, ...] = ()
     measures_room: bool = False
     files: StoreFiles | None = None
+    parts: StoreParts | None = None
 
 
 @dataclass(frozen=True, slots=True)

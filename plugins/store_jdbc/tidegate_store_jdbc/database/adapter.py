@@ -24,6 +24,7 @@ from tidegate.spi import (
     StoreError,
     StoreFullError,
     StoreIOError,
+    StorePart,
     StoreUnavailableError,
 )
 from tidegate_store_jdbc.database.secrets import Credentials
@@ -226,6 +227,13 @@ class Adapter(Protocol):
 
     async def measure(self, look: Look) -> None:
         """Look at the sizes; called every second where it costs nothing or where there is a limit."""
+        ...
+
+    async def parts(self, tables: Sequence[str]) -> Sequence[StorePart]:
+        """What an operator sees of the database: its files, or *tables* (by the names that they have in SQL).
+
+        Neither the writer nor the lease waits for it.
+        """
         ...
 
     async def close(self) -> None:

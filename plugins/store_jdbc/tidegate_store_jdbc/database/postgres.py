@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, cast
 
 import asyncpg  # pyright: ignore[reportMissingTypeStubs]
 
-from tidegate.spi import ConfigError
+from tidegate.spi import ConfigError, StorePart
 from tidegate_store_jdbc.database.adapter import (
     AdapterContext,
     DatabaseCorruptError,
@@ -60,7 +60,7 @@ class _Use:
 
 
 class PostgresAdapter:
-    """See Adapter. One connection writes, one keeps the lease, and a few read."""
+    """See Adapter. One connection writes, one keeps the lease, and a few read; one more is made for operators."""
 
     def __init__(self, context: AdapterContext) -> None:
         """Raises: ConfigError for options of the URL that are not known."""
@@ -68,10 +68,15 @@ class PostgresAdapter:
         self._ssl = _ssl(context.url.options)
         self._context = context
         self._statements: Mapping[str, str] = {}
-        self._idle: dict[str, list[_Connection]] = {"read": [], "write": [], "control": []}
+        self._idle: dict[str, list[_Connection]] = {
+            "read": [],
+            "write": [],
+            "control": [],
+            "look": [],
+        }
         self._all: set[_Connection] = set()
         self._slots = asyncio.Semaphore(context.connections_max)
-        self._locks = {"write": asyncio.Lock(), "control": asyncio.Lock()}
+        self._locks = {kind: asyncio.Lock() for kind in ("write", "control", "look")}
         self._is_closed = False
         self.sizes = Sizes()
 
@@ -225,6 +230,17 @@ class PostgresAdapter:
             reusable = await self._reusable_bytes(look.tables)
         self.sizes = Sizes(disk, min(reusable, disk))
 
+    async def parts(self, tables: Sequence[str]) -> Sequence[StorePart]:
+        """See Adapter. The tables, as the server's statistics know them."""
+        async with self._locks["look"]:
+            rows = await self._one(
+                "look", _TABLES_SEEN, (list(tables),), fetch=True, timeout=_SEEN_SECONDS
+            )
+        return [
+            StorePart("table", name, size, rows=alive, dead_rows=dead, state=state)
+            for name, size, alive, dead, state in rows
+        ]
+
     async def _reusable_bytes(self, tables: Sequence[str]) -> int:
         """Of what *tables* take, with their indexes and large values, what new rows can have.
 
@@ -261,6 +277,8 @@ class PostgresAdapter:
 
 #: Longest time for a statement that counts a whole table, at start.
 _WHOLE_SECONDS: Final = 3600.0
+#: Longest time to look at the tables for an operator.
+_SEEN_SECONDS: Final = 2.0
 #: Longest time to say good-bye to the server on each connection.
 _CLOSE_SECONDS: Final = 1.0
 
@@ -289,6 +307,15 @@ SELECT coalesce(sum(blocks * free), 0)::bigint FROM sized CROSS JOIN LATERAL (
     SELECT avg({schema}.pg_freespace(oid::regclass, block)) AS free
     FROM generate_series(0, blocks - 1, greatest(1, blocks / {pages})) AS block
 ) AS looked WHERE blocks > 0
+"""
+
+_TABLES_SEEN: Final = """
+SELECT name, pg_total_relation_size(c.oid), coalesce(s.n_live_tup, 0), coalesce(s.n_dead_tup, 0),
+    coalesce('vacuumed ' || to_char(greatest(s.last_vacuum, s.last_autovacuum) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'), 'never vacuumed')
+FROM unnest($1::text[]) WITH ORDINALITY AS wanted(name, place)
+JOIN pg_class c ON c.oid = to_regclass(name)
+LEFT JOIN pg_stat_all_tables s ON s.relid = c.oid
+ORDER BY place
 """
 
 _COMMIT: Final = "COMMIT"

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 import aiosqlite
 
-from tidegate.spi import store_error
+from tidegate.spi import StorePart, store_error
 from tidegate.spi.private_files import DIRECTORY_MODE, FILE_MODE, warn_of_others
 from tidegate_store_jdbc.database.adapter import (
     AdapterContext,
@@ -54,7 +54,8 @@ _WAL_BEYOND_BYTES: Final = 4 << 20
 #: Sizes are looked at after each transaction, but not more often than this, unless it wrote so many rows.
 _LOOK_SECONDS: Final = 0.005
 _MANY_ROWS: Final = 64
-#: What a page has before it in that log, bytes.
+#: What that log begins with, and what a page has before it there, bytes.
+_WAL_HEADER_BYTES: Final = 32
 _WAL_FRAME_BYTES: Final = 24
 
 #: What the WAL keeps of the disk when all of it is in the database: a reader can make it grow far beyond.
@@ -202,6 +203,36 @@ class SqliteAdapter:
             wal_bytes = _WAL_PAGES * (self._page_bytes + _WAL_FRAME_BYTES) + _WAL_BEYOND_BYTES
             claimed = max(0, disk - _size(file)) + max(0, wal_bytes - _size(_wal_of(file)))
         return Sizes(disk, unused * self._page_bytes, claimed)
+
+    async def parts(self, tables: Sequence[str]) -> Sequence[StorePart]:
+        """See Adapter. The file, of which free pages are known; and the log before it."""
+        file = self._file
+
+        def run(connection: sqlite3.Connection) -> Sequence[StorePart]:
+            one = "SELECT page_count, freelist_count, page_size FROM pragma_page_count(), pragma_freelist_count(), pragma_page_size()"
+            pages, unused, page_bytes = connection.execute(one).fetchone()
+            state = f"{unused} of {pages} pages of {page_bytes} bytes are free"
+            if file is None:
+                return [StorePart("database", "memory", None, unused * page_bytes, state=state)]
+            wal = _wal_of(file)
+            frames = max(0, _size(wal) - _WAL_HEADER_BYTES) // (page_bytes + _WAL_FRAME_BYTES)
+            return [
+                StorePart(
+                    "database file", str(file), _size(file), unused * page_bytes, state=state
+                ),
+                StorePart(
+                    "write-ahead log",
+                    wal,
+                    _size(wal),
+                    state=f"room for {frames} pages; it is carried into the file at {_WAL_PAGES}",
+                ),
+            ]
+
+        reader = await self._readers.get()
+        try:
+            return await self._call(reader, run)
+        finally:
+            self._readers.put_nowait(reader)
 
     async def prepare(self, statements: Mapping[str, str]) -> None:
         """See Adapter. EXPLAIN compiles a statement with all its names and runs nothing of it."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from typing import Final
 
 from tidegate.broker.operate.authorized import Authorized
 from tidegate.broker.operate.paging import Key, in_steps, page
 from tidegate.broker.operate.seen.connections_operated import is_in
-from tidegate.spi import Identity, RequestError, StoreError, StoreFile, StoreFiles
+from tidegate.spi import Identity, RequestError, StoreError, StoreFile, StoreFiles, StorePart
 from tidegate.spi.operate import (
     ExplainFile,
     FileDetails,
@@ -20,6 +21,8 @@ from tidegate.spi.operate import (
     StoreDetails,
 )
 
+#: How long a store may take to say what it is made of, in seconds: it may be away, and the rest is known.
+PARTS_S: Final = 2.0
 #: Of capabilities, those that are no ability.
 _FACTS: Final = frozenset({"durable", "directories", "measures_room"})
 
@@ -59,7 +62,21 @@ class StoreSeen(Authorized):
             core.disk.free if core.disk.free >= 0 else None,
             tuple(offers),
             tuple(map(str, capabilities.directories)),
+            *await self._parts(),
         )
+
+    async def _parts(self) -> tuple[tuple[StorePart, ...], str]:
+        """What the store is made of, and why it does not say so."""
+        offered = self._core.store.capabilities.parts
+        if offered is None:
+            return (), ""
+        try:
+            async with asyncio.timeout(PARTS_S):
+                return tuple(await offered.store_parts()), ""
+        except TimeoutError:
+            return (), f"its database has not answered within {PARTS_S:g} s"
+        except StoreError as error:
+            return (), str(error)
 
     async def list_files(self, who: Identity, request: ListFiles) -> FilePage:
         """See Operator."""

@@ -24,7 +24,10 @@ export const store = { show(root, place, signal) {
   const problem = el('p', { class: 'problem', role: 'alert' });
   const numbers = el('div');
   const rest = el('div', { class: 'rest' });
-  root.append(el('div', { class: 'head' }, el('h1', {}, 'Store'), tags), problem, el('section', { class: 'card' }, numbers), rest);
+  const parts = new Table({ caption: 'What it is made of', key: (row) => `${row.kind} ${row.name}`, columns: PARTS, empty: 'Nothing is known.' });
+  const unknown = el('p', { class: 'problem', role: 'alert' });
+  const made = el('section', { class: 'card', hidden: true }, el('h2', {}, 'What it is made of'), unknown, parts.element);
+  root.append(el('div', { class: 'head' }, el('h1', {}, 'Store'), tags), problem, el('section', { class: 'card' }, numbers), made, rest);
   every(EVERY_MS, async () => {
     try {
       const found = await look('show-store', {}, signal);
@@ -32,16 +35,30 @@ export const store = { show(root, place, signal) {
       tags.replaceChildren(tag(found.is_writable ? 'writable' : 'read-only', found.is_writable ? 'good' : 'bad'),
         tag(found.is_durable ? 'survives a power cut' : 'does not survive a power cut', found.is_durable ? 'good' : 'warn'));
       numbers.replaceChildren(shown(found));
+      made.hidden = !found.offers.includes('parts');
+      unknown.textContent = found.parts_problem && `It is not known now: ${found.parts_problem}`;
+      parts.update(found.parts);
+      if (found.offers.includes('files') && !rest.firstChild) showFiles();
     } catch (error) {
       if (!signal.aborted) problem.textContent = error.message;
     }
   }, signal);
-  list(rest, place, signal, {
+  const showFiles = () => list(rest, place, signal, {
     page: 'store', title: 'Files', level: 'h2', request: 'list-files', columns: FILES, key: (row) => row.name,
     sorts: [['order', 'The store\'s own'], ['sparse', 'What lives there, least first']],
     hint: 'A part of the name or the state.', nothing: 'There is no file.',
   });
 } };
+
+const PARTS = [
+  { head: 'Part', cell: (row) => [{ text: row.kind, kind: 'tag' }] },
+  { head: 'Name', cell: (row) => [{ text: row.name, kind: 'name' }] },
+  { head: 'On disk', isNumber: true, cell: (row) => (row.disk_bytes === null ? '' : format.bytes(row.disk_bytes)) },
+  { head: 'Free in it', isNumber: true, cell: (row) => (row.reusable_bytes === null ? '' : format.bytes(row.reusable_bytes)) },
+  { head: 'Rows, about', isNumber: true, cell: (row) => (row.rows === null ? '' : format.count(row.rows)) },
+  { head: 'Dead, about', isNumber: true, cell: (row) => (row.dead_rows === null ? '' : format.count(row.dead_rows)) },
+  { head: 'State', cell: (row) => [row.state, row.holder && `held by ${row.holder}`, row.expires_at !== null && `until ${format.moment(row.expires_at)} unless it is renewed`].filter(Boolean).join(', ') },
+];
 
 function shown(found) {
   const room = ({ used, limit }) => (limit ? `${format.bytes(used)} of ${format.bytes(limit)}` : `${format.bytes(used)}, no limit`);
