@@ -184,6 +184,47 @@ def test_one_process_keeps_the_file_and_another_takes_over(tmp_path: Path) -> No
     second.close()
 
 
+def test_who_does_not_keep_the_file_shows_what_is_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "history"
+    first, second = Ring(path), Ring(path)
+    first.add(BEGIN, 5.0, values(1))
+    first.keep(first.changes())
+    second.add(BEGIN + 10, 5.0, values(2))
+    first.add(BEGIN + 10, 5.0, values(4))
+    first.keep(first.changes())
+    found = second.keep(second.changes())
+    assert found is not None
+    second.add(BEGIN + 20, 5.0, values(7))  # while the file was read
+    second.adopt(found)
+    assert series(second, "1h", BEGIN + 20)[-3:] == [1, 4, 7]
+    assert first.keep(first.changes()) is None
+    first.close()
+
+
+def test_who_takes_over_shows_and_keeps_what_was_written_while_it_waited(tmp_path: Path) -> None:
+    """A standby is started long before it is the master, with the file as it was then."""
+    path = tmp_path / "history"
+    written(path, BEGIN)
+    master, standby = read(path), read(path)
+    for step in range(1, 4):
+        master.add(BEGIN + 10 * step, 10.0, values(10 * step))
+    master.keep(master.changes())
+    master.close()
+    standby.add(BEGIN + 35, 5.0, values(99))
+    standby.add(BEGIN + 40, 5.0, values(50))
+    found = standby.keep(standby.changes())
+    assert found is not None
+    standby.adopt(found)
+    for ring in (standby, read(path)):
+        assert series(ring, "1h", BEGIN + 40)[-5:] == [1, 10, 20, 30, 50]
+        # Of the ten minutes the master had seen more.
+        assert series(ring, "7d", BEGIN + 40)[-1] == 30
+    standby.add(BEGIN + 50, 5.0, values(60))
+    assert standby.keep(standby.changes()) is None
+    standby.close()
+    assert series(read(path), "7d", BEGIN + 50)[-1] == 60
+
+
 def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("mine")

@@ -60,10 +60,17 @@ class Ring:
 
     def load(self) -> None:
         """Begin with what the file has. Raises: OSError; then it begins with nothing."""
-        with self._path.open("rb") as file:
-            data = file.read(FILE_BYTES + 1)
-        if len(data) == FILE_BYTES and data.startswith(_HEADER):
+        data = self._read()
+        if data is not None:
             self._image[:] = data
+
+    def adopt(self, data: bytes) -> None:
+        """Show what the file had, of :meth:`keep`; what is newer here stays."""
+        own = {place: bytes(self._image[place : place + _SLOT_BYTES]) for place in self._changed}
+        self._image[:] = data
+        for place, record in own.items():
+            if _is_newer(record, data[place : place + _SLOT_BYTES]):
+                self._image[place : place + _SLOT_BYTES] = record
 
     def add(self, at: float, seconds: float, values: Sequence[float]) -> None:
         """One sample. Args: at: since the epoch; seconds: that it stands for, above 0; values: by ``COLUMNS``."""
@@ -113,21 +120,32 @@ class Ring:
         """They could not be written, and are to be with the next ones."""
         self._changed.update(place for place, _ in changes)
 
-    def keep(self, changes: Sequence[tuple[int, bytes]]) -> None:
+    def keep(self, changes: Sequence[tuple[int, bytes]]) -> bytes | None:
         """Write them, in a thread of its own. Where another process keeps the file, this one does not.
 
-        Raises: OSError.
+        Returns: the file, when another process has written it: for :meth:`adopt`. Raises: OSError.
         """
-        if self._descriptor < 0:
+        is_mine = self._descriptor >= 0
+        if not is_mine:
             self._descriptor = self._opened()
         if self._descriptor < 0:
-            return
+            return self._read()
         try:
+            # Whoever had it before, on this machine or another, may have seen more of a step.
+            before = None if is_mine else self._read()
             for place, data in changes:
-                os.pwrite(self._descriptor, data, place)
+                if before is None or _is_newer(data, before[place : place + _SLOT_BYTES]):
+                    os.pwrite(self._descriptor, data, place)
+            return None if is_mine else self._read()
         except OSError:
             self.close()
             raise
+
+    def _read(self) -> bytes | None:
+        """All of the file; None: it is none of ours. Raises: OSError."""
+        with self._path.open("rb") as file:
+            data = file.read(FILE_BYTES + 1)
+        return data if len(data) == FILE_BYTES and data.startswith(_HEADER) else None
 
     def close(self) -> None:
         """Leave the file to others."""
@@ -163,6 +181,16 @@ class Ring:
         os.posix_fallocate(descriptor, 0, FILE_BYTES)
         os.pwrite(descriptor, self._image[len(_HEADER) :], len(_HEADER))
         os.pwrite(descriptor, _HEADER, 0)
+
+
+def _is_newer(record: bytes, other: bytes) -> bool:
+    """Whether it is of a later step than another one of its place, or stands for more of the same."""
+    begin, seconds = _RECORD.unpack_from(record)[:2]
+    other_begin, other_seconds = _RECORD.unpack_from(other)[:2]
+    (checksum,) = _CHECKSUM.unpack_from(other, _RECORD.size)
+    if checksum != zlib.crc32(other[: _RECORD.size]):
+        return True
+    return begin > other_begin or (begin == other_begin and not seconds < other_seconds)
 
 
 def _place(number: int, begin: int) -> int:

@@ -77,7 +77,7 @@ class Sampler:
     async def _keep(self) -> None:
         changes = self._ring.changes()
         try:
-            await asyncio.to_thread(self._ring.keep, changes)
+            found = await asyncio.to_thread(self._ring.keep, changes)
         except OSError as error:
             self._ring.not_kept(changes)
             if self._is_kept:
@@ -85,3 +85,5 @@ class Sampler:
             self._is_kept = False
         else:
             self._is_kept = True
+            if found is not None:
+                self._ring.adopt(found)
