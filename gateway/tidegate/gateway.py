@@ -256,7 +256,9 @@ class Gateway:
                 self._residents.append(item.instance)
                 with exit_is_error(f"extension-{item.name}"):
                     await item.instance.move_in(broker)
-        self._running = Running(config, self._plugins, broker, self._listeners, self._changed)
+        self._running = Running(
+            config, self._plugins, broker, self._listeners, self._residents, self._changed
+        )
         for address in self.addresses:
             self._tell(Event.LISTENER_ADDED, "listener=%s takes connections", address)
         self._tell(Event.GATEWAY_STARTED, "listeners=%d started", len(self.addresses))

@@ -2,7 +2,7 @@
 
 In this order: read and check everything as ``tidegate check-config`` would, in a thread; bind what is new; then, in
 one step of the loop that cannot fail, everything counts. What comes behind that only carries it out: limits of
-lists that are there, files of listeners and extensions, clients of listeners that are gone. Nothing of it is
+lists that are there, residents, files of listeners and extensions, clients of listeners that are gone. Nothing of it is
 written down, so a gateway that is killed meanwhile starts with the whole file.
 """
 
@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tidegate import exchanging
 from tidegate.broker.operate import changing
 from tidegate.config import (
     BrokerConfig,
@@ -27,7 +28,7 @@ from tidegate.config import (
     resolve_listeners,
 )
 from tidegate.plugin_exit import FAILURES, failure_of
-from tidegate.spi import GatewayError, Reloadable, RequestError
+from tidegate.spi import GatewayError, Reloadable, RequestError, Resident
 from tidegate.spi.operate import Change, Reloaded
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Running:
     plugins: PluginHost
     broker: BrokerCore
     listeners: Listeners
+    residents: list[Resident]
     changed: Callable[[BrokerConfig], None]
 
 
@@ -63,18 +65,20 @@ async def reload(running: Running, *, check_only: bool) -> Reloaded:
     new = await asyncio.to_thread(_read, old, running.plugins)
     try:
         exchange = running.listeners.plan(new.listeners)
+        residents = exchanging.plan(old.extensions, new.extensions)
     except GatewayError as error:
         raise _unchanged(old.path, error) from error
-    wanted = _wanted(old, new)
+    wanted = replace(_wanted(old, new), extensions=residents.extensions)
     changed = [*_broker_changes(old.broker, wanted.broker), *_table_changes(old, new)]
-    changed += _listener_changes(exchange)
-    left = [*_left(old, new), *(Change(key, what) for key, what in exchange.left)]
+    changed += [*_listener_changes(exchange), *residents.changes]
+    left = [*_left(old, new), *residents.left, *(Change(key, what) for key, what in exchange.left)]
     policies = [table.policy for table in new.policies]
     counts = await changing.made_otherwise(
         running.broker, changing.Before.of(running.broker), policies
     )
     if not check_only:
         before = await _apply(running, wanted, exchange, policies)
+        left += await exchanging.carry_out(residents, running.residents, running.broker)
         counts.update(await changing.limit_lists(running.broker, before))
     left += _left_of_lists(new.policies, counts)
     files = [] if check_only else await reload_files(running)
@@ -192,26 +196,13 @@ def _left(old: ResolvedConfig, new: ResolvedConfig) -> list[Change]:
     else:
         names = differing(old.store.options, new.store.options)
         found += [Change(f"store.{name}", _NEXT_START) for name in names]
-    pairs = [
-        (
-            "sinks",
-            [(s.name, s.plugin, s.options) for s in old.sinks],
-            [(s.name, s.plugin, s.options) for s in new.sinks],
-        ),
-        (
-            "extensions",
-            [(e.name, e.options) for e in old.extensions],
-            [(e.name, e.options) for e in new.extensions],
-        ),
+    there = [(s.name, s.plugin, s.options) for s in old.sinks]
+    wanted = [(s.name, s.plugin, s.options) for s in new.sinks]
+    return found + [
+        Change(f"sinks[{index}]", _NEXT_START)
+        for index in range(max(len(there), len(wanted)))
+        if there[index : index + 1] != wanted[index : index + 1]
     ]
-    for kind, there, wanted in pairs:
-        if there != wanted:
-            found += [
-                Change(f"{kind}[{index}]", _NEXT_START)
-                for index in range(max(len(there), len(wanted)))
-                if there[index : index + 1] != wanted[index : index + 1]
-            ]
-    return found
 
 
 def _left_of_lists(

@@ -17,6 +17,7 @@ from tidegate.spi.clients.connection import (
 )
 from tidegate.spi.clients.extensions import (
     Bridging,
+    Exchangeable,
     Extension,
     ExtensionFactory,
     QueueTaker,
@@ -293,6 +294,7 @@ __all__ = [
     "EncodedPage",
     "EncodedRows",
     "EnhancedAuthenticator",
+    "Exchangeable",
     "Explainer",
     "Explanation",
     "Extension",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import fields
 
 from tidegate.spi import Broker, RequestError
 from tidegate.spi.machine.children import supervise
@@ -52,11 +53,14 @@ class Bridge:
         """See Resident."""
         self._broker = broker
         for rule in self._options.rules:
-            number = self._next_number()
-            if rule.direction is Direction.IN:
-                self._add(InLane(number, self._options, rule, broker, self._tell))
-            else:
-                self._add(OutLane(number, self._options, rule, broker, self._tell, self._drain))
+            self._begin(rule, broker)
+
+    def _begin(self, rule: RuleOptions, broker: Broker) -> None:
+        number = self._next_number()
+        if rule.direction is Direction.IN:
+            self._add(InLane(number, self._options, rule, broker, self._tell))
+        else:
+            self._add(OutLane(number, self._options, rule, broker, self._tell, self._drain))
 
     def _next_number(self) -> int:
         self._numbers += 1
@@ -66,6 +70,9 @@ class Bridge:
         """Let it begin; the process is started with the first one."""
         self.lanes[lane.number] = lane
         self._tell(protocol.Begin(lane.number, self._said(lane.rule)))
+        self._keep_process()
+
+    def _keep_process(self) -> None:
         if self._supervising is None:
             self._supervising = asyncio.create_task(
                 supervise(
@@ -102,13 +109,82 @@ class Bridge:
 
     async def move_out(self) -> None:
         """See Resident."""
+        await self._end(tuple(self.lanes.values()))
+        self._broker = None
+        await self._end_process()
+
+    async def _end(self, lanes: Collection[Lane]) -> None:
+        """All at once: each may wait for what it sent."""
+        ending = [lane.end() for lane in lanes]
+        for lane, came in zip(
+            lanes, await asyncio.gather(*ending, return_exceptions=True), strict=True
+        ):
+            if isinstance(came, BaseException):
+                _log.error("bridge=%s rule=%s", self.name, lane.rule.name, exc_info=came)
+            self._remove(lane)
+
+    async def _end_process(self) -> None:
         if self._supervising is not None:
             self._supervising.cancel()
             await asyncio.gather(self._supervising, return_exceptions=True)
             self._supervising = None
-        self._broker = None
-        for lane in tuple(self.lanes.values()):
-            await lane.end()
+
+    # --- Exchangeable ----------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> str:
+        """See Exchangeable."""
+        return repr(self)
+
+    def differences(self, other: object) -> list[str]:
+        """See Exchangeable."""
+        assert isinstance(other, Bridge)
+        found = self._other_options(other)
+        before, after = self._rules(), other._rules()
+        for name in before | after:
+            if name not in after:
+                found.append(f"rule {name} removed")
+            elif name not in before:
+                found.append(f"rule {name} added")
+            elif before[name] != after[name]:
+                found.append(f"rule {name} changed")
+        return found
+
+    def _other_options(self, other: Bridge) -> list[str]:
+        """Those that count for all rules."""
+        found = [
+            field.name
+            for field in fields(BridgeOptions)
+            if field.name != "rules"
+            and getattr(self._options, field.name) != getattr(other._options, field.name)
+        ]
+        if self._checked.password != other._checked.password and "password_file" not in found:
+            found.append("password_file")
+        return found
+
+    def _rules(self) -> dict[str, tuple[RuleOptions, bool]]:
+        """By name, and whether it is echoed: another rule may change that."""
+        pairs = zip(self._options.rules, self._checked.is_echoed, strict=True)
+        return {rule.name: (rule, is_echoed) for rule, is_echoed in pairs}
+
+    async def become(self, other: object) -> None:
+        """See Exchangeable. With other options than rules all rules begin anew, in another process."""
+        assert isinstance(other, Bridge)
+        before, after, broker = self._rules(), other._rules(), self._broker
+        begins_anew = bool(self._other_options(other))
+        kept = {name for name in before if not begins_anew and before[name] == after.get(name)}
+        lanes = tuple(self.lanes.values())
+        await self._end([lane for lane in lanes if lane.rule.name in before.keys() - kept])
+        self._options, self._checked = other._options, other._checked
+        if begins_anew:
+            await self._end_process()
+        if broker is None:
+            return
+        for name, (rule, _) in after.items():
+            if name not in kept:
+                self._begin(rule, broker)
+        if begins_anew and self.lanes:
+            self._keep_process()
 
     def _runs(self, process: BridgeProcess | None) -> None:
         self._process = process

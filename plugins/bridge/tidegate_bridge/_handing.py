@@ -6,7 +6,6 @@ keeps nobody else. At the other broker a queue has the name that it has here, or
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
@@ -19,8 +18,6 @@ from tidegate_bridge._out_lane import OutLane
 #: No rule of the configuration has this name.
 HAND_OVER: Final = "$hand-over"
 _PARKED: Final = "the other broker refused these messages: `dlq` says why, and sends them back"
-#: How long the other broker may take to confirm what was sent, when it is to end.
-_CONFIRM_S: Final = 5.0
 
 
 class HandingLane(OutLane):
@@ -45,7 +42,6 @@ class HandingLane(OutLane):
         self._refused: dict[str, str] = {}
         self._taken: dict[str, str] = {}  # by queue, its name at the other broker
         self._leaving: set[str] = set()
-        self._settled = asyncio.Event()
 
     # --- QueueTaker ------------------------------------------------------------------------------
 
@@ -80,19 +76,8 @@ class HandingLane(OutLane):
 
     async def end(self) -> None:
         """See QueueTaker."""
-        self._is_over = True
-        loop = asyncio.get_running_loop()
-        ends_at = loop.time() + _CONFIRM_S
-        # What was told to the process may be at the other broker; what is in the queue is not.
-        while self.server and self._in_flight.keys() - set(self._queue):
-            left = ends_at - loop.time()
-            if left <= 0:
-                break
-            self._settled.clear()
-            moment = loop.call_later(left, self._settled.set)
-            await self._settled.wait()
-            moment.cancel()
         await super().end()
+        self.problem, self.remedy = self.problem or "its bridge has ended it", self.remedy
         self._ended(self)
 
     # --- OutLane ---------------------------------------------------------------------------------
@@ -114,13 +99,9 @@ class HandingLane(OutLane):
         return self._taken.get(key, "")
 
     def _settled_some(self) -> None:
-        self._settled.set()
+        super()._settled_some()
         self._leave_done()
         self._changed()
-
-    def lost(self, problem: str, remedy: str, again_s: float) -> None:
-        super().lost(problem, remedy, again_s)
-        self._settled.set()
 
     def _leave_done(self) -> None:
         """Unsubscribe from what is to be left and has nothing on the way."""

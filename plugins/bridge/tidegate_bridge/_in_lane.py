@@ -78,6 +78,8 @@ class InLane(Lane):
     def _heard(self, told: protocol.FromProcess) -> None:
         publisher = self._publisher
         if isinstance(told, protocol.Bring):
+            if self._is_over:
+                return
             if publisher is not None and publisher.epoch == told.epoch:
                 publisher.sizes[told.number] = len(told.message.body)
                 publisher.waiting.append(told)
@@ -102,7 +104,7 @@ class InLane(Lane):
     async def _publish_all(self, publisher: _Publisher, connection: BrokerConnection) -> None:
         done = 0
         while not publisher.is_over:
-            if not publisher.waiting or publisher.is_throttled:
+            if not publisher.waiting or publisher.is_throttled or self._is_over:
                 publisher.wake.clear()
                 await publisher.wake.wait()
                 continue
@@ -122,11 +124,17 @@ class InLane(Lane):
             if not done % AT_ONCE:
                 await asyncio.sleep(0)
 
+    @property
+    def is_settled(self) -> bool:
+        found = self._publisher
+        return found is None or len(found.sizes) <= len(found.waiting)
+
     def confirmed(self, publisher: _Publisher, numbers: list[int]) -> None:
         """They are durable."""
         size = sum(publisher.sizes.pop(number, 0) for number in numbers)
         self._has_moved(len(numbers), size)
         self._tell(protocol.Done(self.number, publisher.epoch, numbers))
+        self._settled.set()
 
     def failed(self, publisher: _Publisher, error: GatewayError) -> None:
         """One was not published, or the connection has ended: all behind it comes again."""

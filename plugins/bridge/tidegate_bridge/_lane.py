@@ -30,6 +30,8 @@ _log = logging.getLogger("tidegate.bridge")
 
 PROTOCOL: Final = "bridge"
 _RULES: Final = ClientRules()
+#: How long either side may take to confirm what was sent, when a rule is to end.
+_CONFIRM_S: Final = 5.0
 #: Messages dealt with before others have their turn.
 AT_ONCE: Final = 32
 _REMEDY: Final = "see the gateway's log, and what its access control says of the bridge's principal"
@@ -72,6 +74,8 @@ class Lane(ABC):
         self._broker = broker
         self._tell = tell
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_over = False  # nothing more is sent
+        self._settled = asyncio.Event()
 
     @property
     @abstractmethod
@@ -133,6 +137,7 @@ class Lane(ABC):
         again = problem == self.problem and not self.server
         self.server, self.problem, self.remedy = "", problem, remedy
         self.failures += 1
+        self._settled.set()
         text = "bridge=%s rule=%s problem=%r remedy=%r again_s=%.1f"
         values = (self._options.name, self.rule.name, problem, remedy, again_s)
         if again:
@@ -140,8 +145,22 @@ class Lane(ABC):
         else:
             self._broker.tell(Event.BRIDGE_LOST, _log, text, *values)
 
+    @property
+    @abstractmethod
+    def is_settled(self) -> bool:
+        """Nothing that was sent waits for its confirmation."""
+
     async def end(self) -> None:
-        """Let go of everything; what is not confirmed stays at its source."""
+        """Send nothing more, wait for what was sent where there is somebody who confirms it, and let go of everything: what is not
+        confirmed stays at its source."""
+        self._is_over = True
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + _CONFIRM_S
+        while self.server and not self.is_settled and loop.time() < ends_at:
+            self._settled.clear()
+            moment = loop.call_at(ends_at, self._settled.set)
+            await self._settled.wait()
+            moment.cancel()
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

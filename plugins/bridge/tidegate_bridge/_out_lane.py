@@ -94,7 +94,6 @@ class OutLane(Lane):
         self._wake = asyncio.Event()
         self._consumer: _Consumer | None = None
         self._connection: BrokerConnection | None = None
-        self._is_over = False  # nothing more is sent
 
     @property
     def has_queued(self) -> bool:
@@ -159,6 +158,12 @@ class OutLane(Lane):
 
     def _settled_some(self) -> None:
         """Less is on the way than was."""
+        self._settled.set()
+
+    @property
+    def is_settled(self) -> bool:
+        # What was told to the process may be at the other broker; what is in the queue is not.
+        return not self._in_flight.keys() - set(self._queue)
 
     def delivered(self, consumer: _Consumer, key: str, messages: Sequence[StoredMessage]) -> None:
         """They are in flight from here on."""

@@ -109,6 +109,7 @@ async def test_every_queue_goes_in_order_and_what_stays_is_named(
         assert (await ask(here, ShowOverview())).state is GatewayState.RUNNING
 
 
+@pytest.mark.long
 async def test_undrain_ends_it_and_every_message_is_at_one_of_the_two() -> None:
     async with two(options="window = 50") as (here, target):
         await produce(here.stomp_port, "/queue/a", numbered(2000))

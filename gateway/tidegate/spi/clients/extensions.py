@@ -47,6 +47,25 @@ class Bridging(Protocol):
         ...
 
 
+@runtime_checkable
+class Exchangeable(Protocol):
+    """What a resident may be besides: it may come, change and go while the gateway runs. It is no Service, and decides nothing
+    about clients."""
+
+    @property
+    def identity(self) -> str:
+        """Unique among extensions; one with the same is the same with other options."""
+        ...
+
+    def differences(self, other: object) -> Sequence[str]:
+        """What would be otherwise as *other*, which has the same identity and has not moved in: in words."""
+        ...
+
+    async def become(self, other: object) -> None:
+        """Be as *other*, which is thrown away. Bounded in time; raises nothing. What *differences* does not name goes on."""
+        ...
+
+
 class QueueTaker(Protocol):
     """Takes queues out of a gateway that is drained, to another broker. On the event loop; nothing here raises."""
 
