@@ -127,7 +127,7 @@ class Events:
                 self._record(event, _log, more, "count=%d more in about a second", (more,))
         self._burst.clear()
         for (destination, target), count in self._counted.items():
-            text = "destination=%s dead_letter_queue=%s count=%d messages are moved there"
+            text = "destination=%s dead_letter_queue=%s count=%d moved there"
             values = (destination or "others", target or "others", count)
             self._record(Event.MESSAGES_DEAD_LETTERED, _log, count, text, values)
         self._counted.clear()

@@ -198,7 +198,7 @@ async def test_nothing_that_was_confirmed_leaves_without_a_row_that_says_how_it_
             b"expired": (Outcome.EXPIRED, "", 0),
             b"dropped": (Outcome.DROPPED, found[b"dropped"][1], 0),
             b"purged": (Outcome.PURGED, "", 0),
-            b"dead": (Outcome.DEAD_LETTERED, "rejected after 1 deliveries", 1),
+            b"dead": (Outcome.DEAD_LETTERED, "rejected after 1 delivery", 1),
         }
         assert found[b"dropped"][1]  # it says which limit
         assert all(row.acked_at for row in rows)

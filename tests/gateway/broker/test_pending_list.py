@@ -280,7 +280,7 @@ async def test_a_dead_letter_that_was_sent_back_may_die_again() -> None:
         ((_, dead),) = [item for item in client.deliveries if item[0] == "dead"]
         assert dead.message.headers == (
             ("original-destination", "queue://q"),
-            ("dead-letter-reason", "rejected after 1 deliveries"),
+            ("dead-letter-reason", "rejected after 1 delivery"),
         )
 
 

@@ -231,7 +231,8 @@ class Publisher:
     def dead_letter(self, dead: Dead, reason: str = "") -> None:
         """Add the Move to the filling turn; the caller makes the unit. Args: reason: "": rejected."""
         (stored, pending_list, delivered_at), target, who = dead
-        reason = reason or f"rejected after {stored.delivery_count + 1} deliveries"
+        times = stored.delivery_count + 1
+        reason = reason or f"rejected after {times} {'delivery' if times == 1 else 'deliveries'}"
         row = dead_letter_row(self._writer, pending_list.id, stored, delivered_at, reason, who)
         moved = _dead(stored.message, target, reason)
         self.dead_lettered(stored.message.destination, target.destination)

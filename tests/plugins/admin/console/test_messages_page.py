@@ -141,7 +141,7 @@ def test_dead_letters_are_looked_at_and_go_back_some_or_all(console: Console) ->
     browser.press("queue://DLQ.work")
     browser.until(lambda: bodies(browser, 5) == [str(n) for n in range(6)])
     first = browser.rows("Messages")[0]
-    assert first[2:4] == ["queue://work", "rejected after 1 deliveries"]
+    assert first[2:4] == ["queue://work", "rejected after 1 delivery"]
     for number in (1, 2, 4):
         browser.all("[aria-label=Messages] tbody input")[number].click()
     browser.press("Retry chosen")
@@ -164,7 +164,7 @@ def test_dead_letters_go_back_by_group_all_or_some_of_them(console: Console) -> 
     console.ask("move-messages", destination="queue://DLQ.mails", target="queue://DLQ.bills")
     console.publish("/queue/DLQ.bills", b"mine")
     browser = console.go(place_of("queue://DLQ.bills", "dead-letter"))
-    why = "rejected after 1 deliveries"
+    why = "rejected after 1 delivery"
     expected = [
         ("queue://bills", why, "5"),
         ("queue://mails", why, "3"),
