@@ -63,15 +63,6 @@ async def fill(store: JournalStore, sequence: int) -> list[int]:
         added.append(sequence)
 
 
-async def write_at_last(store: JournalStore, *operations: Operation) -> None:
-    """What makes the store smaller may be refused until a file that has died is put away: at the next cleanup."""
-    try:
-        await write(store, *operations)
-    except StoreFullError:
-        await checkpoint(store, cleanup=True)
-        await write(store, *operations)
-
-
 @pytest.mark.parametrize("is_quota", [False, True], ids=["ENOSPC", "EDQUOT"])
 @pytest.mark.parametrize("ids", [False, True], ids=["retained messages", "duplicate ids"])
 async def test_a_full_disk_recovers_when_everything_is_consumed(
@@ -96,8 +87,8 @@ async def test_a_full_disk_recovers_when_everything_is_consumed(
     disk.capacity_bytes = used(disk)  # not a byte more
     for number, sequence in enumerate(added, 1):
         known = packet_id(number % 100 + 1)
-        await write_at_last(store, known)
-        await write_at_last(
+        await write(store, known)
+        await write(
             store, ack(sequence), RemoveInflight("c", InflightDirection.OUT, known.record.packet_id)
         )
     assert await checkpoint(store, cleanup=True) > 0

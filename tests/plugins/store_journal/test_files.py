@@ -367,6 +367,23 @@ async def test_who_needs_a_file_waits_for_a_dead_one_and_makes_one_only_when_the
         assert files.disk_bytes == 5 * LENGTH  # nothing was dead any more
 
 
+async def test_on_a_full_disk_what_frees_room_waits_for_a_dead_file_though_none_can_be_made() -> (
+    None
+):
+    """It was refused when a file that was wanted ahead could not be made just while it waited."""
+    storage = CrashStorage()
+    async with data_files(storage) as files:
+        made = await used_files(files, 3)
+        files.refill(half_used=False)
+        await until_spares(files, 1)
+        storage.fault = full("preallocate")
+        files.refill(half_used=True)
+        await asyncio.sleep(0)  # it is under way, and will fail
+        files.reclaimer = reclaiming = Reclaiming(files, made[:1])
+        assert (await taken(files, 100, grows=False)).length == LENGTH
+        assert reclaiming.rounds == 1
+
+
 async def test_a_spare_for_later_is_not_padded_while_a_file_can_be_reclaimed() -> None:
     storage = CrashStorage()
     async with data_files(storage) as files:

@@ -166,12 +166,17 @@ class DataFiles(Homes):
                 return  # it has room for this batch too: one more would be one too many
             if len(self._spares) > self._reserve(grows=grows, waits=waits):
                 return
-            if self._prepare_error is not None:
-                raise self._unprepared(self._prepare_error, self.file_length)
+            error = self._prepare_error
+            if error is not None and grows:
+                raise self._unprepared(error, self.file_length)
             if waits and not self.own.pool and self.reclaimer.reclaim():
                 # What is dead or soon will be is ready sooner than a file that must be padded,
-                # and the disk does not grow.
+                # and the disk does not grow. On a full one that is what room there will be: a batch that makes
+                # some is not refused because a file that was wanted ahead could not be made meanwhile.
+                self._prepare_error = None
                 await self.reclaimer.until_reclaimed()
+            elif error is not None:
+                raise self._unprepared(error, self.file_length)
             elif self._preparing is None:
                 self._prepare_in_background(is_needed=True, waits=waits)
 
