@@ -23,10 +23,11 @@ from __future__ import annotations
 from tidegate.testing._store_kit.box import StoreBox
 from tidegate.testing._store_kit.full import StoreFullConformance
 from tidegate.testing._store_kit.lists import StoreLists
-from tidegate.testing._store_kit.optional import StoreBranches, StoreFilesKept, StoreLog
+from tidegate.testing._store_kit.optional import StoreBranches, StoreLog
 from tidegate.testing._store_kit.order import StoreOrder
 from tidegate.testing._store_kit.recovery import StoreRecovery
 from tidegate.testing._store_kit.restarts import StoreRestarts
+from tidegate.testing._store_kit.seen import StoreFilesKept, StorePartsKept
 
 __all__ = ["StoreBox", "StoreConformance", "StoreFullConformance"]
 
@@ -39,6 +40,7 @@ class StoreConformance(
     StoreLog,
     StoreBranches,
     StoreFilesKept,
+    StorePartsKept,
 ):
     """What every message store must do. Subclass it and override ``store_factory``."""
 

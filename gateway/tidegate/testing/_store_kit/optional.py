@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Final
 
 import msgspec
 import pytest
@@ -29,7 +28,6 @@ from tidegate.spi import (
     PutBranch,
     RemoveBranch,
     RequestError,
-    StoreFiles,
 )
 from tidegate.testing._portable_contents import by_key
 from tidegate.testing._store_kit.box import OTHER, QUEUE, StoreBox, StoreFixtures, add, text
@@ -295,51 +293,6 @@ class StoreLog(StoreFixtures):
         reader = box.bodies.open(found)
         assert await reader.read(len(content)) + await reader.read(1) == content
         reader.close()
-
-
-class StoreFilesKept(StoreFixtures):
-    """What the store says of its files."""
-
-    async def test_it_says_of_each_file_what_keeps_it(self, box: StoreBox) -> None:
-        """Nothing to see for a store that offers none."""
-        await box.open(QUEUE, OTHER, add(1), add(2, 1, 2), add(3, 2))
-        files = box.store.capabilities.files
-        if files is None:
-            return
-        assert await _kept(files) == {1: {1, 2}, 2: {2, 3}}
-        await box.write(
-            Discard(2, (2, 3), DiscardReason.PURGED), Discard(1, (1,), DiscardReason.PURGED)
-        )
-        assert await _kept(files) == {1: {2}}
-        assert await files.why_kept("no such file") is None
-        await box.restart()
-        files = box.store.capabilities.files
-        assert files is not None
-        if box.store.capabilities.durable:
-            assert await _kept(files) == {1: {2}}
-
-
-#: By list, as the kit makes them.
-_NAMES: Final = {item.pending_list: item.destination for item in (QUEUE, OTHER)}
-
-
-async def _kept(files: StoreFiles) -> dict[int, set[int]]:
-    """By list, the messages that files are kept for."""
-    found: dict[int, set[int]] = {}
-    listed = list(files.store_files())
-    assert len({file.name for file in listed}) == len(listed)
-    for file in listed:
-        assert 0 <= file.live_bytes <= file.length
-        holders = await files.why_kept(file.name)
-        assert holders is not None
-        kept = [holder for holder in holders if holder.pending_list]
-        assert sum(holder.messages for holder in kept) <= file.references
-        assert bool(kept) <= bool(file.live_bytes)
-        for holder in kept:
-            assert holder.messages == len(holder.sequences)
-            assert (holder.kind, holder.destination) == ("queue", _NAMES[holder.pending_list])
-            found.setdefault(holder.pending_list, set()).update(holder.sequences)
-    return found
 
 
 class StoreBranches(StoreFixtures):

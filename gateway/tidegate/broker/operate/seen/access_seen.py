@@ -171,8 +171,10 @@ class AccessSeen(Authorized):
             for rule in item.access_rules()
         )
         shown, following = await page(entries, key, request.after, request.limit)
-        rows = [
-            RuleRow(
+
+        def row(entry: tuple[int, RuleList, AccessRule]) -> RuleRow:
+            _, item, rule = entry
+            return RuleRow(
                 repr(item),
                 item.rules_source(),
                 rule.number,
@@ -182,8 +184,8 @@ class AccessSeen(Authorized):
                 rule.destinations,
                 rule.who,
             )
-            for _, item, rule in shown
-        ]
+
+        rows = await in_steps(shown, row)
         unlisted = [repr(item) for item in authorizers if not isinstance(item, RuleList)]
         return RulePage(
             tuple(rows), tuple(repr(item) for item in authorizers), tuple(unlisted), following
