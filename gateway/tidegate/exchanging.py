@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidegate.plugin_exit import FAILURES
-from tidegate.spi import Exchangeable, RequestError, Resident
+from tidegate.spi import Exchangeable, Resident
 from tidegate.spi.operate import Change
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class ResidentExchange:
 
 
 def plan(old: Sequence[ResolvedExtension], new: Sequence[ResolvedExtension]) -> ResidentExchange:
-    """Args: old: that run; new: of the file, none of which has begun. Raises: RequestError."""
+    """Args: old: that run; new: of the file, none of which has begun."""
     before, after = _exchangeable(old), _exchangeable(new)
     changed: list[tuple[Exchangeable, Exchangeable]] = []
     changes: list[Change] = []
@@ -107,14 +107,10 @@ async def carry_out(
 
 
 def _exchangeable(items: Sequence[ResolvedExtension]) -> Named:
-    """By identity. Raises: RequestError."""
-    found: Named = {}
-    for item in items:
-        if isinstance(item.instance, Exchangeable):
-            if item.instance.identity in found:
-                raise RequestError(f"there are two of {item.instance}; nothing is changed")
-            found[item.instance.identity] = item
-    return found
+    """By identity."""
+    return {
+        item.instance.identity: item for item in items if isinstance(item.instance, Exchangeable)
+    }
 
 
 def _left(old: Sequence[ResolvedExtension], new: Sequence[ResolvedExtension]) -> list[Change]:

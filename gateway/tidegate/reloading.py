@@ -65,9 +65,9 @@ async def reload(running: Running, *, check_only: bool) -> Reloaded:
     new = await asyncio.to_thread(_read, old, running.plugins)
     try:
         exchange = running.listeners.plan(new.listeners)
-        residents = exchanging.plan(old.extensions, new.extensions)
     except GatewayError as error:
         raise _unchanged(old.path, error) from error
+    residents = exchanging.plan(old.extensions, new.extensions)
     wanted = replace(_wanted(old, new), extensions=residents.extensions)
     changed = [*_broker_changes(old.broker, wanted.broker), *_table_changes(old, new)]
     changed += [*_listener_changes(exchange), *residents.changes]

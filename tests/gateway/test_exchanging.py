@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast
 
-import pytest
-
 from tidegate import exchanging
 from tidegate.config import ResolvedExtension
-from tidegate.spi import RequestError
 
 
 class Fixed:
@@ -83,8 +80,3 @@ async def test_what_cannot_change_is_named_and_so_is_what_fails() -> None:
     assert failed.what == "a cannot change: no"
     plan = exchanging.plan([extension(fixed, 1)], [extension(Fixed(), 2)])
     assert [one.key for one in plan.left] == ["extensions[0]"]
-
-
-def test_two_of_the_same_are_refused() -> None:
-    with pytest.raises(RequestError, match="nothing is changed"):
-        exchanging.plan([], [extension(Moving("a")), extension(Moving("a"))])

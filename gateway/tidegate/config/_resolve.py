@@ -36,6 +36,7 @@ from tidegate.spi import (
     Authenticator,
     ConfigError,
     EnhancedAuthenticator,
+    Exchangeable,
     Extension,
     ListenerConfig,
     PluginContractError,
@@ -173,6 +174,7 @@ def resolve(config: Config, plugins: PluginHost) -> ResolvedConfig:
             _extension(table, f"extensions[{index}]", plugins, base)
             for index, table in enumerate(config.extensions)
         )
+        _check_identities(extensions)
         cursors: dict[str, CursorFactory] = {}
         policies = _policies(config.destinations, plugins, cursors)
         if not config.broker.unstored_memory_limit:
@@ -263,6 +265,19 @@ def _extension(
     with _blamed(plugin, "create()", where):
         instance = factory.create(options)
     return ResolvedExtension(table.plugin, factory, options, instance)
+
+
+def _check_identities(extensions: Sequence[ResolvedExtension]) -> None:
+    """Raises: ConfigError: two are the same one to operators, and to a reload."""
+    there: set[str] = set()
+    for number, item in enumerate(extensions):
+        if isinstance(item.instance, Exchangeable):
+            if item.instance.identity in there:
+                raise ConfigError(
+                    f"there is another {item.instance}: give one of them another name",
+                    key=f"extensions[{number}].name",
+                )
+            there.add(item.instance.identity)
 
 
 def _options(

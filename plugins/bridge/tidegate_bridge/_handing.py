@@ -6,14 +6,14 @@ keeps nobody else. At the other broker a queue has the name that it has here, or
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from tidegate.spi import Broker, BrokerConnection, GatewayError, names
+from tidegate.spi import Broker, BrokerConnection, GatewayError, StoredMessage, names
 from tidegate_bridge import _protocol as protocol
 from tidegate_bridge._names import Names
 from tidegate_bridge._options import BridgeOptions, Direction, RuleOptions
-from tidegate_bridge._out_lane import OutLane
+from tidegate_bridge._out_lane import Consuming, OutLane
 
 #: No rule of the configuration has this name.
 HAND_OVER: Final = "$hand-over"
@@ -94,6 +94,10 @@ class HandingLane(OutLane):
             self._leaving.discard(queue)
             self._refused[queue] = f"bridge {self._options.name!r} may not take it: {error}"
             self._changed()
+
+    def delivered(self, consumer: Consuming, key: str, messages: Sequence[StoredMessage]) -> None:
+        super().delivered(consumer, key, messages)
+        self._changed()  # there may be nothing left to wait for in this queue
 
     def _target(self, key: str) -> str:
         return self._taken.get(key, "")

@@ -49,7 +49,7 @@ class _Parked:
     reason: str
 
 
-class _Consumer:
+class Consuming:
     """A :class:`tidegate.spi.ClientPeer`: the connection of a rule that takes out."""
 
     def __init__(self, lane: OutLane) -> None:
@@ -92,7 +92,7 @@ class OutLane(Lane):
         self._in_flight: dict[int, tuple[str, Message]] = {}
         self._queue: deque[int] = deque()
         self._wake = asyncio.Event()
-        self._consumer: _Consumer | None = None
+        self._consumer: Consuming | None = None
         self._connection: BrokerConnection | None = None
 
     @property
@@ -113,10 +113,10 @@ class OutLane(Lane):
             self._queue.remove(suspect.number)
         self._wake.set()
         if self._consumer is None:
-            self._consumer = _Consumer(self)
+            self._consumer = Consuming(self)
             self._spawn("consume", self._consume(self._consumer))
 
-    async def _consume(self, consumer: _Consumer) -> None:
+    async def _consume(self, consumer: Consuming) -> None:
         try:
             connection = await self._connect(consumer)
             if self._consumer is not consumer:
@@ -165,7 +165,7 @@ class OutLane(Lane):
         # What was told to the process may be at the other broker; what is in the queue is not.
         return not self._in_flight.keys() - set(self._queue)
 
-    def delivered(self, consumer: _Consumer, key: str, messages: Sequence[StoredMessage]) -> None:
+    def delivered(self, consumer: Consuming, key: str, messages: Sequence[StoredMessage]) -> None:
         """They are in flight from here on."""
         if consumer is not self._consumer:
             return
@@ -174,7 +174,7 @@ class OutLane(Lane):
             self._queue.append(stored.sequence)
         self._wake.set()
 
-    async def _pump(self, consumer: _Consumer) -> None:
+    async def _pump(self, consumer: Consuming) -> None:
         done = 0
         while self._consumer is consumer:
             if not self._queue or not self.server or self._is_over:
@@ -265,7 +265,7 @@ class OutLane(Lane):
 
     async def _put_aside(
         self,
-        consumer: _Consumer,
+        consumer: Consuming,
         connection: BrokerConnection,
         number: int,
         key: str,
@@ -321,7 +321,7 @@ class OutLane(Lane):
                 )
         self._settled_some()
 
-    def failed(self, consumer: _Consumer, error: GatewayError) -> None:
+    def failed(self, consumer: Consuming, error: GatewayError) -> None:
         """The connection here has ended: what was in flight is in its place again."""
         if consumer is not self._consumer:
             return

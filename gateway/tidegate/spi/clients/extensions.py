@@ -107,7 +107,7 @@ class TakesQueues(Protocol):
         ...
 
     def begin_taking(self, changed: Callable[[], None]) -> QueueTaker:
-        """Begin without a queue. Args: changed: to be called when some more were confirmed, or refused.
+        """Begin without a queue. Args: changed: to be called when some more are on the way, confirmed, or refused.
 
         Its connections must say ``hands_over`` (:class:`ConnectRequest`). Raises: RequestError: it cannot.
         """
