@@ -79,6 +79,13 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         help="instead of the scenarios: what Tidegate's sink costs, and how far its table is behind "
         "(benchkit/instead/sink.py; --only chooses, --idle-hold says how long idle is measured)",
     )
+    instead.add_argument(
+        "--watched",
+        type=int,
+        metavar="N",
+        help="instead of the scenarios: N queues, and what a console that is open and scrapes cost the other clients "
+        "(benchkit/instead/watched.py; --only chooses, --rounds says how many windows of --duration)",
+    )
     parser.add_argument(
         "--engines",
         default="spark,deltalake",
@@ -138,6 +145,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         parser.error("--idle from 1 to 1000000")
     if options.retained is not None and not (1 <= options.retained <= 10_000_000):
         parser.error("--retained from 1 to 10000000")
+    if options.watched is not None and not (1 <= options.watched <= 90_000):
+        parser.error("--watched from 1 to 90000")
     if options.pending is not None and not (1000 <= options.pending <= 50_000_000):
         parser.error("--pending from 1000 to 50000000")
     if not 1 <= options.pending_queues <= min(2000, options.pending or 2000):

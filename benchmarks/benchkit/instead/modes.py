@@ -12,7 +12,7 @@ from rich.markup import escape
 from benchkit import brokers, results
 from benchkit.brokers import OURS, Address, BrokerSpec, Target
 from benchkit.choice import chosen
-from benchkit.instead import backlog, hostile, idle, retained, sink, slow
+from benchkit.instead import backlog, hostile, idle, retained, sink, slow, watched
 from benchkit.instead.attacks import ATTACKS, Ports
 from benchkit.process import BrokerProcess, BrokerStartError, free_ports, running
 from benchkit.results import Heading
@@ -190,6 +190,35 @@ def run_sink(targets: Sequence[Target], options: argparse.Namespace) -> list[Fig
     return figures
 
 
+def run_watched(targets: Sequence[Target], options: argparse.Namespace) -> list[watched.WatchedRun]:
+    """Measure what it costs the others that somebody watches a Tidegate; --rounds: pairs of windows.
+
+    Raises: SetupError for a measurement that there is not.
+    """
+    names = chosen(options.only, "measurement", watched.MEASUREMENTS)
+    state = fresh_state(options)
+    ports = watched.Ports(*free_ports(3))
+    config = state / "bench.toml"
+    config.write_text(watched.config(state / "data", ports))
+    command = [str(options.tidegate_command), "run", "--config", str(config)]
+    runs: list[watched.WatchedRun] = []
+    addresses = [Address("127.0.0.1", port) for port in ports]
+    try:
+        with running(command, options.work / "tidegate.log", addresses) as broker:
+            watched.fill(ports.stomp, options.watched)
+            token = (state / "admin.token").read_text().strip()
+            with watched.watcher(ports.admin, token) as watcher:
+                bench = watched.Bench(broker, ports, watcher, options.duration, options.rounds)
+                for name in names:
+                    run = watched.measure(name, bench)
+                    runs.append(run)
+                    console.print(escape(run.line()), soft_wrap=True)
+    except (BrokerStartError, OSError) as error:
+        runs.append(watched.WatchedRun("start", error=str(error)))
+        console.print(escape(runs[-1].line()), soft_wrap=True)
+    return runs
+
+
 RunT = TypeVar("RunT", idle.IdleRun, retained.RetainedRun)
 
 
@@ -262,6 +291,7 @@ MODES: Final = (
     Mode("hostile", run_hostile, peers=False, generates=False),
     Mode("slow", run_slow),
     Mode("sink", run_sink, peers=False),
+    Mode("watched", run_watched, peers=False),
 )
 
 
