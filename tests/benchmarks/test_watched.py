@@ -48,14 +48,14 @@ def test_windows_with_and_without_are_in_turn_and_each_comes_first_as_often() ->
     seen: list[bool] = []
     watcher = Watcher()
 
-    def window() -> float:
+    def window() -> tuple[float, int]:
         seen.append(watcher.is_watching)
-        return 3.0 if watcher.is_watching else 2.0
+        return (3.0, 500_000) if watcher.is_watching else (2.0, 1_000_000)
 
     run = watched.in_turn(watched.Bench(Broker(), (0, 0, 0), watcher, 1.0, 4), "x", "ms", window)
     assert seen[1:] == [False, True, True, False, False, True, True, False]
     assert (run.without, run.beside, run.result) == ([2.0] * 4, [3.0] * 4, 1.5)
-    assert (run.low, run.high, run.cpu, run.cpu_beside) == (1.5, 1.5, 1.0, 1.0)
+    assert (run.low, run.high, run.cpu_us, run.cpu_beside_us) == (1.5, 1.5, 1.0, 2.0)
     assert "2.00 -> 3.00 ms: 1.500 (1.500 to 1.500, 4 windows each); goal missed" in run.line()
 
 

@@ -57,7 +57,8 @@ class WatchedRun:
     Attributes:
         without, beside: the figure of each window, in *unit*.
         result: the ratio of their medians, and *low* and *high* what 95 of 100 resamplings come to; of `scrape` the median.
-        cpu, cpu_beside: of the gateway's own process in a window, seconds, medians.
+        cpu_us, cpu_beside_us: of the gateway's own process for a message, medians: what other programs on the machine
+            change least.
     """
 
     name: str
@@ -67,8 +68,8 @@ class WatchedRun:
     result: float = 0.0
     low: float = 0.0
     high: float = 0.0
-    cpu: float = 0.0
-    cpu_beside: float = 0.0
+    cpu_us: float = 0.0
+    cpu_beside_us: float = 0.0
     goal: str = ""
     reached: bool = False
     error: str = ""
@@ -92,7 +93,7 @@ class WatchedRun:
         medians = f"{statistics.median(self.without):,.2f} -> {statistics.median(self.beside):,.2f}"
         return (
             f"{self.name:<11} {medians} {self.unit}: {self.result:.3f} ({self.low:.3f} to {self.high:.3f}, "
-            f"{len(self.beside)} windows each); {verdict}; CPU a window {self.cpu:.2f} -> {self.cpu_beside:.2f} s"
+            f"{len(self.beside)} windows each); {verdict}; CPU a message {self.cpu_us:,.1f} -> {self.cpu_beside_us:,.1f} us"
         )
 
 
@@ -254,8 +255,10 @@ class Bench:
     windows: int
 
 
-def in_turn(bench: Bench, name: str, unit: str, window: Callable[[], float]) -> WatchedRun:
-    """Windows with and without somebody who watches. Args: window: the figure of one."""
+def in_turn(
+    bench: Bench, name: str, unit: str, window: Callable[[], tuple[float, int]]
+) -> WatchedRun:
+    """Windows with and without somebody who watches. Args: window: the figure of one, and how many messages it had."""
     figures: dict[bool, list[float]] = {False: [], True: []}
     cpu: dict[bool, list[float]] = {False: [], True: []}
     window()  # warm
@@ -265,8 +268,9 @@ def in_turn(bench: Bench, name: str, unit: str, window: Callable[[], float]) -> 
         ) // 2 % 2 == 1  # without, beside, beside, without: what drifts is for both
         before = bench.broker.cpu_seconds()
         with bench.watcher.watching() if is_watched else contextlib.nullcontext():
-            figures[is_watched].append(window())
-        cpu[is_watched].append(bench.broker.cpu_seconds() - before)
+            figure, messages = window()
+        figures[is_watched].append(figure)
+        cpu[is_watched].append(1e6 * (bench.broker.cpu_seconds() - before) / messages)
     low, high = interval(figures[False], figures[True])
     return WatchedRun(
         name,
@@ -295,8 +299,13 @@ def interval(without: Sequence[float], beside: Sequence[float]) -> tuple[float, 
 def latency(bench: Bench) -> WatchedRun:
     """The p99 of what small clients wait for their messages."""
     clients = Clients(bench.ports.mqtt, CLIENTS, bench.seconds)
+
+    def window() -> tuple[float, int]:
+        taken = clients.window()
+        return 1000 * percentile(taken, 0.99), len(taken)
+
     try:
-        run = in_turn(bench, "latency", "ms p99", lambda: 1000 * percentile(clients.window(), 0.99))
+        run = in_turn(bench, "latency", "ms p99", window)
     finally:
         clients.close()
     goal = f"at most {P99_MAX:g} of what it is without"
@@ -316,8 +325,9 @@ def throughput(bench: Bench) -> WatchedRun:
         "-send-header=persistent:true",
     ]
 
-    def window() -> float:
-        return float(good_report_of(load, bench.seconds + 60)["messages_per_s"])
+    def window() -> tuple[float, int]:
+        report = good_report_of(load, bench.seconds + 60)
+        return float(report["messages_per_s"]), int(report["messages"])
 
     run = in_turn(bench, "throughput", "messages/s", window)
     goal = f"at least {THROUGHPUT_MIN:g} of what it is without"
