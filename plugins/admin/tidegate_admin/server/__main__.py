@@ -1,4 +1,4 @@
-"""``python -m tidegate_admin.server LINK``: readiness is asked for from the gateway's first second on."""
+"""``python -m tidegate_admin.server LINK``: what it imports, readiness waits for."""
 
 from __future__ import annotations
 
