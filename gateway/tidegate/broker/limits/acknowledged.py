@@ -469,13 +469,15 @@ async def whole(message: Message, bodies: LargeBodies, limit: int) -> Message:
         headers = (*message.headers, (OMITTED, str(large.size)))
         return msgspec.structs.replace(message, headers=headers, large=None)
     reader = bodies.open(large)
-    body = bytearray()
+    pieces: list[bytes] = []
     try:
         while data := await reader.read(_PIECE_BYTES):
-            body += data
+            pieces.append(data)
     except CorruptRecordError as error:
-        error.raw = bytes(body)
+        error.raw = b"".join(pieces)
         raise
     finally:
         reader.close()
-    return msgspec.structs.replace(message, body=bytes(body), large=None)
+    # Copied once, and in a thread: it may be hundreds of megabytes, and the loop goes on meanwhile.
+    body = await asyncio.to_thread(b"".join, pieces)
+    return msgspec.structs.replace(message, body=body, large=None)
