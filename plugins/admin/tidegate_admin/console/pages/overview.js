@@ -19,6 +19,7 @@ const HISTORY_EVERY_MS = 30_000;
 /** What this page itself sees is drawn behind the history where the steps of that are as short, and at most so far apart. */
 const FINE_S = 10;
 const SEEN_APART_MS = 15_000;
+const APART_STEPS = 1.9;
 /** Less is not stretched over the whole width. */
 const SHORTEST_MS = 60_000;
 
@@ -195,11 +196,15 @@ function together(past, fresh) {
   return [...past.filter((point) => !seenIn.has(stepOf(point))), ...fresh].sort((a, b) => a.at - b.at);
 }
 
-/** Steps in which somebody looked. */
+/**
+ * Steps in which somebody looked, each in its middle: what this page saw first is at most one and a half behind the last
+ * one before that, and that is no gap. One that is missing makes them two apart.
+ */
 function pointsOf({ step_s: step, first_at: first, series }) {
   const names = Object.keys(series);
+  const now = Date.now();
   return series.backlog.map((_, index) => ({
-    at: first / 1000 + index * step * 1000, apart: 1.5 * step * 1000, ...Object.fromEntries(names.map((name) => [name, series[name][index]])),
+    at: Math.min(now, first / 1000 + (index + 0.5) * step * 1000), apart: APART_STEPS * step * 1000, ...Object.fromEntries(names.map((name) => [name, series[name][index]])),
   })).filter(({ backlog }) => backlog !== null);
 }
 
