@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from broker_harness import Broker
+from operated import ME
 from test_operations import Guard
 
 from tidegate.broker.operate.authorized import Around
@@ -40,7 +41,6 @@ from tidegate.spi.operate import (
     perform,
 )
 
-ME = Identity("local:me", frozenset(), "", "", "operator")
 A = "queue://a"
 
 

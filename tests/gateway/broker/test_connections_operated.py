@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from broker_harness import Broker, Client
+from operated import ME, ask_now
 from test_operations import Guard
 
 from tidegate.broker.limits.meter import RATE
-from tidegate.broker.operate.operations import Operations
 from tidegate.broker.operate.paging import STEP, page
 from tidegate.config import DestinationPolicy
 from tidegate.spi import (
@@ -20,7 +20,6 @@ from tidegate.spi import (
     AuditKind,
     ConnectionEndedError,
     Held,
-    Identity,
     RequestError,
 )
 from tidegate.spi.operate import (
@@ -33,19 +32,13 @@ from tidegate.spi.operate import (
     ShowConnection,
     Wait,
     WaitReason,
-    perform,
 )
 
-ME = Identity("local:me", frozenset(), "", "", "operator")
 A = "queue://a"
 
 
-async def ask(broker: Broker, request: Any) -> Any:
-    return await perform(Operations(broker.core), ME, request)
-
-
 async def shown(broker: Broker, client: Client) -> ConnectionDetails:
-    return await ask(broker, ShowConnection(client.connection.number))
+    return await ask_now(broker, ShowConnection(client.connection.number))
 
 
 async def listed(broker: Broker, **wanted: Any) -> list[ConnectionRow]:
@@ -53,7 +46,7 @@ async def listed(broker: Broker, **wanted: Any) -> list[ConnectionRow]:
     rows: list[ConnectionRow] = []
     after = ""
     while True:
-        found = await ask(broker, ListConnections(after=after, limit=2, **wanted))
+        found = await ask_now(broker, ListConnections(after=after, limit=2, **wanted))
         assert len(found.rows) <= 2
         rows += found.rows
         after = found.next
@@ -144,7 +137,7 @@ async def test_a_page_is_sorted_and_goes_on_where_the_one_before_ended() -> None
         assert [row.client_id for row in await listed(broker, match="ANONYM")] == by_name
         assert await listed(broker, match="nobody") == []
         with pytest.raises(RequestError, match="page before"):
-            await ask(broker, ListConnections(after="nonsense"))
+            await ask_now(broker, ListConnections(after="nonsense"))
         for client in clients.values():
             client.connection.holds(Held.OUTPUT, 0)
 
@@ -152,12 +145,12 @@ async def test_a_page_is_sorted_and_goes_on_where_the_one_before_ended() -> None
 async def test_pages_by_name_stay_in_order_while_others_come_and_go() -> None:
     async with Broker() as broker:
         clients = [await broker.client(client_id=f"{number:02d}") for number in range(0, 20, 2)]
-        first = await ask(broker, ListConnections(limit=5))
+        first = await ask_now(broker, ListConnections(limit=5))
         clients[0].connection.disconnect(graceful=True)
         clients[7].connection.disconnect(graceful=True)
         for number in (1, 3, 11, 19):
             await broker.client(client_id=f"{number:02d}")
-        second = await ask(broker, ListConnections(limit=50, after=first.next))
+        second = await ask_now(broker, ListConnections(limit=50, after=first.next))
         assert [row.client_id for row in first.rows] == ["00", "02", "04", "06", "08"]
         assert [row.client_id for row in second.rows] == ["10", "11", "12", "16", "18", "19"]
         assert second.next == ""
@@ -203,7 +196,7 @@ async def test_an_operator_ends_a_connection_and_auditors_are_told() -> None:
         other = await broker.client()
         number = client.connection.number
         guard.events.clear()
-        assert (await ask(broker, EndConnection(number))).count == 1
+        assert (await ask_now(broker, EndConnection(number))).count == 1
         assert isinstance(client.ended, ConnectionEndedError)
         assert client.ended.reason == "administrative"
         assert other.ended is None
@@ -212,7 +205,7 @@ async def test_an_operator_ends_a_connection_and_auditors_are_told() -> None:
         assert "'c'" in told.detail
         assert len(broker.core.sessions) == 1
         with pytest.raises(RequestError, match="may have ended"):
-            await ask(broker, EndConnection(number))
+            await ask_now(broker, EndConnection(number))
 
 
 @pytest.mark.parametrize("request_", [ListConnections(), ShowConnection(1), EndConnection(1)])
@@ -222,6 +215,6 @@ async def test_nobody_without_the_right_sees_or_ends_one(request_: Any) -> None:
         client = await broker.client()
         guard.events.clear()
         with pytest.raises(AccessError):
-            await ask(broker, request_)
+            await ask_now(broker, request_)
         assert [(e.kind, e.action) for e in guard.events] == [(AuditKind.REFUSED, Action.ADMIN)]
         assert client.ended is None

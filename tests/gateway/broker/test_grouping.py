@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import msgspec
 import pytest
 from broker_harness import Broker, run
+from operated import ask
 
 from tidegate.broker.lists.selector_grammar import LENGTH_MAX
 from tidegate.broker.operate.messages import grouping
-from tidegate.broker.operate.operations import Operations
-from tidegate.spi import Identity, RequestError
-from tidegate.spi.operate import BrowseMessages, CountDeadLetters, perform
+from tidegate.spi import RequestError
+from tidegate.spi.operate import BrowseMessages, CountDeadLetters
 
-ME = Identity("local:me", frozenset(), "", "", "operator")
 B, DEAD = "queue://b", "queue://DLQ.shared"
-
-
-async def ask(broker: Broker, request: Any) -> Any:
-    answer = await perform(Operations(broker.core), ME, request)
-    await broker.settle()
-    return answer
 
 
 async def put(broker: Broker, letters: list[tuple[str, str]]) -> None:

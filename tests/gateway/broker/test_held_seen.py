@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from broker_harness import Broker, Client
+from operated import ME, ask_now
 from test_operations import Guard
 
 from tidegate.broker.operate import paging
@@ -16,7 +17,6 @@ from tidegate.spi import (
     Action,
     AuditKind,
     Held,
-    Identity,
     RequestError,
     StoreStatistics,
 )
@@ -33,13 +33,8 @@ from tidegate.spi.operate import (
     perform,
 )
 
-ME = Identity("local:me", frozenset(), "", "", "operator")
 A = "queue://a"
 MB = 1 << 20
-
-
-async def ask(broker: Broker, request: Any) -> Any:
-    return await perform(Operations(broker.core), ME, request)
 
 
 async def limits(broker: Broker, **wanted: Any) -> list[LimitRow]:
@@ -47,7 +42,7 @@ async def limits(broker: Broker, **wanted: Any) -> list[LimitRow]:
     rows: list[LimitRow] = []
     after = ""
     while True:
-        page = await ask(broker, ListLimits(after=after, limit=3, **wanted))
+        page = await ask_now(broker, ListLimits(after=after, limit=3, **wanted))
         assert len(page.rows) <= 3
         rows += page.rows
         after = page.next
@@ -130,7 +125,7 @@ async def test_what_is_held_for_a_user_is_shown_with_its_connections() -> None:
         two.connection.holds(Held.OUTPUT, 70_000)
         one.send(A, "x")
         await broker.settle()
-        found = await ask(broker, ShowHeld(user))
+        found = await ask_now(broker, ShowHeld(user))
         account = one.connection.account.parent
         assert account is not None
         assert (found.held.used, found.held_peak) == (account.held, account.peak)
@@ -140,13 +135,13 @@ async def test_what_is_held_for_a_user_is_shown_with_its_connections() -> None:
             two.connection.number,
             one.connection.number,
         ]
-        everybody = await ask(broker, ShowHeld())
+        everybody = await ask_now(broker, ShowHeld())
         assert everybody.user == ""
         assert [(below.name, below.number) for below in everybody.below] == [(user, 0)]
         assert everybody.held.limit == broker.config.held_limit
         assert everybody.counts["queues"].limit == broker.config.queues_max
         with pytest.raises(RequestError, match="nothing is held for a user 'nobody'"):
-            await ask(broker, ShowHeld("nobody"))
+            await ask_now(broker, ShowHeld("nobody"))
         await ended(broker, one, two)
 
 
@@ -165,7 +160,7 @@ async def test_cursors_are_listed_with_what_they_hold() -> None:
         await broker.settle()
 
         async def rows(**wanted: Any) -> list[CursorRow]:
-            return list((await ask(broker, ListCursors(**wanted))).rows)
+            return list((await ask_now(broker, ListCursors(**wanted))).rows)
 
         by_name = await rows()
         assert [(row.destination, row.cursor) for row in by_name if row.number > 0] == [
@@ -182,8 +177,8 @@ async def test_cursors_are_listed_with_what_they_hold() -> None:
         memory = [row.memory.used for row in await rows(sort=CursorSort.MEMORY)]
         assert memory == sorted(memory, reverse=True)
         assert [row.feed.subscription for row in await rows(match="N")][-1:] == ["c n"]
-        first = await ask(broker, ListCursors(limit=1))
-        second = await ask(broker, ListCursors(limit=1, after=first.next))
+        first = await ask_now(broker, ListCursors(limit=1))
+        second = await ask_now(broker, ListCursors(limit=1, after=first.next))
         assert [first.rows[0].destination, second.rows[0].destination] == [
             "queue://small",
             "queue://vm",
@@ -196,7 +191,7 @@ async def test_nobody_without_the_right_sees_any(request_: Any) -> None:
     guard = Guard()
     async with Broker(extensions=[guard]) as broker:
         with pytest.raises(AccessError):
-            await ask(broker, request_)
+            await ask_now(broker, request_)
         assert [(e.kind, e.action) for e in guard.events] == [(AuditKind.REFUSED, Action.ADMIN)]
 
 

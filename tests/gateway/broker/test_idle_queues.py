@@ -7,32 +7,24 @@ from typing import Any
 
 import pytest
 from broker_harness import Broker, run
+from operated import ask
 
 from tidegate.broker.idle_queues import LOOK_EVERY_US
-from tidegate.broker.operate.operations import Operations
 from tidegate.config import DestinationPolicy
-from tidegate.spi import Identity, RequestError
+from tidegate.spi import RequestError
 from tidegate.spi.operate import (
     CreateDestination,
     DeleteDestination,
     PauseDestination,
     Side,
-    perform,
 )
 
-ME = Identity("local:me", frozenset(), "", "", "operator")
 A = "queue://a"
 CLOSED = DestinationPolicy(">", auto_create=False)
 IDLE_S = 60
 IDLE = DestinationPolicy(">", idle_delete=IDLE_S)
 #: From the last use to when it is surely deleted: the looks before and behind, and their beat.
 OVER_S = IDLE_S + 2 * LOOK_EVERY_US / 1_000_000 + 2
-
-
-async def ask(broker: Broker, request: Any) -> Any:
-    answer = await perform(Operations(broker.core), ME, request)
-    await broker.settle()
-    return answer
 
 
 async def later(broker: Broker, seconds: float) -> None:

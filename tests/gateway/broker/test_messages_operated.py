@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from broker_harness import CURSORS, Broker, run
+from operated import ME, ask, bodies, filled
 
 from tidegate.broker.operate.changing import change
-from tidegate.broker.operate.operations import Operations
 from tidegate.config import DestinationPolicy
 from tidegate.spi import (
     AccessError,
@@ -29,31 +29,10 @@ from tidegate.spi.operate import (
     PauseDestination,
     PublishMessage,
     RetryMessages,
-    perform,
 )
 
-ME = Identity("local:me", frozenset(), "", "", "operator")
 A, B, DEAD = "queue://a", "queue://b", "queue://DLQ.shared"
 LOOKS = (BrowseMessages, CountDeadLetters)
-
-
-async def ask(broker: Broker, request: Any) -> Any:
-    answer = await perform(Operations(broker.core), ME, request)
-    await broker.settle()
-    return answer
-
-
-async def filled(broker: Broker, count: int, destination: str = A, **more: Any) -> None:
-    client = await broker.client()
-    for number in range(count):
-        client.send(destination, str(number), headers=(("n", str(number)),), **more)
-    await broker.settle()
-    client.connection.disconnect(graceful=True)
-    await broker.settle()
-
-
-def bodies(*numbers: int) -> list[bytes]:
-    return [str(number).encode() for number in numbers]
 
 
 # --- looking -------------------------------------------------------------------------------------

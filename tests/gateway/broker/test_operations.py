@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from broker_harness import Broker, run
+from operated import ME, ask, bodies, filled
 
 from tidegate.broker.operate import paging
 from tidegate.broker.operate.messages.over_messages import PAGE_COUNT
@@ -46,28 +47,7 @@ from tidegate.spi.operate import (
     perform,
 )
 
-ME = Identity("local:me", frozenset(), "", "", "operator")
 A, B = "queue://a", "queue://b"
-
-
-async def ask(broker: Broker, request: Any) -> Any:
-    answer = await perform(Operations(broker.core), ME, request)
-    await broker.settle()
-    return answer
-
-
-async def filled(broker: Broker, count: int, destination: str = A, **more: Any) -> None:
-    """Publish bodies 0, 1, … with a header `n` that says which."""
-    client = await broker.client()
-    for number in range(count):
-        client.send(destination, str(number), headers=(("n", str(number)),), **more)
-    await broker.settle()
-    client.connection.disconnect(graceful=True)
-    await broker.settle()
-
-
-def bodies(*numbers: int) -> list[bytes]:
-    return [str(number).encode() for number in numbers]
 
 
 async def consumed(broker: Broker, destination: str) -> list[bytes]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pytest
 from broker_harness import Broker, run
+from operated import ME, ask, filled
 
-from tidegate.broker.operate.operations import Operations
 from tidegate.broker.purged import LOOK_EVERY_US, kept_name, origin_of
 from tidegate.config import DestinationPolicy
 from tidegate.spi import (
@@ -32,27 +30,10 @@ from tidegate.spi.operate import (
     PurgedRow,
     RetryMessages,
     UndoPurge,
-    perform,
 )
 
-ME = Identity("local:me", frozenset(), "", "", "operator")
 A = "queue://a"
 HOUR = 3600 * 1_000_000
-
-
-async def ask(broker: Broker, request: Any) -> Any:
-    answer = await perform(Operations(broker.core), ME, request)
-    await broker.settle()
-    return answer
-
-
-async def filled(broker: Broker, count: int, destination: str = A) -> None:
-    client = await broker.client()
-    for number in range(count):
-        client.send(destination, str(number), headers=(("n", str(number)),))
-    await broker.settle()
-    client.connection.disconnect(graceful=True)
-    await broker.settle()
 
 
 async def bodies(broker: Broker, destination: str) -> list[bytes]:

@@ -11,6 +11,7 @@ import pytest
 from broker_harness import START_US, Broker, Client, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from operated import ME, ask, bodies
 
 from tidegate.broker.operate.operations import Operations
 from tidegate.config import DestinationPolicy
@@ -39,14 +40,7 @@ from tidegate.spi.replay import (
     ReplayedMessage,
 )
 
-ME = Identity("local:me", frozenset(), "", "", "operator")
 A, B, T = "queue://a", "queue://b", "topic://t"
-
-
-async def ask(broker: Broker, request: Any) -> Any:
-    answer = await perform(Operations(broker.core), ME, request)
-    await broker.settle()
-    return answer
 
 
 def some(first: int, end: int, destination: str = A, **more: Any) -> tuple[ReplayedMessage, ...]:
@@ -54,10 +48,6 @@ def some(first: int, end: int, destination: str = A, **more: Any) -> tuple[Repla
         ReplayedMessage(str(number), destination, str(number).encode(), **more)
         for number in range(first, end)
     )
-
-
-def bodies(first: int, end: int) -> list[bytes]:
-    return [str(number).encode() for number in range(first, end)]
 
 
 async def replay_all(broker: Broker, count: int, replay: str = "r", step: int = 7) -> Replay:
@@ -84,7 +74,7 @@ def test_messages_are_published_in_order_and_the_position_is_durable_with_them()
             assert begun == Replay("r", "where to", "0", is_new=True)
             found = await ask(broker, PublishReplayed("r", "0", some(1, 4)))
             assert found == Replay("r", "where to", "3", 3)
-            assert broker.store.pending(A) == bodies(1, 4)
+            assert broker.store.pending(A) == bodies(*range(1, 4))
             kept = [
                 batch for batch in broker.store.batches if any(type(x) is AddMessage for x in batch)
             ]
@@ -98,7 +88,7 @@ def test_messages_are_published_in_order_and_the_position_is_durable_with_them()
             assert found == Replay("r", "where to", "9", 3, is_complete=True)
             found = await ask(broker, PublishReplayed("r", "9", some(10, 12)))
             assert found == Replay("r", "where to", "9", 3, is_complete=True)
-            assert broker.store.pending(A) == bodies(1, 4)
+            assert broker.store.pending(A) == bodies(*range(1, 4))
 
     run(main())
 
@@ -113,7 +103,7 @@ def test_a_request_that_comes_twice_or_from_two_commands_publishes_once() -> Non
                 *[perform(operations, ME, request) for request in requests]
             )
             assert all(answer == Replay("r", "plan", "600", 600) for answer in answers)
-            assert broker.store.pending(A) == bodies(1, 601)
+            assert broker.store.pending(A) == bodies(*range(1, 601))
 
     run(main())
 
@@ -214,12 +204,12 @@ def test_a_gateway_that_is_killed_at_any_write_publishes_each_message_once(seed:
                 broker.store.release()
                 await broker.kill()
                 known = broker.store.pending(A)
-                assert known == bodies(1, len(known) + 1)
+                assert known == bodies(*range(1, len(known) + 1))
                 found = await ask(broker, BeginReplay("r"))
                 assert (found.position, found.count) == (str(len(known)), len(known))
             done = await replay_all(broker, 9000, step=500)
             assert done.count == 9000
-            assert broker.store.pending(A) == bodies(1, 9001)
+            assert broker.store.pending(A) == bodies(*range(1, 9001))
 
     run(main())
 
@@ -242,8 +232,8 @@ def test_a_store_without_room_takes_back_messages_and_position_together() -> Non
                 broker, PublishReplayed("r", "0", (*some(1, 3), *some(3, 5, T, qos=0)))
             )
             assert (found.position, found.count, found.problem) == ("4", 4, "")
-            assert client.bodies() == bodies(3, 5)
-            assert broker.store.pending(A) == bodies(1, 3)
+            assert client.bodies() == bodies(*range(3, 5))
+            assert broker.store.pending(A) == bodies(*range(1, 3))
             client.connection.disconnect(graceful=True)
             await broker.settle()
 
@@ -279,7 +269,7 @@ def test_a_request_that_is_given_up_is_seen_to_its_end_before_the_next_one() -> 
             await asyncio.sleep(2)
             found = await ask(broker, PublishReplayed("r", "0", some(1, 6)))
             assert (found.position, found.count) == ("5", 5)
-            assert broker.store.pending(A) == bodies(1, 6)
+            assert broker.store.pending(A) == bodies(*range(1, 6))
 
     run(main())
 
@@ -320,7 +310,7 @@ def test_a_full_queue_is_waited_for_and_loses_nothing(overflow: str) -> None:
                 at = int(found.position)
                 found = await ask(broker, PublishReplayed("r", str(at), some(at + 1, 31)))
             await broker.settle()
-            assert client.bodies() == bodies(1, 31)
+            assert client.bodies() == bodies(*range(1, 31))
             client.connection.disconnect(graceful=True)
             await broker.settle()
 
@@ -334,7 +324,7 @@ def test_a_step_ends_before_what_cannot_be_published() -> None:
             wrong = some(3, 4, "queue://a.*")
             found = await ask(broker, PublishReplayed("r", "0", (*some(1, 3), *wrong)))
             assert (found.position, found.kind) == ("2", "RequestError")
-            assert broker.store.pending(A) == bodies(1, 3)
+            assert broker.store.pending(A) == bodies(*range(1, 3))
             with pytest.raises(RequestError, match="no replay 'other'"):
                 await ask(broker, PublishReplayed("other", "0", some(1, 2)))
 
@@ -400,7 +390,7 @@ def test_a_replay_that_is_forgotten_begins_anew() -> None:
             assert (await ask(broker, ForgetReplay("r"))).count == 0
             await broker.kill()
             await replay_all(broker, 5)
-            assert broker.store.pending(A) == bodies(1, 6) * 2
+            assert broker.store.pending(A) == bodies(*range(1, 6)) * 2
 
     run(main())
 
@@ -448,7 +438,7 @@ def test_a_thousand_new_queues_and_many_subscribers_are_gone_over_in_steps() -> 
                 "one turn is given no more than TURN_WORK_MAX deliveries"
             )
             await broker.settle()
-            assert client.bodies("s7") == bodies(1, 41)
+            assert client.bodies("s7") == bodies(*range(1, 41))
             queues = tuple(ReplayedMessage(str(n), f"queue://q{n}", b"x") for n in range(41, 1041))
             found = await ask(broker, PublishReplayed("r", "40", queues))
             assert found.count == 1040

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from broker_harness import Broker, Client, key_of, message
+from operated import ask_now
 from test_operations import Guard
 
-from tidegate.broker.operate.operations import Operations
 from tidegate.broker.sessions.sessions import REMOVED_AT_ONCE
 from tidegate.spi import (
     SESSION_NEVER_EXPIRES,
@@ -17,7 +17,6 @@ from tidegate.spi import (
     Action,
     AuditKind,
     ConnectionEndedError,
-    Identity,
     RequestError,
     StoreIOError,
 )
@@ -31,15 +30,9 @@ from tidegate.spi.operate import (
     ShowSubscription,
     SubscriptionRow,
     SubscriptionSort,
-    perform,
 )
 
-ME = Identity("local:me", frozenset(), "", "", "operator")
 T = "topic://t"
-
-
-async def ask(broker: Broker, request: Any) -> Any:
-    return await perform(Operations(broker.core), ME, request)
 
 
 async def mqtt(broker: Broker, client_id: str, *filters: str, **more: Any) -> Client:
@@ -75,7 +68,7 @@ async def published(broker: Broker, count: int, destination: str = T) -> None:
 
 
 async def subscriptions(broker: Broker, **wanted: Any) -> list[SubscriptionRow]:
-    return list((await ask(broker, ListSubscriptions(**wanted))).rows)
+    return list((await ask_now(broker, ListSubscriptions(**wanted))).rows)
 
 
 async def test_sessions_are_listed_with_what_waits_for_them() -> None:
@@ -88,7 +81,7 @@ async def test_sessions_are_listed_with_what_waits_for_them() -> None:
         await away(broker, two)
         await published(broker, 3)
         await published(broker, 1, "topic://u")
-        rows = (await ask(broker, ListSessions())).rows
+        rows = (await ask_now(broker, ListSessions())).rows
         assert [(row.client_id, row.pending) for row in rows] == [
             ("one", 4),
             ("there", 0),
@@ -102,21 +95,21 @@ async def test_sessions_are_listed_with_what_waits_for_them() -> None:
         assert broker.core.now() - rows[0].left_at >= 5_000_000
 
         async def order(**wanted: Any) -> list[str]:
-            return [row.client_id for row in (await ask(broker, ListSessions(**wanted))).rows]
+            return [row.client_id for row in (await ask_now(broker, ListSessions(**wanted))).rows]
 
         assert await order(sort=SessionSort.PENDING) == ["one", "two", "there"]
         assert await order(sort=SessionSort.AWAY) == ["one", "two", "there"]
         assert await order(away=True) == ["one", "two"]
         assert await order(match="TWO") == ["two"]
-        page = await ask(broker, ListSessions(limit=2))
+        page = await ask_now(broker, ListSessions(limit=2))
         assert [row.client_id for row in page.rows] == ["one", "there"]
         assert await order(after=page.next) == ["two"]
 
-        found = await ask(broker, ShowSession(key_of("one")))
+        found = await ask_now(broker, ShowSession(key_of("one")))
         assert {row.filter for row in found.subscriptions} == {T, "topic://u"}
-        assert (await ask(broker, ShowSession(key_of("there")))).attached == ("queue://q",)
+        assert (await ask_now(broker, ShowSession(key_of("there")))).attached == ("queue://q",)
         with pytest.raises(RequestError, match="no session 'none'"):
-            await ask(broker, ShowSession("none"))
+            await ask_now(broker, ShowSession("none"))
         await away(broker, there)
 
 
@@ -128,12 +121,12 @@ async def test_a_deleted_session_is_gone_with_what_waited_also_after_a_kill() ->
         await published(broker, 2, many[5])
         await published(broker, 1)
         guard.events.clear()
-        assert (await ask(broker, DeleteSession(key_of("c")))).count == 2
+        assert (await ask_now(broker, DeleteSession(key_of("c")))).count == 2
         (told,) = guard.events
         assert (told.kind, told.action) == (AuditKind.OPERATED, Action.ADMIN)
         assert "with 2 pending messages" in told.detail
         await broker.kill()
-        assert [row.client_id for row in (await ask(broker, ListSessions())).rows] == ["other"]
+        assert [row.client_id for row in (await ask_now(broker, ListSessions())).rows] == ["other"]
         assert [row.filter for row in await subscriptions(broker)] == [T]
         back = await mqtt(broker, "c")
         assert not back.result.session_present
@@ -147,10 +140,10 @@ async def test_a_session_in_use_is_deleted_only_when_that_is_asked_for() -> None
         heir.subscribe("topic://w")
         await broker.settle()
         with pytest.raises(RequestError, match="its client is connected"):
-            await ask(broker, DeleteSession(key_of("c")))
+            await ask_now(broker, DeleteSession(key_of("c")))
         assert client.ended is None
         await published(broker, 2)
-        assert (await ask(broker, DeleteSession(key_of("c"), with_connection=True))).count == 2
+        assert (await ask_now(broker, DeleteSession(key_of("c"), with_connection=True))).count == 2
         await broker.settle()
         assert isinstance(client.ended, ConnectionEndedError)
         assert heir.bodies() == [b"gone"]
@@ -171,7 +164,7 @@ async def test_a_failed_store_deletes_nothing(logged_errors: list[str]) -> None:
             *(DeleteSubscription(row.number) for row in await subscriptions(broker)),
         ):
             with pytest.raises(StoreIOError):
-                await ask(broker, request)
+                await ask_now(broker, request)
         assert len(broker.core.sessions) == 1
         assert len(await subscriptions(broker)) == 2
         await away(broker, client)
@@ -202,12 +195,12 @@ async def test_subscriptions_are_listed_whoever_made_them() -> None:
         await published(broker, 3)
         rows = await subscriptions(broker, sort=SubscriptionSort.PENDING)
         assert [row.pending for row in rows][:1] == [7]
-        found = await ask(broker, ShowSubscription(by_client["s"].number))
+        found = await ask_now(broker, ShowSubscription(by_client["s"].number))
         assert found.connections == (durable.connection.number,)
         with pytest.raises(RequestError, match="no subscription 4711"):
-            await ask(broker, ShowSubscription(4711))
+            await ask_now(broker, ShowSubscription(4711))
         with pytest.raises(RequestError, match="no subscription"):
-            await ask(broker, ShowSubscription(broker.queue("q").id))
+            await ask_now(broker, ShowSubscription(broker.queue("q").id))
         await away(broker, durable, passing, queue)
 
 
@@ -217,11 +210,11 @@ async def test_a_durable_subscription_is_deleted_with_what_waits_also_after_a_ki
         client = await stomp(broker, "s", "n")
         (row,) = await subscriptions(broker)
         with pytest.raises(RequestError, match="its client is connected"):
-            await ask(broker, DeleteSubscription(row.number))
+            await ask_now(broker, DeleteSubscription(row.number))
         await away(broker, client)
         await published(broker, 3)
         guard.events.clear()
-        assert (await ask(broker, DeleteSubscription(row.number))).count == 3
+        assert (await ask_now(broker, DeleteSubscription(row.number))).count == 3
         (told,) = guard.events
         assert (told.kind, told.action, told.destination) == (AuditKind.OPERATED, Action.ADMIN, T)
         await broker.kill()
@@ -231,7 +224,7 @@ async def test_a_durable_subscription_is_deleted_with_what_waits_also_after_a_ki
         await published(broker, 3)
         (row,) = await subscriptions(broker)
         request = DeleteSubscription(row.number, with_connection=True)
-        assert (await ask(broker, request)).count == 3
+        assert (await ask_now(broker, request)).count == 3
         assert isinstance(client.ended, ConnectionEndedError)
         assert await subscriptions(broker) == []
 
@@ -243,7 +236,7 @@ async def test_what_is_not_durable_and_what_sessions_share_is_not_deleted() -> N
         await broker.settle()
         (row,) = await subscriptions(broker)
         with pytest.raises(RequestError, match="not durable"):
-            await ask(broker, DeleteSubscription(row.number, with_connection=True))
+            await ask_now(broker, DeleteSubscription(row.number, with_connection=True))
         assert passing.ended is None
         await away(broker, passing)
 
@@ -254,8 +247,8 @@ async def test_what_is_not_durable_and_what_sessions_share_is_not_deleted() -> N
         (row,) = await subscriptions(broker)
         assert (row.share_group, row.client_id, row.durable) == ("g", "", True)
         with pytest.raises(RequestError, match="delete these"):
-            await ask(broker, DeleteSubscription(row.number))
-        await ask(broker, DeleteSession(key_of("m")))
+            await ask_now(broker, DeleteSubscription(row.number))
+        await ask_now(broker, DeleteSession(key_of("m")))
         assert await subscriptions(broker) == []
 
 
@@ -276,6 +269,6 @@ async def test_nobody_without_the_right_sees_or_deletes_any(request_: Any) -> No
         await away(broker, await mqtt(broker, "c", T))
         guard.events.clear()
         with pytest.raises(AccessError):
-            await ask(broker, request_)
+            await ask_now(broker, request_)
         assert [(e.kind, e.action) for e in guard.events] == [(AuditKind.REFUSED, Action.ADMIN)]
         assert len(broker.core.sessions) == 1

@@ -10,16 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 from broker_harness import Broker, ScriptedStore
+from operated import ask_now
 from test_operations import Guard
 
-from tidegate.broker.operate.operations import Operations
 from tidegate.broker.operate.seen.store_seen import PARTS_S
 from tidegate.spi import (
     AccessError,
     Action,
     AuditKind,
     FileHolder,
-    Identity,
     RequestError,
     StoreFile,
     StoreIOError,
@@ -27,9 +26,8 @@ from tidegate.spi import (
     StoreStatistics,
     StoreUnavailableError,
 )
-from tidegate.spi.operate import ExplainFile, FileSort, ListFiles, Room, ShowStore, perform
+from tidegate.spi.operate import ExplainFile, FileSort, ListFiles, Room, ShowStore
 
-ME = Identity("local:me", frozenset(), "", "", "operator")
 HOLDER = FileHolder("queue", "queue://a", "", "", "", 1, 1, 10, (1,))
 
 
@@ -68,10 +66,6 @@ def offer(monkeypatch: pytest.MonkeyPatch, **offered: Any) -> None:
     monkeypatch.setattr(ScriptedStore, "capabilities", made)
 
 
-async def ask(broker: Broker, request: Any) -> Any:
-    return await perform(Operations(broker.core), ME, request)
-
-
 async def test_the_store_is_shown_with_what_it_takes_and_offers(
     monkeypatch: pytest.MonkeyPatch, logged_errors: list[str]
 ) -> None:
@@ -79,7 +73,7 @@ async def test_the_store_is_shown_with_what_it_takes_and_offers(
     async with Broker(store_limit=1 << 30, keep_acknowledged=True) as broker:
         statistics = StoreStatistics(3, 500, True, 100, 7)
         monkeypatch.setattr(broker.store, "statistics", lambda: statistics)
-        found = await ask(broker, ShowStore())
+        found = await ask_now(broker, ShowStore())
         assert found.store_id == broker.core.store_id
         assert (found.messages, found.disk_bytes, found.reusable_bytes) == (3, 500, 100)
         assert (found.claimed_bytes, found.used) == (7, Room(400, 1 << 30))
@@ -90,7 +84,7 @@ async def test_the_store_is_shown_with_what_it_takes_and_offers(
         client = await broker.client()
         client.send("queue://a", "x", "t", qos=1)
         await broker.settle()
-        assert "the disk is gone" in (await ask(broker, ShowStore())).problem
+        assert "the disk is gone" in (await ask_now(broker, ShowStore())).problem
         client.connection.disconnect(graceful=True)
 
 
@@ -115,7 +109,7 @@ async def test_what_the_store_is_made_of_is_shown_and_nobody_waits_for_one_that_
     made = Made()
     offer(monkeypatch, parts=made)
     async with Broker() as broker:
-        found = await ask(broker, ShowStore())
+        found = await ask_now(broker, ShowStore())
         assert [(part.kind, part.rows, part.holder) for part in found.parts] == [
             ("table", 3, ""),
             ("lease", None, "us"),
@@ -123,46 +117,46 @@ async def test_what_the_store_is_made_of_is_shown_and_nobody_waits_for_one_that_
         assert "parts" in found.offers
         assert found.parts_problem == ""
         made.error = StoreUnavailableError("the database is away")
-        found = await ask(broker, ShowStore())
+        found = await ask_now(broker, ShowStore())
         assert (found.parts, found.store_id) == ((), broker.core.store_id)
         assert "the database is away" in found.parts_problem
         made.hangs = True
         began = asyncio.get_running_loop().time()
-        found = await ask(broker, ShowStore())
+        found = await ask_now(broker, ShowStore())
         assert found.parts_problem == "its database has not answered within 2 s"
         assert asyncio.get_running_loop().time() - began == pytest.approx(PARTS_S)
 
 
 async def test_files_are_listed_in_their_order_or_the_emptiest_first(files: Files) -> None:
     async with Broker() as broker:
-        page = await ask(broker, ListFiles())
+        page = await ask_now(broker, ListFiles())
         assert [file.name for file in page.rows] == ["b", "a", "c"]
-        page = await ask(broker, ListFiles(sort=FileSort.SPARSE))
+        page = await ask_now(broker, ListFiles(sort=FileSort.SPARSE))
         assert [file.name for file in page.rows] == ["c", "a", "b"]
-        first = await ask(broker, ListFiles("USED", limit=1))
-        second = await ask(broker, ListFiles("USED", after=first.next))
+        first = await ask_now(broker, ListFiles("USED", limit=1))
+        second = await ask_now(broker, ListFiles("USED", after=first.next))
         assert [file.name for file in (*first.rows, *second.rows)] == ["b", "a"]
         assert second.next == ""
 
 
 async def test_a_file_is_explained_by_who_keeps_most_of_it(files: Files) -> None:
     async with Broker() as broker:
-        found = await ask(broker, ExplainFile("b"))
+        found = await ask_now(broker, ExplainFile("b"))
         assert found.row.name == "b"
         assert [holder.live_bytes for holder in found.holders] == [80, 10]
-        assert (await ask(broker, ExplainFile("c"))).holders == ()
+        assert (await ask_now(broker, ExplainFile("c"))).holders == ()
         with pytest.raises(RequestError, match="no file 'd'"):
-            await ask(broker, ExplainFile("d"))
+            await ask_now(broker, ExplainFile("d"))
         files.forgets = True
         with pytest.raises(RequestError, match="no file 'b'"):
-            await ask(broker, ExplainFile("b"))
+            await ask_now(broker, ExplainFile("b"))
 
 
 async def test_a_store_that_names_no_files_says_so() -> None:
     async with Broker() as broker:
         for request in (ListFiles(), ExplainFile("a")):
             with pytest.raises(RequestError, match="does not say"):
-                await ask(broker, request)
+                await ask_now(broker, request)
 
 
 @pytest.mark.parametrize("request_", [ShowStore(), ListFiles(), ExplainFile("a")])
@@ -170,5 +164,5 @@ async def test_nobody_without_the_right_sees_any(request_: Any) -> None:
     guard = Guard()
     async with Broker(extensions=[guard]) as broker:
         with pytest.raises(AccessError):
-            await ask(broker, request_)
+            await ask_now(broker, request_)
         assert [(e.kind, e.action) for e in guard.events] == [(AuditKind.REFUSED, Action.ADMIN)]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from broker_harness import Broker, Client
+from operated import ask
 
-from tidegate.broker.operate.operations import Operations
 from tidegate.broker.unstored import store
 from tidegate.config import DestinationPolicy
 from tidegate.spi import (
@@ -17,7 +17,6 @@ from tidegate.spi import (
     AddMessage,
     BranchId,
     FlowControlError,
-    Identity,
     Move,
     StoreFullError,
 )
@@ -27,10 +26,8 @@ from tidegate.spi.operate import (
     DeleteDestination,
     MoveMessages,
     PurgeDestination,
-    perform,
 )
 
-ME = Identity("local:me", frozenset(), "", "", "operator")
 A, B = "queue://a", "queue://b"
 ONE = BranchId(1, b"one", b"q", "anonymous")
 CURSORS = ["store", "vm", "file"]
@@ -52,12 +49,6 @@ def told(broker: Broker, *kinds: type) -> list[Any]:
     """What the store was told of messages, or of *kinds*."""
     wanted = kinds or (AddMessage, Move)
     return [op for batch in broker.store.batches for op in batch if isinstance(op, wanted)]
-
-
-async def ask(broker: Broker, request: Any) -> Any:
-    answer = await perform(Operations(broker.core), ME, request)
-    await broker.settle()
-    return answer
 
 
 async def take_all(broker: Broker, queue: str = A, **more: Any) -> list[bytes]:

@@ -17,9 +17,8 @@ class ObservedConnection(Connection):
 
     def deliver(self, consumer: Consumer, messages: Sequence[StoredMessage]) -> None:
         following = self.parts.writer.following
-        if following is not None and not isinstance(
-            consumer, Browser
-        ):  # who only looks gets copies
+        is_only_looking = isinstance(consumer, Browser)  # which gets copies
+        if following is not None and not is_only_looking:
             # First: a front-end that fails to deliver gives them back at once.
             following.delivering(self.identity, consumer, messages)
         super().deliver(consumer, messages)

@@ -1,0 +1,38 @@
+"""Requests of an operator's at a broker of the test's own, and queues with something in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broker_harness import Broker
+
+from tidegate.broker.operate.operations import Operations
+from tidegate.spi import Identity
+from tidegate.spi.operate import perform
+
+ME = Identity("local:me", frozenset(), "", "", "operator")
+
+
+async def ask(broker: Broker, request: Any) -> Any:
+    """The answer, when all that follows from it has happened."""
+    answer = await ask_now(broker, request)
+    await broker.settle()
+    return answer
+
+
+async def ask_now(broker: Broker, request: Any) -> Any:
+    return await perform(Operations(broker.core), ME, request)
+
+
+async def filled(broker: Broker, count: int, destination: str = "queue://a", **more: Any) -> None:
+    """Publish bodies 0, 1, … with a header `n` that says which."""
+    client = await broker.client()
+    for number in range(count):
+        client.send(destination, str(number), headers=(("n", str(number)),), **more)
+    await broker.settle()
+    client.connection.disconnect(graceful=True)
+    await broker.settle()
+
+
+def bodies(*numbers: int) -> list[bytes]:
+    return [str(number).encode() for number in numbers]
