@@ -422,7 +422,13 @@ class Gateway:
 
 def make_writable_directory(directory: Path) -> None:
     """Create *directory* where needed, for this user alone. Raises: PermissionError or another OSError naming it."""
-    make_private_directory(directory)
+    try:
+        make_private_directory(directory)
+    except PermissionError:
+        raise
+    except OSError as error:
+        problem = f"the data directory (broker.data_directory) cannot be made: {error.strerror}"
+        raise OSError(error.errno, problem, str(directory)) from error
     warn_of_others(directory, "data directory")
     if not os.access(directory, os.W_OK | os.X_OK):
         raise PermissionError(13, "the data directory is not writable", str(directory))

@@ -243,5 +243,8 @@ async def test_a_start_deletes_nothing_that_is_somebody_else_s(tmp_path: Path) -
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(OSError, match="file"):
-        make_writable_directory(tmp_path / "file" / "data")
+    for directory in (tmp_path / "file", tmp_path / "file" / "data"):
+        with pytest.raises(
+            OSError, match=r"\(broker.data_directory\) cannot be made: .*: '.*/file"
+        ):
+            make_writable_directory(directory)

@@ -24,8 +24,13 @@ async def bind(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[so
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            one.bind(address)
-            one.listen(BACKLOG)
+            try:
+                one.bind(address)
+                one.listen(BACKLOG)
+            except OSError as error:
+                # As asyncio's own servers say it: with the address, which the error alone has not.
+                problem = f"error while attempting to bind on address {address!r}: {error.strerror}"
+                raise OSError(error.errno, problem) from error
             one.setblocking(False)
     except OSError:
         for one in bound:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import re
 import resource
@@ -16,6 +17,7 @@ from link_recorder import TIMEOUT_S, Recorder, TwoSockets, hang_up
 
 from tidegate_protocols.transport import Sockets, TcpLink, TcpListener
 from tidegate_protocols.transport import _tcp as tcp
+from tidegate_protocols.transport._sockets import bind
 
 
 @contextlib.asynccontextmanager
@@ -516,3 +518,11 @@ def test_nothing_is_written_after_the_socket_is_gone(fake):
     link.send(b"b")
     loop.turn()
     assert transport.written == []
+
+
+async def test_an_address_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = taken.getsockname()
+        with pytest.raises(OSError, match=re.escape(f"bind on address {address!r}: ")) as raised:
+            await bind(asyncio.get_running_loop(), *address)
+    assert raised.value.errno == errno.EADDRINUSE
