@@ -90,6 +90,7 @@ class OutLane(Lane):
         super().__init__(number, options, rule, broker, tell)
         self._drain = drain
         self._in_flight: dict[int, tuple[str, Message]] = {}
+        self._aside: dict[int, tuple[str, Message]] = {}  # being put aside
         self._queue: deque[int] = deque()
         self._wake = asyncio.Event()
         self._consumer: Consuming | None = None
@@ -101,7 +102,8 @@ class OutLane(Lane):
 
     @property
     def on_the_way(self) -> tuple[int, int]:
-        return len(self._in_flight), sum(_size(message) for _, message in self._in_flight.values())
+        found = (*self._in_flight.values(), *self._aside.values())
+        return len(found), sum(_size(message) for _, message in found)
 
     def _ready(self) -> None:
         # What the attempt before has sent may or may not have arrived: all of it again, in order.
@@ -163,7 +165,7 @@ class OutLane(Lane):
     @property
     def is_settled(self) -> bool:
         # What was told to the process may be at the other broker; what is in the queue is not.
-        return not self._in_flight.keys() - set(self._queue)
+        return not self._aside and not self._in_flight.keys() - set(self._queue)
 
     def delivered(self, consumer: Consuming, key: str, messages: Sequence[StoredMessage]) -> None:
         """They are in flight from here on."""
@@ -289,7 +291,7 @@ class OutLane(Lane):
         if consumer is not self._consumer or epoch != self.epoch:
             return  # it may have been sent again meanwhile
         try:
-            del self._in_flight[number]
+            self._aside[number] = self._in_flight.pop(number)
             connection.begin(_PARKING)
             connection.publish(moved, transaction=_PARKING)
             connection.acknowledge(key, [number], transaction=_PARKING)
@@ -306,6 +308,7 @@ class OutLane(Lane):
         """What was put aside is where it belongs."""
         for token in tokens:
             if isinstance(token, _Parked):
+                self._aside.pop(token.number, None)
                 self.parked += 1
                 if self.suspect.number == token.number:
                     self.suspect.forget()
@@ -331,6 +334,7 @@ class OutLane(Lane):
     def _let_go(self) -> None:
         connection, self._connection, self._consumer = self._connection, None, None
         self._in_flight.clear()
+        self._aside.clear()
         self._queue.clear()
         self._wake.set()
         if connection is not None:

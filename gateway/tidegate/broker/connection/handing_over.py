@@ -183,13 +183,17 @@ class HandingOver:
         self._tell_progress(taker)
 
     async def _set_done(self, taker: QueueTaker) -> None:
-        left = self._found.left
-        done = taker.row().moved, tuple(left)
+        done = taker.row().moved, tuple(self._found.left)
         if self._done == done:
             self._phase = HandOverPhase.DONE
             return
         with contextlib.suppress(GatewayError):
             await self._until_durable()  # or the last ones would go again after a kill
+        found = await self._look(taker, is_again=False)  # what was on its way into a queue is there
+        if found.todo or taker.row().on_the_way:
+            return
+        left = found.left
+        done = taker.row().moved, tuple(left)
         self._phase, self._done = HandOverPhase.DONE, done
         self._parts.events.tell(
             Event.HAND_OVER_DONE,
