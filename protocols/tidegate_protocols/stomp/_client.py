@@ -419,7 +419,7 @@ class Client:
         subscription = self._by_number.get(number)
         if subscription is None:
             raise PeerProtocolError(
-                f"the ack id begins with {number[:20]!r}, which is no subscription of this "
+                f"the ack id begins with {number.decode()[:20]!r}, which is no subscription of this "
                 "connection; use the value of the MESSAGE frame's ack header"
             )
         return subscription

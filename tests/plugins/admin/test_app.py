@@ -445,3 +445,32 @@ async def test_history_goes_back_as_far_as_is_said(server: Server, query: str, s
     if status == 200:
         assert found.json()["step_s"] == 600
         assert {line[-1] for line in found.json()["series"].values()} == {1}
+
+
+@pytest.mark.parametrize("host", [b"localhost", b"elsewhere"])
+async def test_an_answer_that_the_connection_does_not_take_is_no_failure_of_ours(
+    host: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server answers half of a request itself, and refuses what comes then."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def refuse(message: Any) -> None:
+        raise RuntimeError("Unexpected ASGI message")
+
+    async def nothing() -> Any:
+        return {"type": "http.disconnect"}
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/x",
+        "scheme": "http",
+        "headers": [(b"host", host)],
+    }
+    caplog.set_level("INFO")
+    await guard.Guard(app, [])(scope, nothing, refuse)
+    (record,) = caplog.records
+    assert (record.levelname, record.exc_info) == ("INFO", None)
+    assert "answer not taken path=/x" in record.getMessage()

@@ -30,6 +30,10 @@ _HEADERS: Final = {
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
 
+class _NotTakenError(Exception):
+    """The connection takes no answer of ours."""
+
+
 class Guard:
     """An ASGI application around *app*.
 
@@ -52,15 +56,18 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
-            await send(message)
+            try:
+                await send(message)
+            except Exception as error:
+                raise _NotTakenError(f"{type(error).__name__}: {error}") from error
 
-        refusal = self._refusal(scope)
-        if refusal:
-            await problem(421 if "host" in refusal else 403, "RequestError", refusal)(
-                scope, receive, strict_send
-            )
-            return
         try:
+            refusal = self._refusal(scope)
+            if refusal:
+                await problem(421 if "host" in refusal else 403, "RequestError", refusal)(
+                    scope, receive, strict_send
+                )
+                return
             async with asyncio.timeout(_ANSWER_S) as scope["tidegate.timeout"]:
                 await self._app(scope, receive, strict_send)
         except TimeoutError:
@@ -69,6 +76,9 @@ class Guard:
             await problem(504, "TimeoutError", "the gateway did not answer in time")(
                 scope, receive, strict_send
             )
+        except _NotTakenError as error:
+            # Half of a request that breaks off, or is none: the server has answered that itself.
+            _log.info("answer not taken path=%s error=%s", scope["path"], error)
         except Exception:
             _log.exception("answering %s failed", scope["path"])
             if not begun:
