@@ -119,7 +119,7 @@ def test_one_destination_is_shown_with_what_is_in_flight_its_oldest_message_and_
 def test_a_list_of_many_is_made_in_slices_that_others_come_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(walks, "SLICE_S", -1.0)  # each step takes longer
+    monkeypatch.setattr(paging, "SLICE_S", -1.0)  # each step takes longer
 
     async def main() -> None:
         async with Broker() as broker:
@@ -148,8 +148,7 @@ def test_a_list_of_many_is_made_in_slices_that_others_come_between(
 def test_the_lists_of_one_topic_are_gone_over_in_slices_that_others_come_between(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(walks, "SLICE_S", -1.0)  # each step takes longer
-    monkeypatch.setattr(paging, "SLICE_S", -1.0)
+    monkeypatch.setattr(paging, "SLICE_S", -1.0)  # each step takes longer
 
     async def main() -> None:
         async with Broker() as broker:

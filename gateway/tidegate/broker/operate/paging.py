@@ -10,9 +10,11 @@ from operator import itemgetter
 from time import perf_counter
 from typing import Final, Generic, TypeAlias, TypeVar
 
-from tidegate.broker.turn.walks import SLICE_S
 from tidegate.spi import RequestError
 
+#: Of what operators only look at, which nobody waits for but they: clients' messages take several turns of the loop,
+#: and each of them has one of these in it meanwhile.
+SLICE_S: Final = 0.0002
 #: What is looked at before others have their turn, at most.
 STEP: Final = 1000
 #: And before the clock is.

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from tidegate.broker.destinations import Destinations
 from tidegate.broker.limits.ledger import DROP_OLDEST, SLOW
 from tidegate.broker.lists.pending_list import PendingList
+from tidegate.broker.operate import paging
 from tidegate.broker.operate.messages.dead_letters import DeadLetters
 from tidegate.broker.operate.paging import in_steps
 from tidegate.broker.operate.totals import InFlight, Survey, Totals
@@ -40,10 +41,10 @@ class Views:
         # A reload may have changed the policies; patterns that were compiled before are remembered.
         survey = Survey(request, DeadLetters(self._destinations.policies))
         lists = list(self._destinations.charged)
-        await in_slices(survey.look(lists, self._publisher.paused))
+        await in_slices(survey.look(lists, self._publisher.paused), paging.SLICE_S)
         shown, following = survey.shortlist.page()
         rows: list[Destination] = []
-        await in_slices(self._rows(shown, survey, rows))
+        await in_slices(self._rows(shown, survey, rows), paging.SLICE_S)
         totals = survey.sums() if request.with_totals else None
         return DestinationPage(tuple(rows), following, totals)
 
@@ -60,7 +61,7 @@ class Views:
                 list(self._destinations.charged),
                 lambda item: item if item.destination == destination else None,
             )
-        await in_slices(self._adding(totals, of_it, InFlight()))
+        await in_slices(self._adding(totals, of_it, InFlight()), paging.SLICE_S)
         row = self._row(destination, totals)
         if row is None:
             raise no_such(destination)
