@@ -227,6 +227,13 @@ def test_content_length_of_too_many_digits_is_too_large():
         made.next_event()
 
 
+@pytest.mark.parametrize("step", [1, 20, 1000])
+@pytest.mark.parametrize("head", [b"STOMP\n\n", b"CONNECT\ncontent-length:4\n\n"])
+def test_a_greeting_with_a_body_is_refused_however_it_comes(head, step):
+    with pytest.raises(PeerProtocolError, match="must not have a body"):
+        feed(decoder(None), head + b"body\0", step)
+
+
 def test_consecutive_plain_acks_come_as_one_run():
     made = decoder(V12)
     made.receive_data(

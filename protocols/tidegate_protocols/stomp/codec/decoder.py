@@ -170,6 +170,9 @@ class Decoder:
         body_bytes_max = self._limits.body_bytes
         unstated_bytes_max = self._unstated_bytes_max
         parse_common_head = self._heads.common
+        is_greeted = (
+            self._heads.version is not None
+        )  # before that a frame may not have all that others may
         while position < size:
             if buffer[position] <= _LINE_END_MAX:
                 position = self._position = self._skip_line_ends(buffer, position)
@@ -204,7 +207,7 @@ class Decoder:
             else:
                 stop = start + _SMALL_LENGTHS.get(length_text, size)
                 common = stop < size and not buffer[stop] and stop - start <= body_bytes_max
-            if not common:
+            if not (common and is_greeted):
                 size_large: int | None = 0
                 if length_text is None:
                     if self._streams_unstated and _may_be_large(command, headers):
