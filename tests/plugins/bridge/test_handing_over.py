@@ -94,7 +94,7 @@ async def test_every_queue_goes_in_order_and_what_stays_is_named(
         assert "left here: queue queue://paused: 3: its consumers are paused" in said.out
         assert "left here: subscription c news: 2" in said.out
         assert "left here: retained: 1" in said.out
-        assert "1 queues have messages that were not handed over" in said.err
+        assert "queues with messages that were not handed over: 1" in said.err
         for queue in ("a", "b", "DLQ.a", "there.x"):
             found = await take(target.stomp_port, f"/queue/{queue}", LARGE)
             assert [one.body for one in found] == [*numbered(30), LARGE]

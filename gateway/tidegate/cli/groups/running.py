@@ -79,7 +79,7 @@ def drain(
     if found.hand_over is not None:
         queues = [left for left in found.hand_over.left if left.kind is LeftKind.QUEUE]
         if queues:
-            raise ClientError(f"{len(queues)} queues have messages that were not handed over")
+            raise ClientError(f"queues with messages that were not handed over: {len(queues)}")
 
 
 def _handed_over(client: OperatorClient, bridge: str) -> DrainState:
