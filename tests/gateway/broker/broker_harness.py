@@ -95,6 +95,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             done.set_exception(error)
         return done
 
+    def set_default_executor(self, executor: object) -> None:
+        """It has none, whose threads the end of the loop would wait for."""
+
 
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a test's coroutine on virtual time; an exception nobody handled fails it."""
