@@ -79,6 +79,7 @@ def installed(tmp_path: Path) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{EXAMPLE}"}
 
 
+@pytest.mark.long
 def test_the_example_passes_the_conformance_kit_by_the_documented_command(
     tmp_path: Path, installed: dict[str, str]
 ) -> None:

@@ -320,6 +320,7 @@ def test_level_and_format_change_while_it_runs(stream: io.StringIO) -> None:
     assert second.endswith(" tidegate.x four")
 
 
+@pytest.mark.long
 def test_no_line_of_ours_has_a_field_that_json_has_itself() -> None:
     rooms = [path for path in Path(__file__).parents[2].glob("*/**/tidegate*") if path.is_dir()]
     texts: list[str] = []

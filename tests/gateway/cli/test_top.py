@@ -100,6 +100,7 @@ async def test_it_shows_what_the_gateway_says(busy: Snapshot) -> None:
     assert source.is_closed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [(160, 40), (80, 24), (60, 15)])
 async def test_all_of_it_is_on_the_screen_whichever_list_is_shown(
     busy: Snapshot, size: tuple[int, int]

@@ -28,6 +28,7 @@ def test_the_cursor_kit_runs_by_name(tmp_path: Path, cursor: str, without: str) 
     assert " passed" in result.stdout
 
 
+@pytest.mark.long
 def test_the_store_kit_runs_by_name_with_options(tmp_path: Path) -> None:
     kit = ["--pyargs", "tidegate.testing.store_kit", "--store=journal", "-k", "new_store_is_empty"]
     result = run_pytest(tmp_path, *kit, "--store-option", 'checkpoint_interval="7s"')
@@ -37,6 +38,7 @@ def test_the_store_kit_runs_by_name_with_options(tmp_path: Path) -> None:
     assert "did you mean 'checkpoint_interval'" in result.stdout
 
 
+@pytest.mark.long
 def test_a_kit_without_a_name_says_what_is_missing(tmp_path: Path) -> None:
     for kit, option in (("store", "--store=NAME"), ("cursor", "--cursor=NAME")):
         result = run_pytest(tmp_path, "--pyargs", f"tidegate.testing.{kit}_kit", "-x")

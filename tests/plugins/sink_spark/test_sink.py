@@ -130,6 +130,7 @@ def test_nothing_is_deleted_or_released_before_the_table_has_it(
     assert bench.staged() == []
 
 
+@pytest.mark.long
 def test_a_failure_stays_the_problem_until_a_commit_succeeds(bench: Bench, tmp_path: Path) -> None:
     """After each failure the job reads the table's mark again, which mends nothing."""
     barrier = tmp_path / "table-refuses"

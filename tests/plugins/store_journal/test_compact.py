@@ -243,6 +243,7 @@ async def test_a_file_with_a_damaged_message_is_left_alone_and_named(
     await store.close()
 
 
+@pytest.mark.long
 async def test_confirmations_pass_between_the_steps(tmp_path: Path) -> None:
     """A synced batch that is written while a large file is compacted waits for a step at most."""
     storage = CrashStorage()

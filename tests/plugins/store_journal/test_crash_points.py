@@ -336,6 +336,7 @@ def is_reused(storage: FaultyStorage, name: str) -> bool:
     return decode_file_header(storage.open(name).pread(64, 0)).reused
 
 
+@pytest.mark.long
 async def test_without_syncs_the_same_check_finds_losses(tmp_path: Path) -> None:
     """The negative control: a check that cannot fail proves nothing."""
     controls: tuple[dict[str, Any], ...] = (

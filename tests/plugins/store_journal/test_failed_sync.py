@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
+import pytest
 from journal_crash import EAGER, Profile, fast_directory, restart_after_faults
 from journal_kit import with_maps
 
@@ -21,6 +22,7 @@ PROFILES = (
 )
 
 
+@pytest.mark.long
 async def test_what_is_confirmed_after_a_failed_sync_and_a_restart_is_on_the_disk(
     tmp_path: Path,
 ) -> None:
