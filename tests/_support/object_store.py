@@ -104,6 +104,7 @@ def _serve(is_conditional: bool) -> None:
     app = server.DomainDispatcherApplication(server.create_backend_app)
     answers = threading.Event()
     answers.set()
+    one_at_a_time = threading.Lock()
 
     def serve(environ: dict[str, Any], respond: Any) -> Any:
         if not answers.is_set():
@@ -115,6 +116,9 @@ def _serve(is_conditional: bool) -> None:
             environ["HTTP_AUTHORIZATION"] = _AMAZON  # the only kind that moto knows
         if not is_conditional:
             environ.pop("HTTP_IF_NONE_MATCH", None)
+        if "HTTP_IF_NONE_MATCH" in environ:
+            with one_at_a_time:  # moto looks whether there is one, and writes, in two steps
+                return app(environ, respond)
         return app(environ, respond)
 
     def start(port: int) -> Any:
