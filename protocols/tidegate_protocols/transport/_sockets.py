@@ -52,6 +52,11 @@ def name_of(accepted: socket.socket) -> str:
         return _shown(None)
 
 
+def port_of(accepted: socket.socket) -> int:
+    """Ours, at which the peer came in."""
+    return cast("tuple[str, int]", accepted.getsockname()[:2])[1]
+
+
 def _shown(name: object) -> str:
     if not isinstance(name, tuple):
         return "unknown"  # the peer was gone before it was asked for

@@ -17,9 +17,16 @@ from typing import Final, cast, final
 from tidegate_protocols.transport._link import Handler, Sockets
 from tidegate_protocols.transport._principal import PrincipalOf, nobody
 from tidegate_protocols.transport._proxy import Proxies, ProxyHeaderError, client_of
-from tidegate_protocols.transport._sockets import bind, descriptor_of, name_of, peer_name, tune
+from tidegate_protocols.transport._sockets import (
+    bind,
+    descriptor_of,
+    name_of,
+    peer_name,
+    port_of,
+    tune,
+)
 from tidegate_protocols.transport._tcp_link import CLOSE_LINGER_S, TcpLink
-from tidegate_protocols.transport._tls import subject_of
+from tidegate_protocols.transport._tls import subject_of, why_no_handshake
 
 logger = logging.getLogger("tidegate.transport")
 
@@ -123,6 +130,7 @@ class TcpListener:
         self._refused = _Seldom("connections refused connections_max=%d")
         self._failed = _Seldom("accept failed error=%s")
         self._unknown = _Seldom("proxy refused peer=%s reason=%s")
+        self._no_handshake = _Seldom("tls refused port=%d peer=%s reason=%r")
 
     @property
     def connection_count(self) -> int:
@@ -195,14 +203,22 @@ class TcpListener:
                 self._unknown.say(loop.time(), name_of(accepted), error)
                 raise
         tls = self._tls
-        await loop.connect_accepted_socket(
-            lambda: connection,
-            accepted,
-            ssl=tls,
-            # asyncio refuses the two times where there is no TLS.
-            ssl_handshake_timeout=None if tls is None else self._tls_handshake_timeout_s,
-            ssl_shutdown_timeout=None if tls is None else CLOSE_LINGER_S,
-        )
+        if tls is None:  # asyncio refuses the two times there
+            await loop.connect_accepted_socket(lambda: connection, accepted)
+            return
+        port, peer = port_of(accepted), connection.client or name_of(accepted)
+        try:
+            await loop.connect_accepted_socket(
+                lambda: connection,
+                accepted,
+                ssl=tls,
+                ssl_handshake_timeout=self._tls_handshake_timeout_s,
+                ssl_shutdown_timeout=CLOSE_LINGER_S,
+            )
+        except OSError as error:
+            if reason := why_no_handshake(error):
+                self._no_handshake.say(loop.time(), port, peer, reason)
+            raise
 
     async def reload(self) -> bool:
         """Read the certificates anew: handshakes that begin from now on are made with them.

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -265,6 +266,73 @@ async def test_plain_bytes_never_reach_a_handler_and_silence_ends(files):
         assert handlers == []
         while listener.connection_count or sockets.count:
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("first", "says"),
+    [
+        (b"\x10\x10\0\x04MQTT\x05\x02\0<\0\0\x04abcd", "the peer does not speak TLS"),
+        (b"CONNECT\naccept-version:1.2\n\n\0", "the peer does not speak TLS"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "the peer speaks HTTP without TLS"),
+        (b"", "not complete within handshake_timeout"),
+    ],
+)
+async def test_the_log_says_why_there_is_no_handshake(files, first, says, caplog):
+    async with listening(options(files, handshake_timeout="50ms")) as (_, _, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        peer = "{}:{}".format(*writer.get_extra_info("sockname"))
+        writer.write(first)
+        with contextlib.suppress(ConnectionResetError):
+            await reader.read()
+        await hang_up(writer)
+        while "tls refused" not in caplog.text:
+            await asyncio.sleep(0.01)
+        assert f"tls refused port={port} peer={peer} reason={says!r}"[:-1] in caplog.text
+
+
+async def test_the_log_says_whose_certificate_is_not_accepted(files, authority, tmp_path, caplog):
+    mallory = trustme.CA().issue_cert("mallory@example.org")
+    mallory.private_key_and_cert_chain_pem.write_to_path(tmp_path / "mallory.pem")
+    unknown = client_context(authority)
+    unknown.load_cert_chain(tmp_path / "mallory.pem")
+    chosen = options(files, tls_client_certificate="required", tls_ca="ca.pem")
+    for context, says in (
+        (unknown, "the peer's certificate is not accepted: "),
+        (client_context(authority), "the peer shows no certificate"),
+    ):
+        caplog.clear()
+        async with listening(chosen) as (listener, _, port):
+            assert await is_refused(port, context)
+            while listener.connection_count:
+                await asyncio.sleep(0.01)
+        assert says in caplog.text
+
+
+async def test_the_log_says_that_the_peer_does_not_trust_us(files, caplog):
+    def wrap(port: int) -> None:  # asyncio's own client goes without an alert
+        with (
+            socket.create_connection(("127.0.0.1", port)) as plain,
+            pytest.raises(ssl.SSLCertVerificationError),
+        ):
+            client_context(trustme.CA()).wrap_socket(plain, server_hostname="127.0.0.1")
+
+    async with listening(options(files)) as (listener, _, port):
+        await asyncio.to_thread(wrap, port)
+        while listener.connection_count:
+            await asyncio.sleep(0.01)
+    assert "the peer does not trust the authority of tls_certificate" in caplog.text
+
+
+async def test_a_peer_that_only_looks_whether_the_port_is_open_is_not_in_the_log(files, caplog):
+    sockets = TwoSockets()
+    async with listening(options(files), sockets=sockets) as (listener, _, port):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        while not listener.connection_count:
+            await asyncio.sleep(0)
+        await hang_up(writer)
+        while listener.connection_count:
+            await asyncio.sleep(0.01)
+    assert "tls refused" not in caplog.text
 
 
 async def test_the_limit_of_a_listener_counts_from_accept_on(files, authority, caplog):
