@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator
 
 import examples  # noqa: F401 - profiles of hypothesis
 import pytest
-from async_tests import (  # noqa: F401 - hooks; tests/_support is on the path
+from async_tests import (  # noqa: F401 - hooks; tests/_support/runner is on the path
     pytest_asyncio_loop_factories,
     pytest_runtest_call,
     pytest_runtest_teardown,

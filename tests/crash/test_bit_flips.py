@@ -91,7 +91,7 @@ def total(results: list[Part]) -> Counter[str]:
     return sum((outcomes for outcomes, _, _ in results), Counter[str]())
 
 
-# What follows in pairs: a job, which runs in a process of its own (tests/_support/crash_crew.py) and
+# What follows in pairs: a job, which runs in a process of its own (tests/_support/runner/crash_crew.py) and
 # takes each PARTS-th byte, and the test that adds these up.
 
 

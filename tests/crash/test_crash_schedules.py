@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import importlib
 import tempfile
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -17,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import journal_kit
 import pytest
 from crash_crew import Job, amount, job
 from journal_crash import (
@@ -42,9 +42,6 @@ ROOT = Path(__file__).resolve().parents[2]
 TEMPORARY = Path(tempfile.gettempdir())
 REPORT = ROOT / "build" / "crash-report.md"
 FAILURES = ROOT / "build" / "crash-failures"
-
-#: Helpers of the journal's own tests: tests/plugins/store_journal.
-journal_kit = importlib.import_module("journal_kit")
 
 SPARSE = Profile(
     "sparse: compaction, files used again",
@@ -160,7 +157,7 @@ def report() -> Iterator[CrashReport]:
     print(f"\n{report.points} crash points, {len(report.failures)} failures: {REPORT}")
 
 
-# What follows in pairs: a job, which runs in a process of its own (tests/_support/crash_crew.py) and
+# What follows in pairs: a job, which runs in a process of its own (tests/_support/runner/crash_crew.py) and
 # returns the report of its part, and the test that adds these up.
 
 

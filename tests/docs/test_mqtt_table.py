@@ -56,7 +56,7 @@ def test_every_mark_names_a_statement(statements, proofs):
 def test_the_tables_are_those_of_the_statements_and_marks(statements, proofs):
     text = mqtt_clauses.DOCUMENT.read_text()
     assert mqtt_clauses.with_tables(text, statements, proofs) == text, (
-        "run: python tests/_support/mqtt_clauses.py"
+        "run: python tests/_support/mqtt/mqtt_clauses.py"
     )
 
 

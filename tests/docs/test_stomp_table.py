@@ -16,7 +16,9 @@ def test_every_clause_is_proved_for_every_version_that_has_it() -> None:
 
 def test_the_table_is_that_of_the_clauses_and_marks() -> None:
     text = stomp_clauses.DOCUMENT.read_text()
-    assert stomp_clauses.with_table(text) == text, "run: python tests/_support/stomp_clauses.py"
+    assert stomp_clauses.with_table(text) == text, (
+        "run: python tests/_support/stomp/stomp_clauses.py"
+    )
 
 
 def test_the_specifications_are_all_there() -> None:

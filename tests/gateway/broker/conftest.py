@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from async_tests import LoopFactory, watched
-
-sys.path.insert(0, str(Path(__file__).parent))  # importlib mode: for broker_harness
+from broker_harness import VirtualLoop
 
 
 def pytest_asyncio_loop_factories() -> dict[str, LoopFactory]:
     """Time is virtual, and what goes wrong on the loop fails the test as elsewhere."""
-    from broker_harness import VirtualLoop
-
     return {"virtual": watched(VirtualLoop)}
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from broker_harness import Broker
-from operated import ME
-from test_operations import Guard
+from operated import ME, Guard
 
 from tidegate.broker.operate.authorized import Around
 from tidegate.broker.operate.operations import Operations

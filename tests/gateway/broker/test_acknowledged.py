@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from broker_harness import Broker, Client
+from acknowledged import Log, acknowledge
+from broker_harness import Broker
 
 from tidegate.broker.operate.operations import Operations
 from tidegate.config import DestinationPolicy
@@ -28,27 +29,6 @@ from tidegate.spi import (
     encode_rows,
 )
 from tidegate.spi.operate import PurgeDestination
-
-
-class Log(Broker):
-    """A broker that keeps acknowledged messages."""
-
-    def __init__(self, **config: Any) -> None:
-        super().__init__(keep_acknowledged=True, **config)
-
-
-async def acknowledge(broker: Broker, *bodies: str) -> Client:
-    """Messages that were sent, consumed and acknowledged, one batch each."""
-    client = await broker.client("stomp", "consumer")
-    client.subscribe("queue://q")
-    client.acknowledge_at_once()
-    for body in bodies:
-        client.send("queue://q", body)
-        await broker.settle()
-        client.connection.synchronize("synced")
-        await broker.settle()
-    client.connection.unsubscribe("s")
-    return client
 
 
 async def bodies(reader: AcknowledgedReader, after: int = 0) -> list[bytes]:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from broker_harness import Broker, Client
-from operated import ME, ask_now
-from test_operations import Guard
+from operated import ME, Guard, ask_now
 
 from tidegate.broker.limits.meter import RATE
 from tidegate.broker.operate.paging import STEP, page

@@ -7,9 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from acknowledged import Log, ToySink
 from broker_harness import Broker
-from test_acknowledged import Log
-from test_sinks_seen import ToySink
 
 from tidegate.broker.events import Events
 from tidegate.broker.memory_watch import QUIET_LOOKS, MemoryWatch

@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
+from acknowledged import ToySink, acknowledge
 from broker_harness import Broker
-from test_acknowledged import acknowledge
-from test_sinks_seen import ToySink
 
 from tidegate.broker.connection.connection import Connection
 from tidegate.spi import (

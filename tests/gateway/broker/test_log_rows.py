@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from acknowledged import Log, acknowledge
 from broker_harness import Broker
 from large_fakes import FakeBodies
-from test_acknowledged import Log, acknowledge
 
 from tidegate.broker.limits.acknowledged import AcknowledgedLog
 from tidegate.broker.operate.log_rows import log_rows

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from broker_harness import Broker, run
-from operated import ME, ask, bodies, filled
+from operated import ME, Guard, ask, bodies, filled
 
 from tidegate.broker.operate import paging
 from tidegate.broker.operate.messages.over_messages import PAGE_COUNT
@@ -18,16 +18,13 @@ from tidegate.spi import (
     MESSAGE_OVERHEAD_BYTES,
     AccessError,
     Action,
-    AuditEvent,
     AuditKind,
     Discard,
     DiscardReason,
     FlowControlError,
-    Identity,
     Move,
     RequestError,
     StoreFullError,
-    Verdict,
 )
 from tidegate.spi.operate import (
     FEEDS_MAX,
@@ -740,22 +737,6 @@ def test_a_move_that_makes_no_sense_is_refused(move: MoveMessages, problem: str)
 
 
 # --- who may ------------------------------------------------------------------------------------
-
-
-class Guard:
-    """Allows what it is told, and hears of everything."""
-
-    def __init__(self, *allowed: Action) -> None:
-        self.allowed = {Action.CONNECT, Action.PUBLISH, *allowed}
-        self.events: list[AuditEvent] = []
-
-    def authorize(self, identity: Identity, action: Action, destination: str) -> Verdict:
-        if identity.protocol != "operator":
-            return Verdict.ALLOW
-        return Verdict.ALLOW if action in self.allowed else Verdict.DENY
-
-    def audit(self, event: AuditEvent) -> None:
-        self.events.append(event)
 
 
 #: What changes nothing, and of which no auditor is told.

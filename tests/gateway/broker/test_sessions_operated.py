@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from broker_harness import Broker, Client, key_of, message
-from operated import ask_now
-from test_operations import Guard
+from operated import Guard, ask_now
 
 from tidegate.broker.sessions.sessions import REMOVED_AT_ONCE
 from tidegate.spi import (

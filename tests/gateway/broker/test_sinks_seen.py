@@ -7,12 +7,11 @@ import logging
 from dataclasses import replace
 
 import pytest
+from acknowledged import Log, ToySink, acknowledge
 from broker_harness import Broker
-from test_acknowledged import Log, acknowledge
 
 from tidegate.broker.operate.operations import Operations
 from tidegate.spi import (
-    AcknowledgedReader,
     Identity,
     RequestError,
     SinkCommit,
@@ -32,20 +31,6 @@ from tidegate.spi.operate import (
 )
 
 WHO = Identity("local:me", frozenset(), "", "", "operator")
-
-
-class ToySink:
-    """A sink that says what it is told to."""
-
-    def __init__(self) -> None:
-        self.says = SinkHealth(SinkState.RUNNING, 0, 0)
-
-    async def start(self, reader: AcknowledgedReader) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    def health(self) -> SinkHealth:
-        return self.says
 
 
 async def shown(broker: Broker, name: str) -> SinkStatus:

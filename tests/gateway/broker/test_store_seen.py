@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from broker_harness import Broker, ScriptedStore
-from operated import ask_now
-from test_operations import Guard
+from operated import Guard, ask_now
 
 from tidegate.broker.operate.seen.store_seen import PARTS_S
 from tidegate.spi import (

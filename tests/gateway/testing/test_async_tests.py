@@ -73,7 +73,12 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
     (directory / "test_sample.py").write_text(SAMPLE)
     (directory / "conftest.py").write_text(CONFTEST)
     command = [sys.executable, "-m", "pytest", "-v", "-c", str(ROOT / "pyproject.toml")]
-    command += ["--rootdir", str(directory), "-o", f"pythonpath={ROOT / 'tests' / '_support'}"]
+    command += [
+        "--rootdir",
+        str(directory),
+        "-o",
+        f"pythonpath={ROOT / 'tests' / '_support' / 'runner'}",
+    ]
     done = subprocess.run(
         [*command, "-p", "no:cacheprovider", "test_sample.py"],
         cwd=directory,

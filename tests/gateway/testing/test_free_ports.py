@@ -8,7 +8,7 @@ from pathlib import Path
 
 from free_ports import free_port
 
-SUPPORT = Path(__file__).resolve().parents[2] / "_support"
+SUPPORT = Path(__file__).resolve().parents[2] / "_support" / "processes"
 
 
 def test_a_port_is_given_to_one_process_only() -> None:

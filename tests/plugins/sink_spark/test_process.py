@@ -7,12 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import fake_job
 import pytest
 
 from tidegate_sink_spark._process import TAIL_LINES, JobProcess
 from tidegate_sink_spark._protocol import Command, JobConfig, Mark, Ready, Stopped
-
-FAKE_JOB = Path(__file__).with_name("fake_job.py")
 
 
 def config(directory: Path, **conf: str) -> JobConfig:
@@ -30,7 +29,7 @@ def config(directory: Path, **conf: str) -> JobConfig:
 
 
 async def start(directory: Path, program: str = "", **conf: str) -> JobProcess:
-    command = (sys.executable, "-c", program) if program else (sys.executable, str(FAKE_JOB))
+    command = (sys.executable, "-c", program) if program else (sys.executable, fake_job.__file__)
     return await JobProcess.start(
         config(directory, **conf),
         environment=os.environ,
@@ -136,7 +135,7 @@ async def test_a_job_dies_with_its_gateway(kit: Any, tmp_path: Path) -> None:
     program = f"""
 import asyncio, os, sys
 from pathlib import Path
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path[:0] = {[str(Path(__file__).parent), *sys.path]!r}
 from test_process import start
 async def main():
     job = await start(Path({str(tmp_path)!r}))

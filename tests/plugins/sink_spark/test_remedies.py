@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import fake_job
 import pytest
 from py4j.protocol import Py4JError
 
@@ -21,7 +22,7 @@ from tidegate_sink_spark._spark_engine import SparkEngine
 from tidegate_sink_spark.job.driver import CommitError
 from tidegate_sink_spark.job.rows import spark_errors
 
-FAKE_JOB = (sys.executable, str(Path(__file__).with_name("fake_job.py")))
+FAKE_JOB = (sys.executable, fake_job.__file__)
 
 
 class Thrown:

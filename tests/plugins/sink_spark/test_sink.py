@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import fake_job
 import pytest
 
 from tidegate.spi import ConfigError, SinkContext, SinkLag, SinkState, StoreIOError
@@ -24,7 +25,7 @@ from tidegate_sink_spark.commits import lag
 from tidegate_sink_spark.java import runtime
 from tidegate_sink_spark.java.runtime import JavaRuntime
 
-FAKE_JOB = (sys.executable, str(Path(__file__).with_name("fake_job.py")))
+FAKE_JOB = (sys.executable, fake_job.__file__)
 
 
 class Bench:

@@ -1,14 +1,9 @@
-"""Makes ``jdbc_kit`` importable for the tests beside it, and closes what a failed one left open."""
+"""Closes what a failed test left open."""
 
-import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from jdbc_kit import STORES  # found in the folder above
+from jdbc_kit import STORES
 
 
 @pytest.fixture(autouse=True)

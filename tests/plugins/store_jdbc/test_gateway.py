@@ -1,6 +1,6 @@
 """The whole gateway on the SQL store: gateway and database are killed under load, by seed.
 
-The clients and the oracle are those of ``tests/crash/test_sigkill.py``.
+The clients and the oracle are those of ``killed_under_load``.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import itertools
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
+import killed_under_load as crash
 import pytest
 from crash_crew import amount
 from gateway_process import GatewayProcess
@@ -20,10 +20,6 @@ from jdbc_kit import prefix
 from postgres_server import PostgresServer
 from purged_scenario import purged_and_undone
 from wire import StompClient
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "crash"))
-
-import test_sigkill as crash  # pyright: ignore[reportMissingImports] - on the path above
 
 SQLITE = '[store]\nplugin = "jdbc"\n'
 

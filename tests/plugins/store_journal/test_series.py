@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import crash_crew
+import power_cuts
 import pytest
-import test_crash_points
 import uvloop
 from crash_crew import amount, job
 from journal_crash import fast_directory
 from journal_kit import (
     ANY_SIZE,
+    SUPPORT,
     CrashStorage,
     ack,
     check_bodies,
@@ -31,6 +32,7 @@ from journal_kit import (
     write,
     write_only,
 )
+from power_cuts import BLOCK, History, live_and_crash, load, policy_of, sparse_load
 from series_kit import (
     ALL,
     add,
@@ -42,7 +44,6 @@ from series_kit import (
     size_of,
     tidy_of,
 )
-from test_crash_points import BLOCK, History, live_and_crash, load, policy_of, sparse_load
 
 from tidegate.spi import (
     AddDestination,
@@ -324,7 +325,7 @@ async def crash(directory: Path, seed: int, **changes: object) -> str:
 
 @pytest.fixture
 def with_two_queues(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(test_crash_points, "add", two_queues)
+    monkeypatch.setattr(power_cuts, "add", two_queues)
 
 
 @pytest.mark.usefixtures("with_two_queues")
@@ -343,7 +344,7 @@ def problems_with_directories(kind: str, first: int) -> dict[int, str]:
         pytest.MonkeyPatch.context() as patch,
         fast_directory(Path(tempfile.gettempdir())) as name,
     ):
-        patch.setattr(test_crash_points, "add", two_queues)
+        patch.setattr(power_cuts, "add", two_queues)
         for seed in range(first, first + BLOCK):
             if problem := uvloop.run(attempt(Path(name, str(seed)), seed)):
                 problems[seed] = problem
@@ -493,7 +494,7 @@ async def test_a_real_kill_loses_nothing_that_was_confirmed_in_any_directory(
     acked: set[int] = set()
     for turn in range(3):
         process = subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(tmp_path), str(Path(__file__).parent)],
+            [sys.executable, "-c", CHILD, str(tmp_path), str(SUPPORT)],
             stdout=subprocess.PIPE,
         )
         assert process.stdout is not None

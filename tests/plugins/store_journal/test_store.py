@@ -18,6 +18,7 @@ from journal_kit import (
     ANY_SIZE,
     JOURNAL_TYPES,
     KB,
+    SUPPORT,
     CrashStorage,
     ack,
     add,
@@ -573,7 +574,7 @@ async def test_a_real_kill_under_load_loses_nothing_that_was_confirmed(
     acked: set[int] = set()
     for turn in range(3):
         process = subprocess.Popen(
-            [*child, str(journal), str(Path(__file__).parent), journal_type],
+            [*child, str(journal), str(SUPPORT), journal_type],
             stdout=subprocess.PIPE,
         )
         assert process.stdout is not None

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from journal_kit import KB, ack, add, data_files, opened, write
+from journal_kit import KB, SUPPORT, ack, add, data_files, opened, write
 
 from tidegate.spi import (
     AddDestination,
@@ -331,9 +331,15 @@ WRITER = """
 def test_beside_a_store_that_writes_compacts_and_reuses_files_there_is_no_false_alarm(
     tmp_path: Path, per_destination: tuple[str, ...]
 ) -> None:
-    here = str(Path(__file__).parent)
     with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path), here, *per_destination],
+        [
+            sys.executable,
+            "-c",
+            textwrap.dedent(WRITER),
+            str(tmp_path),
+            str(SUPPORT),
+            *per_destination,
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import itertools
 import signal
-import sys
 import time
 from pathlib import Path
 
+import killed_under_load as crash
 import pytest
 from crash_crew import amount
 from gateway_process import GatewayProcess
 from jdbc_kit import prefix
 from postgres_server import PostgresServer
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "crash"))
-
-import test_sigkill as crash  # pyright: ignore[reportMissingImports] - on the path above
 
 
 def journaled(quick: bool) -> str:

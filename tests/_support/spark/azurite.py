@@ -22,7 +22,7 @@ from urllib.parse import quote, urlencode
 from built import building
 from free_ports import free_port
 
-_DIRECTORY = Path(__file__).parents[2] / "build" / "azurite"
+_DIRECTORY = Path(__file__).parents[3] / "build" / "azurite"
 _PACKAGE = "azurite@3.37.0"
 _PROGRAM = _DIRECTORY / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
 _API = "2021-08-06"

@@ -1,6 +1,6 @@
 """The clauses of the STOMP specifications, the tests that prove them, and the table of both.
 
-``python tests/_support/stomp_clauses.py`` rewrites the table in docs/stomp.md.
+``python tests/_support/stomp/stomp_clauses.py`` rewrites the table in docs/stomp.md.
 A test proves clauses by ``@pytest.mark.clause("stomp-1.1,1.2/send/destination", …)``.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT: Final = Path(__file__).resolve().parents[3]
 DOCUMENT: Final = ROOT / "docs" / "stomp.md"
 VERSIONS: Final = ("1.0", "1.1", "1.2")
 _CLAUSES: Final = ROOT / "tests" / "protocols" / "stomp" / "clauses.toml"

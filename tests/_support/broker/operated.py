@@ -7,7 +7,7 @@ from typing import Any
 from broker_harness import Broker
 
 from tidegate.broker.operate.operations import Operations
-from tidegate.spi import Identity
+from tidegate.spi import Action, AuditEvent, Identity, Verdict
 from tidegate.spi.operate import perform
 
 ME = Identity("local:me", frozenset(), "", "", "operator")
@@ -36,3 +36,19 @@ async def filled(broker: Broker, count: int, destination: str = "queue://a", **m
 
 def bodies(*numbers: int) -> list[bytes]:
     return [str(number).encode() for number in numbers]
+
+
+class Guard:
+    """Allows what it is told, and hears of everything."""
+
+    def __init__(self, *allowed: Action) -> None:
+        self.allowed = {Action.CONNECT, Action.PUBLISH, *allowed}
+        self.events: list[AuditEvent] = []
+
+    def authorize(self, identity: Identity, action: Action, destination: str) -> Verdict:
+        if identity.protocol != "operator":
+            return Verdict.ALLOW
+        return Verdict.ALLOW if action in self.allowed else Verdict.DENY
+
+    def audit(self, event: AuditEvent) -> None:
+        self.events.append(event)

@@ -1,7 +1,7 @@
 """The golden directories: what one program wrote, to be read by all that come later.
 
-``python tests/plugins/store_journal/golden_kit.py`` writes ``golden/directory-1.tar.xz`` anew: after a
-SIGKILL with a replay to do, and after a clean stop. Only a new format version may need that once there
+``python tests/_support/journal/golden_kit.py`` writes ``directory-1.tar.xz`` anew: after a SIGKILL
+with a replay to do, and after a clean stop. Only a new format version may need that once there
 was a release.
 """
 
@@ -39,7 +39,8 @@ from tidegate.spi import (
 )
 from tidegate_store_journal import JournalStore
 
-GOLDEN = Path(__file__).parent / "golden" / "directory-1.tar.xz"
+ROOT = Path(__file__).resolve().parents[3]
+GOLDEN = ROOT / "tests" / "plugins" / "store_journal" / "golden" / "directory-1.tar.xz"
 LAPTOP = Subscription(2, "laptop", "news", "topic://news.>", True, owner="ann")
 PHONE = Subscription(3, "phone", "alerts/#", "topic://alerts.>", True, owner="ann")
 SESSION = Session(

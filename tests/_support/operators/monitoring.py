@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
-MONITORING = Path(__file__).resolve().parents[2] / "examples" / "monitoring"
+MONITORING = Path(__file__).resolve().parents[3] / "examples" / "monitoring"
 
 
 def alerts() -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Packets of MQTT 3.1 and 3.1.1 as data: values beside their bytes, and bytes that are no packet.
 
 The tests of the codec run every case: whole, byte by byte, with others behind it. ``clauses`` are
-the statements that a case proves, written as in tests/_support/mqtt_clauses.py.
+the statements that a case proves, written as in tests/_support/mqtt/mqtt_clauses.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The normative statements of MQTT 3.1.1 and 5.0, the tests that prove them, the tables of both.
 
-``python tests/_support/mqtt_clauses.py`` rewrites the tables in docs/mqtt.md.
+``python tests/_support/mqtt/mqtt_clauses.py`` rewrites the tables in docs/mqtt.md.
 
 A test proves statements by ``@pytest.mark.mqtt_clause("3.1.1:MQTT-3.1.2-1", …)``, or in short by
 :func:`proves` and :func:`both`. Cases that are data do it by
@@ -24,7 +24,7 @@ from typing import Final, Literal
 
 import pytest
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+ROOT: Final = Path(__file__).resolve().parents[3]
 DOCUMENT: Final = ROOT / "docs" / "mqtt.md"
 VERSIONS: Final = ("3.1.1", "5.0")
 MARK: Final = "mqtt_clause"

@@ -28,6 +28,8 @@ from tidegate.spi import (
 from tidegate_store_journal import JournalOptions, JournalStore
 from tidegate_store_journal.log.mapped import with_mapping
 
+#: What a process of a test's own has to have on its path.
+SUPPORT = Path(__file__).parent
 ANY_SIZE = 1 << 40
 KB = 1 << 10
 

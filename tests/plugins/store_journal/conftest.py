@@ -1,6 +1,0 @@
-"""Makes ``journal_kit`` importable for the tests beside it."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
