@@ -188,7 +188,7 @@ EVENTS: Final[Mapping[Event, EventMeaning]] = {
     Event.ACKNOWLEDGED_LOG_ROOM: _of(EventKind.SINK, _INFO, "It is below its limit again, or well below it."),
     Event.LISTENER_ADDED: _of(EventKind.LISTENER, _INFO, "A listener takes connections, at the start or after a reload."),
     Event.LISTENER_REMOVED: _of(EventKind.LISTENER, _WARNING, "A reload removed a listener, and its clients were told."),
-    Event.BRIDGE_CONNECTED: _of(EventKind.BRIDGE, _INFO, "A rule of a bridge has the other broker."),
+    Event.BRIDGE_CONNECTED: _of(EventKind.BRIDGE, _INFO, "A rule of a bridge has the other broker, and messages flow."),
     Event.BRIDGE_LOST: _of(EventKind.BRIDGE, _WARNING, "It has not, or not any more, and tries again."),
     Event.BRIDGE_PARKED: _of(EventKind.BRIDGE, _WARNING, "The other broker refused a message again and again and took one behind it: the message is in the rule's queue for such."),
 }  # fmt: skip

@@ -26,6 +26,8 @@ class _Publisher:
     def __init__(self, lane: InLane, epoch: int) -> None:
         self.epoch = epoch
         self.is_over = False
+        self.is_let_in = False  # here
+        self.is_subscribed = False  # there
         self.is_throttled = False
         self.wake = asyncio.Event()
         self.waiting: deque[protocol.Bring] = deque()
@@ -84,15 +86,25 @@ class InLane(Lane):
                 publisher.sizes[told.number] = len(told.message.body)
                 publisher.waiting.append(told)
                 publisher.wake.set()
+        elif isinstance(told, protocol.Flows):
+            if publisher is not None:
+                publisher.is_subscribed = True
+                self._flows_if_both(publisher)
         elif isinstance(told, protocol.Done):
             self.looped += told.looped
         else:
             super()._heard(told)
 
+    def _flows_if_both(self, publisher: _Publisher) -> None:
+        if publisher.is_subscribed and publisher.is_let_in and not publisher.is_over:
+            self._flows()
+
     async def _publish(self, publisher: _Publisher) -> None:
         connection: BrokerConnection | None = None
         try:
             connection = await self._connect(publisher)
+            publisher.is_let_in = True
+            self._flows_if_both(publisher)
             await self._publish_all(publisher, connection)
         except GatewayError as error:
             self.failed(publisher, error)

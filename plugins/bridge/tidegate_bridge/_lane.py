@@ -41,7 +41,7 @@ class Lane(ABC):
     """One rule. Args: number: what the process knows it by; tell: it. On the event loop.
 
     Attributes:
-        server: what the other broker says that it is; "" while it is not connected.
+        server: what the other broker says that it is; "" unless messages flow: it is connected there, and subscribed, or let in, here.
         problem, remedy: of the last attempt that ended; moved, moved_bytes, looped: since the start.
         last_at: when something was confirmed last, microseconds since the Unix epoch; 0: never.
         suspect: the message that goes out and is refused; parked: put aside since the start; failures: attempts that ended.
@@ -76,6 +76,7 @@ class Lane(ABC):
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_over = False  # nothing more is sent
         self._settled = asyncio.Event()
+        self._there: str = ""  # what the other broker says that it is, as soon as it is connected
 
     @property
     @abstractmethod
@@ -111,15 +112,7 @@ class Lane(ABC):
     def heard(self, told: protocol.FromProcess) -> None:
         """The process says something about this rule."""
         if isinstance(told, protocol.Ready):
-            self._broker.tell(
-                Event.BRIDGE_CONNECTED,
-                _log,
-                "bridge=%s rule=%s server=%r connected",
-                self._options.name,
-                self.rule.name,
-                told.server,
-            )
-            self.epoch, self.server = told.epoch, told.server or "?"
+            self.epoch, self._there, self.server = told.epoch, told.server or "?", ""
             self._ready()
         elif told.epoch == self.epoch or isinstance(told, protocol.Lost):
             self._heard(told)
@@ -132,10 +125,25 @@ class Lane(ABC):
     def _ready(self) -> None:
         """The other broker is connected."""
 
+    def _flows(self) -> None:
+        """What is published at the source from now on comes to the target. Idempotent."""
+        if not self._there or self.server:
+            return
+        self.server = self._there
+        self._broker.tell(
+            Event.BRIDGE_CONNECTED,
+            _log,
+            "bridge=%s rule=%s server=%r connected",
+            self._options.name,
+            self.rule.name,
+            self.server,
+        )
+
     def lost(self, problem: str, remedy: str, again_s: float) -> None:
         """The other broker is not connected, or not any more."""
         again = problem == self.problem and not self.server
-        self.server, self.problem, self.remedy = "", problem, remedy
+        self._there = self.server = ""
+        self.problem, self.remedy = problem, remedy
         self.failures += 1
         self._settled.set()
         text = "bridge=%s rule=%s problem=%r remedy=%r again_s=%.1f"
@@ -156,7 +164,7 @@ class Lane(ABC):
         self._is_over = True
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + _CONFIRM_S
-        while self.server and not self.is_settled and loop.time() < ends_at:
+        while self._there and not self.is_settled and loop.time() < ends_at:
             self._settled.clear()
             moment = loop.call_at(ends_at, self._settled.set)
             await self._settled.wait()

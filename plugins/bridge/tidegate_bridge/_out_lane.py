@@ -117,6 +117,8 @@ class OutLane(Lane):
         if self._consumer is None:
             self._consumer = Consuming(self)
             self._spawn("consume", self._consume(self._consumer))
+        elif self._connection is not None:
+            self._flows()
 
     async def _consume(self, consumer: Consuming) -> None:
         try:
@@ -127,6 +129,7 @@ class OutLane(Lane):
             self._connection = connection
             self._subscribe(connection)
             connection.writable(True)
+            self._flows()
         except GatewayError as error:
             self.failed(consumer, error)
             return
@@ -179,7 +182,7 @@ class OutLane(Lane):
     async def _pump(self, consumer: Consuming) -> None:
         done = 0
         while self._consumer is consumer:
-            if not self._queue or not self.server or self._is_over:
+            if not self._queue or not self._there or self._is_over:
                 self._wake.clear()
                 await self._wake.wait()
                 continue

@@ -1,8 +1,8 @@
 """What the gateway and a bridge's process say to each other: frames of MessagePack on a socket pair.
 
 The gateway begins with :class:`Start`; rules may come and go. Each rule is a *lane* of its own in the process, which tries to connect and says
-:class:`Ready` each time it has, with the number of the attempt (``epoch``). What belongs to an attempt that is over is
-ignored by both.
+:class:`Ready` each time it has, with the number of the attempt (``epoch``), and :class:`Flows` when the other broker has
+confirmed its subscription. What belongs to an attempt that is over is ignored by both.
 """
 
 from __future__ import annotations
@@ -106,11 +106,18 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """Connected. Attributes: server: what the other broker says that it is."""
+    """Connected: the attempt counts from here on. Attributes: server: what the other broker says that it is."""
 
     rule: int
     epoch: int
     server: str
+
+
+class Flows(msgspec.Struct, frozen=True, tag="flows"):
+    """The other broker has confirmed the subscription of a rule ``in``: what it gets from now on comes."""
+
+    rule: int
+    epoch: int
 
 
 class Lost(msgspec.Struct, frozen=True, tag="lost"):
@@ -137,7 +144,7 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
 
 
 FromGateway: TypeAlias = Start | Begin | End | Take | Done | Stop
-FromProcess: TypeAlias = Ready | Lost | Bring | Done
+FromProcess: TypeAlias = Ready | Flows | Lost | Bring | Done
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 decode_from_gateway: Final = msgspec.msgpack.Decoder(FromGateway).decode

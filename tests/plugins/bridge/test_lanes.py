@@ -11,7 +11,7 @@ from paho.mqtt.client import MQTTMessage
 from tidegate.spi import Message
 from tidegate_bridge import _protocol as protocol
 from tidegate_bridge._options import Direction, JmsType
-from tidegate_bridge.remote.lane import Broken, Confirmed, LaneError
+from tidegate_bridge.remote.lane import Broken, Confirmed, LaneError, Subscribed
 from tidegate_bridge.remote.link import Link
 from tidegate_bridge.remote.mqtt_lane import MqttLane, _Heard
 
@@ -83,6 +83,7 @@ def test_a_circle_ends_at_a_topic_with_an_acknowledgement_and_at_a_queue_with_an
     heard._message(None, None, publish())
     lane.hops.next = lambda headers: None  # type: ignore[method-assign]
     heard._message(None, None, publish(mid=2))
+    assert lane.inbox.get_nowait() == Subscribed(3, is_certain=False)
     done = lane.inbox.get_nowait()
     assert isinstance(done, protocol.Done)
     assert (done.numbers, done.looped, len(said.told)) == ([2], 1, 1)
@@ -116,3 +117,33 @@ def test_what_was_sent_before_a_message_that_may_not_go_is_confirmed_before_the_
     (done,) = said.told
     assert isinstance(done, protocol.Done)
     assert done.numbers == [1]
+
+
+def test_it_flows_when_the_other_broker_has_confirmed_the_subscription_and_not_before() -> None:
+    lane, heard, said = lane_and_heard()
+    lane.connect = lambda: heard._connected(None, None, *CONNECTED)  # type: ignore[method-assign]
+    lane.consume = lambda: heard._message(None, None, publish())  # type: ignore[method-assign]
+    ended = protocol.Stop(0, 3, "enough", "")
+    lane.inbox.put(ended)
+    with pytest.raises(LaneError, match="enough"):
+        lane._attempt()
+    # What waited in a session comes by a subscription of its own, perhaps.
+    assert [type(one).__name__ for one in said.told] == ["Ready", "Bring"]
+    said.told.clear()
+    for reasons in ([SimpleNamespace(value=1)], [SimpleNamespace(value=0)]):
+        heard._subscribed(None, None, 1, reasons, None)
+    lane.inbox.put(ended)
+    with pytest.raises(LaneError, match="enough"):
+        lane._attempt()
+    assert [type(one).__name__ for one in said.told] == ["Ready", "Bring", "Flows"]
+
+
+def test_a_subscription_that_is_never_confirmed_ends_the_attempt() -> None:
+    lane, heard, _ = lane_and_heard()
+    lane.start = start(connect_timeout=0.01)
+    lane.connect = lane.consume = lambda: None  # type: ignore[method-assign]
+    with pytest.raises(LaneError, match="does not confirm that 'a/#' is subscribed to"):
+        lane._attempt()
+    heard._subscribed(None, None, 1, [SimpleNamespace(value=0x87)], None)
+    with pytest.raises(LaneError, match="refuses to subscribe to 'a/#'"):
+        lane._attempt()

@@ -76,7 +76,7 @@ class BridgeRow(msgspec.Struct, frozen=True):
 
     Attributes:
         direction: ``in`` or ``out``; remote: the other broker; source, target: destinations, as each broker writes them.
-        server: what the other broker says that it is; "" while it is not connected.
+        server: what the other broker says that it is; "" unless messages flow: it is connected there, and subscribed at the source.
         moved, moved_bytes: confirmed at the target since the gateway's start, and bytes of their bodies.
         on_the_way, on_the_way_bytes: taken from the source and not confirmed at the target yet. What has not been taken waits
             at the source: of a rule ``out``, in the queue or subscription here.

@@ -64,7 +64,17 @@ class Confirmed:
     key: int
 
 
-Event: TypeAlias = protocol.Take | protocol.Done | protocol.Stop | protocol.End | Broken | Confirmed
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """The other broker has confirmed the subscription. Attributes: is_certain: False: what came may be of an older one, kept there."""
+
+    epoch: int
+    is_certain: bool = True
+
+
+Event: TypeAlias = (
+    protocol.Take | protocol.Done | protocol.Stop | protocol.End | Broken | Confirmed | Subscribed
+)
 
 
 class Lane(ABC):
@@ -89,6 +99,10 @@ class Lane(ABC):
         self.done: list[int] = []
         self.looped = 0
         self.has_moved = False
+        self._subscribe_by: float | None = (
+            None  # when it is to be confirmed, by the monotonic clock
+        )
+        self._is_flowing = False
         self.refusal: LaneError | None = None  # why nothing more is sent in this attempt
 
     @property
@@ -104,7 +118,7 @@ class Lane(ABC):
 
     @abstractmethod
     def consume(self) -> None:
-        """Subscribe: messages come as :meth:`brought`. Raises: LaneError."""
+        """Subscribe: messages come as events of the gateway, the confirmation as :class:`Subscribed`. Raises: LaneError."""
 
     @abstractmethod
     def acknowledge(self, number: int) -> None:
@@ -147,6 +161,7 @@ class Lane(ABC):
             self.epoch += 1
             self.done, self.looped, self.has_moved = [], 0, False
             self.refusal = None
+            self._subscribe_by, self._is_flowing = None, False
             self.budget.open()
             began = time.monotonic()
             problem = remedy = ""
@@ -175,9 +190,10 @@ class Lane(ABC):
         """Raises: LaneError, always."""
         self.connect()
         if self.is_in:
+            self._subscribe_by = time.monotonic() + self.start.connect_timeout
             self.consume()
         while True:
-            self._deal_with(self.inbox.get())
+            self._deal_with(self._next())
             for _ in range(_TOGETHER):
                 try:
                     event = self.inbox.get_nowait()
@@ -187,6 +203,18 @@ class Lane(ABC):
             self.tell_done()
             if self.refusal is not None and not self.has_unconfirmed:
                 raise self.refusal
+
+    def _next(self) -> Event:
+        """What happens next. Raises: LaneError: the other broker is silent when it should confirm."""
+        if self._subscribe_by is None:
+            return self.inbox.get()
+        try:
+            return self.inbox.get(timeout=max(0.0, self._subscribe_by - time.monotonic()))
+        except queue.Empty:
+            raise LaneError(
+                f"the other broker does not confirm that {self.rule.remote!r} is subscribed to",
+                "see its log; raise connect_timeout if it is slow",
+            ) from None
 
     def tell_ready(self, server: str) -> None:
         """The attempt counts from here on: the gateway drops what was brought before.
@@ -214,6 +242,11 @@ class Lane(ABC):
             number = self.sent(event.key)
             if number is not None:
                 self.done.append(number)
+        elif isinstance(event, Subscribed):
+            self._subscribe_by = None
+            if event.is_certain and not self._is_flowing:
+                self._is_flowing = True
+                self.link.send(protocol.Flows(self.number, self.epoch))
         elif isinstance(event, protocol.Done):
             self.has_moved = True
             for number in event.numbers:

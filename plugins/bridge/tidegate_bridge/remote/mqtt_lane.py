@@ -18,7 +18,7 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 from tidegate_bridge import _protocol as protocol
 from tidegate_bridge._names import is_queue_like
 from tidegate_bridge.remote.hops import More
-from tidegate_bridge.remote.lane import Broken, Confirmed, Lane, LaneError
+from tidegate_bridge.remote.lane import Broken, Confirmed, Lane, LaneError, Subscribed
 from tidegate_bridge.remote.link import Link
 from tidegate_bridge.remote.mqtt_messages import arriving, leaving
 
@@ -99,7 +99,9 @@ class MqttLane(Lane):
         assert self._client is not None
         assert self._heard is not None
         if self._heard.session_present and not self.start.is_mqtt_5:
-            return  # to subscribe again would bring all retained messages again
+            # To subscribe again would bring all retained messages again, and the session has the subscription.
+            self.inbox.put(Subscribed(self.epoch))
+            return
         if self.start.is_mqtt_5:
             options = SubscribeOptions(
                 _QOS,
@@ -208,6 +210,8 @@ class _Heard:
                 f"the other broker refuses to subscribe to {self._lane.rule.remote!r}: {refused[0]}",
                 "give the bridge's user the right to, there",
             )
+        else:
+            self._lane.inbox.put(Subscribed(self._epoch))
 
     def _published(
         self, client: paho.Client, data: Any, mid: int, reason: Any, properties: Any
@@ -245,6 +249,8 @@ class _Heard:
             return
         self._numbers += 1
         number = self._numbers
+        if number == 1:  # the confirmation may have to wait behind messages, for room
+            lane.inbox.put(Subscribed(self._epoch, is_certain=False))
         self.pending[number] = found.mid, found.qos, len(body)
         message = arriving(found, body, here)
         more = lane.hops.next(message.headers)

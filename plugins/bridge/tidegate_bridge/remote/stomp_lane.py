@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 from tidegate_bridge import _protocol as protocol
 from tidegate_bridge._names import is_queue_like
 from tidegate_bridge.remote import brokers
 from tidegate_bridge.remote.hops import More
-from tidegate_bridge.remote.lane import Broken, Confirmed, Lane, LaneError
+from tidegate_bridge.remote.lane import Broken, Confirmed, Lane, LaneError, Subscribed
 from tidegate_bridge.remote.link import Link
 from tidegate_bridge.remote.stomp_connection import Pairs, StompConnection
 from tidegate_bridge.remote.stomp_messages import arriving, leaving
+
+#: The receipt of SUBSCRIBE; those of messages are their numbers.
+_SUBSCRIBED: Final = "subscribed"
 
 
 class StompLane(Lane):
@@ -41,7 +45,13 @@ class StompLane(Lane):
         name, headers = brokers.subscribing(self._broker, self.start, self.rule)
         self._send(
             "SUBSCRIBE",
-            {"id": "bridge", **headers, "destination": name, "ack": "client-individual"},
+            {
+                "id": "bridge",
+                **headers,
+                "destination": name,
+                "ack": "client-individual",
+                "receipt": _SUBSCRIBED,
+            },
         )
 
     def acknowledge(self, number: int) -> None:
@@ -129,6 +139,8 @@ class _Heard:
             return
         self._numbers += 1
         number = self._numbers
+        if number == 1:  # a broker may give messages before the receipt
+            lane.inbox.put(Subscribed(self._epoch))
         self.pending[number] = headers.get("ack", ""), size
         more = lane.hops.next(pairs)
         if more is None and is_queue_like(lane.rule.remote):
@@ -147,11 +159,19 @@ class _Heard:
         return f"{self._lane.start.name}:{self._lane.rule.name}:{found}" if found else ""
 
     def receipt(self, receipt_id: str) -> None:
-        if receipt_id.isdigit():
+        if receipt_id == _SUBSCRIBED:
+            self._lane.inbox.put(Subscribed(self._epoch))
+        elif receipt_id.isdigit():
             self._lane.inbox.put(Confirmed(self._epoch, int(receipt_id)))
 
     def error(self, headers: Mapping[str, str], text: str) -> None:
         receipt_id = headers.get("receipt-id", "")
+        if receipt_id == _SUBSCRIBED:
+            self._broken(
+                f"the other broker refuses to subscribe to {self._lane.rule.remote!r}: {text}",
+                "give the bridge's user the right to, there, or correct `remote`",
+            )
+            return
         key = int(receipt_id) if receipt_id.isdigit() else None
         of_message = "" if key is None else f" of message {key}"
         self._broken(

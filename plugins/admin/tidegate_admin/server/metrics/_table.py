@@ -155,7 +155,7 @@ METRICS: Final = (
     Metric("tidegate_sink_last_commit_seconds", "When rows went into its target last, seconds since the epoch; missing before the first time since the start.", of_sinks(_last_commit), _SINK),
     Metric("tidegate_sink_dead_messages", "Rows that went to where unusable ones go; missing when that is not known.", of_sinks(lambda s: s.health.dead_rows), _SINK),
     # Bridges.
-    Metric("tidegate_bridge_connected", "1: the rule of the bridge has the other broker.", of_bridges(lambda r: r.is_connected, is_summed=False), _RULE),
+    Metric("tidegate_bridge_connected", "1: the rule of the bridge has the other broker, and messages flow.", of_bridges(lambda r: r.is_connected, is_summed=False), _RULE),
     Metric("tidegate_bridge_moved_messages", "Messages that it has moved, confirmed at their target.", of_bridges(lambda r: r.moved), _RULE, is_counter=True),
     Metric("tidegate_bridge_moved_bytes", "Bytes of their bodies.", of_bridges(lambda r: r.moved_bytes), _RULE, is_counter=True),
     Metric("tidegate_bridge_on_the_way_messages", "Messages taken from their source, and not confirmed at their target yet.", of_bridges(lambda r: r.on_the_way), _RULE),
