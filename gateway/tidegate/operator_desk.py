@@ -61,10 +61,8 @@ class Desk:
             return Readiness(self.phase, self._what, self._percent)
         if self.phase is not Phase.RUNNING:
             return Readiness(self.phase)
-        if self._core.draining.is_on:
-            return Readiness(Phase.DRAINING)
         return Readiness(
-            self.phase,
+            Phase.DRAINING if self._core.draining.is_on else self.phase,
             problems=tuple(_problems(self._core)),
             warnings=tuple(_warnings(self._core)),
         )

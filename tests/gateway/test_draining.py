@@ -124,7 +124,12 @@ async def test_a_consumer_ends_its_work_and_is_given_nothing_more(world: World) 
     consumer.send("BEGIN", "transaction:t")
     consumer.send("ACK", f"id:{ack}", "transaction:t", "receipt:held")
     assert "receipt-id:held" in await consumer.frame()  # it is not ended: its transaction is open
-    assert (await world.ask(ShowDrain())).connections == 1
+    shown = await world.ask(ShowDrain())
+    assert shown.connections == 1
+    (stays,) = shown.still_here
+    (connection,) = world.core.connections
+    assert (stays.connection, stays.address) == (connection.number, connection.address)
+    assert (stays.in_flight, stays.transactions) == (0, 1)
     consumer.send("COMMIT", "transaction:t", "receipt:done")
     assert "receipt-id:done" in await consumer.frame()
     told = await consumer.frame()
@@ -140,9 +145,20 @@ async def test_nobody_is_let_in_and_it_is_not_ready(world: World) -> None:
     desk = world.running.gateway._desk
     assert isinstance(desk, Desk)
     assert desk.readiness().is_ready
-    assert await world.ask(Drain()) == DrainState(True, 0, 0)
+    before = world.core.now()
+    drained = await world.ask(Drain(timeout_s=60))
+    assert before <= drained.since <= world.core.now()
+    assert drained.ends_at == drained.since + 60_000_000
+    assert drained == DrainState(True, 0, 0, since=drained.since, ends_at=drained.ends_at)
+    again = await world.ask(Drain(REFERENCE, timeout_s=3600))  # it goes on, and has begun then
+    assert again.since == drained.since
+    assert again.ends_at > drained.ends_at
     assert desk.readiness().phase is Phase.DRAINING
     assert not desk.readiness().is_ready
+    world.core.overload.is_on = True  # what else is wrong is said all the same
+    (problem,) = desk.readiness().problems
+    assert "overloaded" in problem
+    world.core.overload.is_on = False
     overview = await world.ask(ShowOverview())
     assert overview.state is GatewayState.DRAINING
     refused = await (await world.stomp(is_let_in=False)).frame()

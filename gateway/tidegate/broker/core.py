@@ -112,7 +112,7 @@ class BrokerCore(Parts):
         self.bridges: Callable[[], Sequence[BridgeRow]] = tuple  # the gateway's own, when they run
         self._numbers = 0
         self._expiring: set[Connection] = set()
-        self.draining = Draining(self.clients, self.until_durable, self.tasks)
+        self.draining = Draining(self.clients, self.until_durable, self.tasks, self.now)
         self.draining.tell = tell
         self.handing_over = HandingOver(self, self.clients, self.until_durable)
         self._memory_watch = MemoryWatch(lambda: account.refused, tell)

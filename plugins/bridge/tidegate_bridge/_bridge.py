@@ -86,15 +86,25 @@ class Bridge:
         if self.lanes.pop(lane.number, None) is not None:
             self._tell(protocol.End(lane.number))
 
-    def begin_taking(self, changed: Callable[[], None]) -> HandingLane:
+    @property
+    def remote(self) -> str:
+        """See TakesQueues."""
+        return self._options.remote
+
+    @property
+    def taking_problem(self) -> str:
         """See TakesQueues."""
         if self._checked.is_mqtt:
-            raise RequestError(
+            return (
                 f"bridge {self.name!r} speaks MQTT, by which no queue can be handed over: a broker may confirm what it keeps "
                 "for nobody; name one with stomp:// or stomps://"
             )
-        if self._broker is None:
-            raise RequestError(f"bridge {self.name!r} has not begun or has ended")
+        return f"bridge {self.name!r} has not begun or has ended" if self._broker is None else ""
+
+    def begin_taking(self, changed: Callable[[], None]) -> HandingLane:
+        """See TakesQueues."""
+        if self._broker is None or self._checked.is_mqtt:
+            raise RequestError(self.taking_problem)
         lane = HandingLane(
             self._next_number(),
             self._options,

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -95,3 +99,36 @@ class Console:
             client.send("SEND", body, destination=destination, **headers, **last)
         await client.receipt("last")
         await client.aclose()
+
+
+@contextmanager
+def connected(console: Console, destination: str, *, client_id: str = "") -> Iterator[Future[str]]:
+    """A STOMP client that subscribes, acknowledges nothing and goes on reading; how that ended."""
+    ready, ended = threading.Event(), Future[str]()
+
+    async def stay() -> None:
+        headers = {"client_id": client_id} if client_id else {}
+        client = await StompClient.connect(console.gateway.stomp_port, **headers)
+        client.send("SUBSCRIBE", destination=destination, id="mine", ack="client", receipt="r")
+        try:
+            while True:
+                found = await client.receive()
+                if found.command == "RECEIPT":
+                    ready.set()
+                if found.command == "ERROR":
+                    ended.set_result(found.headers["message"])
+                    return
+        finally:
+            await client.aclose()
+
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(stay())
+    thread = threading.Thread(target=lambda: loop.run_until_complete(asyncio.wait((task,))))
+    thread.start()
+    try:
+        assert ready.wait(60)
+        yield ended
+    finally:
+        loop.call_soon_threadsafe(task.cancel)
+        thread.join()
+        loop.close()

@@ -141,7 +141,13 @@ async def test_a_bridge_that_cannot_is_refused_before_anybody_is_sent_away() -> 
             await ask(here, Drain(hand_over="nex"))
         with pytest.raises(RequestError, match="speaks MQTT"):
             await ask(here, Drain(hand_over="other"))
-        assert not (await ask(here, ShowDrain())).is_draining
+        state = await ask(here, ShowDrain())
+        assert not state.is_draining
+        assert [(one.name, bool(one.problem)) for one in state.bridges] == [
+            ("next", False),
+            ("other", True),
+        ]
+        assert state.bridges[1].remote == "mqtt://127.0.0.1:1"
 
 
 @pytest.mark.long

@@ -34,10 +34,10 @@ MOVED: Final = "server-moved"
 class Draining:
     """See the module.
 
-    Args: connections: all that are to go; until_durable: waits for all that was asked for.
+    Args: connections: all that are to go; until_durable: waits for all that was asked for; now: microseconds since the epoch.
 
-    Attributes: is_on: nobody is let in; server_reference: where clients are sent, "" for nowhere; is_moved: for good;
-        tell: of events.
+    Attributes: is_on: nobody is let in; since, ends_at: when that began, and when the time of clients is over, 0 while it is
+        not on; server_reference: where clients are sent, "" for nowhere; is_moved: for good; tell: of events.
     """
 
     def __init__(
@@ -45,19 +45,26 @@ class Draining:
         connections: Callable[[], Collection[Connection]],
         until_durable: Callable[[], Awaitable[None]],
         tasks: Tasks,
+        now: Callable[[], int],
     ) -> None:
         self._connections = connections
         self._until_durable = until_durable
         self._tasks = tasks
+        self._now = now
         self.tell: Tell = log_only
         self._task: asyncio.Task[None] | None = None
         self._finishing: set[Connection] = set()
         self.is_on = False
+        self.since = self.ends_at = 0
         self.server_reference = ""
         self.is_moved = False
 
     def begin(self, server_reference: str, *, is_moved: bool, timeout_s: float) -> None:
         """Begin, or go on in another way."""
+        now = self._now()
+        if not self.is_on:
+            self.since = now
+        self.ends_at = now + round(timeout_s * 1_000_000)
         self.is_on, self.is_moved = True, is_moved
         self.server_reference = server_reference
         self._cancel()
@@ -75,7 +82,8 @@ class Draining:
         """Clients are let in again; those that have not gone are served again."""
         if not self.is_on:
             return
-        self.is_on = False
+        self.is_on, self.since, self.ends_at = False, 0, 0
+        self.server_reference, self.is_moved = "", False
         self._cancel()
         for connection in self._finishing:
             connection.go_on()

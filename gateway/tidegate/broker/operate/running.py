@@ -7,11 +7,14 @@ from tidegate.broker.operate.authorized import Authorized
 from tidegate.broker.operate.paging import in_steps
 from tidegate.spi import Action, Identity, RequestError, TakesQueues
 from tidegate.spi.operate import (
+    STILL_HERE_MAX,
     Drain,
     DrainState,
+    HandsOver,
     ReloadConfiguration,
     Reloaded,
     ShowDrain,
+    StillHere,
     Undrain,
 )
 
@@ -67,13 +70,21 @@ class RunningOperated(Authorized):
         core, draining = self._core, self._core.draining
         clients = core.clients()
         in_flight = await in_steps(clients, _in_flight)
+        busy = await in_steps(clients if draining.is_on else (), _busy)
         return DrainState(
             draining.is_on,
             len(clients),
             sum(in_flight),
-            draining.server_reference if draining.is_on else "",
-            draining.is_on and draining.is_moved,
+            draining.server_reference,
+            draining.is_moved,
             core.handing_over.state(),
+            draining.since,
+            draining.ends_at,
+            tuple(map(_still_here, busy[:STILL_HERE_MAX])),
+            tuple(
+                HandsOver(one.name, one.remote, one.taking_problem)
+                for one in self._around.takes_queues()
+            ),
         )
 
     def _through(self, bridge: str) -> TakesQueues:
@@ -85,6 +96,21 @@ class RunningOperated(Authorized):
                 f"no bridge of this gateway has the name {bridge!r}; its bridges: {names}"
             )
         return there[bridge]
+
+
+def _busy(connection: Connection) -> Connection | None:
+    return None if connection.is_idle else connection
+
+
+def _still_here(connection: Connection) -> StillHere:
+    return StillHere(
+        connection.number,
+        connection.principal,
+        connection.client_id,
+        connection.address,
+        _in_flight(connection),
+        connection.transaction_count,
+    )
 
 
 def _in_flight(connection: Connection) -> int:

@@ -106,10 +106,21 @@ class TakesQueues(Protocol):
         """What operators call it."""
         ...
 
+    @property
+    def remote(self) -> str:
+        """Where the other broker is, in words for operators."""
+        ...
+
+    @property
+    def taking_problem(self) -> str:
+        """Why it takes no queues, and what to do; "": it does when it is asked."""
+        ...
+
     def begin_taking(self, changed: Callable[[], None]) -> QueueTaker:
         """Begin without a queue. Args: changed: to be called when some more are on the way, confirmed, or refused.
 
-        Its connections must say ``hands_over`` (:class:`ConnectRequest`). Raises: RequestError: it cannot.
+        Its connections must say ``hands_over`` (:class:`ConnectRequest`). Raises: RequestError: it cannot, for the reason of
+        `taking_problem`.
         """
         ...
 

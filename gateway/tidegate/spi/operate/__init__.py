@@ -30,16 +30,19 @@ from tidegate.spi.operate._access import (
 )
 from tidegate.spi.operate._changes import (
     LEFT_MAX,
+    STILL_HERE_MAX,
     Change,
     Drain,
     DrainState,
     HandOver,
     HandOverPhase,
+    HandsOver,
     LeftHere,
     LeftKind,
     ReloadConfiguration,
     Reloaded,
     ShowDrain,
+    StillHere,
     Undrain,
 )
 from tidegate.spi.operate._connections import (
@@ -197,6 +200,7 @@ __all__ = [
     "METHODS",
     "PAGE_MAX",
     "SERVED_MAX",
+    "STILL_HERE_MAX",
     "WORK_S",
     "AccessDetails",
     "AccessPage",
@@ -247,6 +251,7 @@ __all__ = [
     "GatewayState",
     "HandOver",
     "HandOverPhase",
+    "HandsOver",
     "HeldDetails",
     "Holder",
     "Latency",
@@ -315,6 +320,7 @@ __all__ = [
     "SinkList",
     "SinkStatus",
     "SinkTurn",
+    "StillHere",
     "StoreDetails",
     "SubscriptionDetails",
     "SubscriptionPage",

@@ -13,6 +13,8 @@ DRAIN_S_MAX: Final = 86_400
 REFERENCE_MAX: Final = 1000
 #: Things that a hand-over leaves and that are named one by one.
 LEFT_MAX: Final = 100
+#: Clients that a drain waits for and that are named one by one.
+STILL_HERE_MAX: Final = 20
 
 
 class ReloadConfiguration(msgspec.Struct, frozen=True, tag="reload-configuration"):
@@ -126,11 +128,39 @@ class HandOver(msgspec.Struct, frozen=True):
     left_more: int = 0
 
 
+class StillHere(msgspec.Struct, frozen=True):
+    """A client that a drain waits for, with what it has to end.
+
+    Attributes: connection: its number; in_flight: messages that it has not acknowledged; transactions: that it has begun.
+    """
+
+    connection: int
+    principal: str
+    client_id: str
+    address: str
+    in_flight: int
+    transactions: int
+
+
+class HandsOver(msgspec.Struct, frozen=True):
+    """A bridge of this gateway. Attributes: remote: where the other broker is; problem: why it takes no queues, "": it does."""
+
+    name: str
+    remote: str
+    problem: str
+
+
 class DrainState(msgspec.Struct, frozen=True, tag="drain-state"):
     """Whether clients are let in.
 
-    Attributes: connections: clients that are there; in_flight: messages that they have not acknowledged; hand_over: None:
-        none was asked for; the rest as in Drain.
+    Attributes:
+        connections: clients that are there; in_flight: messages that they have not acknowledged.
+        hand_over: None: none was asked for.
+        since, ends_at: when the drain began, and when clients are disconnected all the same, in microseconds since the epoch;
+            0: it is none.
+        still_here: clients that it waits for, at most ``STILL_HERE_MAX`` of them.
+        bridges: that ``hand_over`` of Drain may name, and those that it may not.
+        server_reference, is_moved: as in Drain.
     """
 
     is_draining: bool
@@ -139,3 +169,7 @@ class DrainState(msgspec.Struct, frozen=True, tag="drain-state"):
     server_reference: str = ""
     is_moved: bool = False
     hand_over: HandOver | None = None
+    since: int = 0
+    ends_at: int = 0
+    still_here: tuple[StillHere, ...] = ()
+    bridges: tuple[HandsOver, ...] = ()

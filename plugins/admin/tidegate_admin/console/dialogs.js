@@ -18,7 +18,7 @@ export function confirmed({ title, text, action, isDangerous = false }) {
 
 /**
  * Ask for values: fields are [{name, label, kind, value, hint, isRequired, options}], kind one of text, number, area, check,
- * choice. Resolves to them by name, or null. submit: done with them while the dialog is open; what it throws is shown there.
+ * choice, whose options are [value, label, whether it cannot be chosen]. Resolves to them by name, or null. submit: done with them while the dialog is open; what it throws is shown there.
  */
 export function asked({ title, text = [], fields, action, submit, isDangerous = false }) {
   const inputs = new Map();
@@ -110,7 +110,7 @@ function input(field) {
     node.value = field.value ?? '';
     read = () => node.value;
   } else if (field.kind === 'choice') {
-    node = el('select', common, field.options.map(([value, label]) => el('option', { value }, label)));
+    node = el('select', common, field.options.map(([value, label, disabled]) => el('option', { value, disabled }, label)));
     node.value = field.value ?? field.options[0][0];
     read = () => node.value;
   } else if (field.kind === 'number') {

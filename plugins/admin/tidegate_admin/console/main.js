@@ -8,9 +8,10 @@ import { credentials, forget } from './session.js';
 import { seen, watch, watching } from './watch.js';
 import { access, users } from './pages/access.js';
 import { connection, connections, session, sessions, subscription, subscriptions } from './pages/clients.js';
-import * as deadLetters from './pages/dead_letters.js';
-import * as destination from './pages/destination.js';
-import * as destinations from './pages/destinations.js';
+import * as deadLetters from './pages/destinations/dead_letters.js';
+import * as destination from './pages/destinations/destination.js';
+import * as destinations from './pages/destinations/destinations.js';
+import * as drain from './pages/drain.js';
 import * as eventsPage from './pages/events.js';
 import { cursors, limits } from './pages/limits.js';
 import * as login from './pages/login.js';
@@ -43,14 +44,17 @@ const PAGES = new Map([
   ['access', { label: 'Access', page: access }],
   ['users', { page: users, within: 'access' }],
   ['plugins', { label: 'Plugins', page: plugins }],
+  ['drain', { label: 'Drain', page: drain }],
 ]);
-const STATES = { running: 'good', 'store-full': 'warn', 'store-failed': 'bad', stopping: 'warn' };
+const STATES = { running: 'good', 'store-full': 'warn', 'store-failed': 'bad', draining: 'warn', stopping: 'warn' };
 
 const main = el('main', { id: 'main', tabindex: '-1' });
 const state = el('span', { class: 'tag', role: 'status' });
 const gatewayName = el('strong', { class: 'gateway' });
 const alarm = el('p', { class: 'alarm', role: 'alert', hidden: true });
 const links = new Map();
+/** On every page while the gateway is not as it should be. It is there before anything is said: what is read out is what changes in it. */
+const notice = el('div', { role: 'status' });
 let leaving = null;
 let watched = null;
 
@@ -81,7 +85,7 @@ function frame() {
       gatewayName, state,
       button('Log out', () => logOut(''), { class: 'plain end' })),
     el('nav', { class: 'menu', 'aria-label': 'Pages' }, el('ul', {}, items)),
-    el('div', { class: 'content' }, alarm, main), notices);
+    el('div', { class: 'content' }, alarm, notice, main), notices);
 }
 
 function show(isArrival = false) {
@@ -114,6 +118,15 @@ function showState() {
   const since = seen.at ? ` What is shown is from ${ago(seen.at * 1000)}.` : '';
   alarm.hidden = !problem;
   setText(alarm, problem ? `${problem}.${since}`.replace('..', '.') : '');
+  showNotice(problem ? 'unreachable' : kind, known?.problem);
+}
+
+function showNotice(kind, why) {
+  const text = why && kind in STATES ? `${kind.replace('-', ' ')}: ${why}.` : '';
+  if (notice.dataset.text === text) return;
+  notice.dataset.text = text;
+  const link = kind === 'draining' && [' ', el('a', { href: '#/drain' }, 'How far it is')];
+  notice.replaceChildren(...(text ? [el('p', { class: `alarm ${STATES[kind]}` }, text[0].toUpperCase() + text.slice(1), link || [])] : []));
 }
 
 function logOut(why) {

@@ -81,6 +81,28 @@ def test_a_user_has_the_rights_that_the_rules_give_and_is_told_of_others(console
     browser.shows("Token")
 
 
+def test_who_may_not_drain_sees_it_disabled_with_why(console: Console) -> None:
+    browser = console.browser
+    log_in(console, "ann", "pässword:1")
+    browser.press("Drain")
+    drain = "//main//button[normalize-space()='Drain …']"
+    browser.until(lambda: browser.driver.find_element("xpath", drain).is_enabled())
+    rules = console.gateway.directory / "acl.toml"
+    before = rules.read_text()
+    rules.write_text(before.replace('principals = "ann"', 'principals = "nobody"'))
+    try:
+        console.ask("reload-configuration")
+        browser.until(lambda: not browser.driver.find_element("xpath", drain).is_enabled())
+        button = browser.driver.find_element("xpath", drain)
+        why = browser.one(f"#{button.get_attribute('aria-describedby')}")
+        assert "ann" in why.text
+        assert "admin" in why.text
+    finally:
+        rules.write_text(before)
+        console.ask("reload-configuration")
+    browser.until(lambda: browser.driver.find_element("xpath", drain).is_enabled())
+
+
 def test_access_is_explained_and_users_are_listed(console: Console) -> None:
     browser = console.go("access")
     me = pwd.getpwuid(os.getuid()).pw_name

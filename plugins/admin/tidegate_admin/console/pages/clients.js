@@ -8,7 +8,7 @@ import { list } from '../list.js';
 import { complain, tell } from '../notices.js';
 import { every } from '../poll.js';
 import { Table } from '../table.js';
-import { addressOf } from './destinations.js';
+import { addressOf } from './destinations/destinations.js';
 
 const EVERY_MS = 3000;
 const USUAL = ['name', 'User and client id'];

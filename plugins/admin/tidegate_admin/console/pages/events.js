@@ -5,7 +5,7 @@ import { button, el, setText } from '../dom.js';
 import * as format from '../format.js';
 import { follow } from '../stream.js';
 import { Table } from '../table.js';
-import { addressOf } from './destinations.js';
+import { addressOf } from './destinations/destinations.js';
 
 /** Events that the page shows at most, and that wait while it is paused. */
 const ROWS = 500;

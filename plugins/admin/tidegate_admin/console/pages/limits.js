@@ -2,7 +2,7 @@
 
 import * as format from '../format.js';
 import { list } from '../list.js';
-import { addressOf } from './destinations.js';
+import { addressOf } from './destinations/destinations.js';
 
 const NEAR = 70;
 const AT = 90;

@@ -5,7 +5,7 @@ import { el, setText } from '../dom.js';
 import * as format from '../format.js';
 import { every } from '../poll.js';
 import { Table } from '../table.js';
-import { addressOf } from './destinations.js';
+import { addressOf } from './destinations/destinations.js';
 
 const EVERY_MS = 5000;
 const CURSORS = 20;

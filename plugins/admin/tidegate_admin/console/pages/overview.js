@@ -5,7 +5,7 @@ import { Chart } from '../chart.js';
 import { button, el, facts, setText } from '../dom.js';
 import * as format from '../format.js';
 import { every } from '../poll.js';
-import { columns } from './destinations.js';
+import { columns } from './destinations/destinations.js';
 import { Table } from '../table.js';
 import { seen, watching } from '../watch.js';
 
@@ -47,11 +47,12 @@ export function show(root, place, signal) {
         el('caption', { class: 'unseen' }, 'What is used, and its limit'), rooms)),
       el('section', { class: 'card' }, el('h2', {}, 'Largest backlogs'), largest.element,
         el('p', {}, el('a', { href: '#/destinations?sort=pending' }, 'All destinations'))),
-      el('section', { class: 'card' }, el('h2', {}, 'Gateway'), gateway)));
+      el('section', { class: 'card' }, el('h2', {}, 'Gateway'), gateway,
+        el('p', {}, el('a', { href: '#/drain' }, 'Before it is stopped: drain it')))));
 
   function draw() {
     const { overview, ready, samples } = seen;
-    readiness.replaceChildren(...conditions(ready, overview));
+    readiness.replaceChildren(...conditions(ready));
     drawCharts(samples.map(pointOf));
     if (!overview) return;
     for (const tile of tiles) tile.update(overview);
@@ -102,12 +103,11 @@ export function show(root, place, signal) {
   }, signal);
 }
 
-function conditions(ready, overview) {
+function conditions(ready) {
   if (!ready) return [];
   const found = [];
   if (ready.phase !== 'running') found.push(['warn', `Not ready: ${ready.status}.`]);
   for (const problem of ready.problems) found.push(['bad', `Not ready: ${problem}.`]);
-  if (overview?.problem) found.push(['bad', overview.problem]);
   for (const warning of ready.warnings) found.push(['warn', `Warning: ${warning}.`]);
   if (!found.length) found.push(['good', 'Ready: clients are let in, and what they send is confirmed.']);
   return found.map(([kind, text]) => el('li', { class: kind }, text));

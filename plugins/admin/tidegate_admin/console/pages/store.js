@@ -6,7 +6,7 @@ import * as format from '../format.js';
 import { list } from '../list.js';
 import { every } from '../poll.js';
 import { Table } from '../table.js';
-import { addressOf } from './destinations.js';
+import { addressOf } from './destinations/destinations.js';
 
 const EVERY_MS = 5000;
 

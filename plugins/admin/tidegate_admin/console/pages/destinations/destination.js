@@ -1,12 +1,12 @@
 // One destination: what it is, what is done to it.
 
-import { act, goOver, look } from '../api.js';
-import { KEEP, asked, confirmed, followed, keptUntil } from '../dialogs.js';
-import { button, el, facts } from '../dom.js';
-import * as format from '../format.js';
-import { complain, tell } from '../notices.js';
-import { every } from '../poll.js';
-import { Table } from '../table.js';
+import { act, goOver, look } from '../../api.js';
+import { KEEP, asked, confirmed, followed, keptUntil } from '../../dialogs.js';
+import { button, el, facts } from '../../dom.js';
+import * as format from '../../format.js';
+import { complain, tell } from '../../notices.js';
+import { every } from '../../poll.js';
+import { Table } from '../../table.js';
 import { groups } from './dead_letters.js';
 import { addressOf, tagsOf } from './destinations.js';
 import { messages, publish } from './messages.js';

@@ -1,11 +1,11 @@
 // The messages of a queue: browsed, one of them closely, some of them moved, retried or purged, and a new one published.
 
-import { act, goOver, look } from '../api.js';
-import { KEEP, asked, followed, keptUntil } from '../dialogs.js';
-import { button, el, facts } from '../dom.js';
-import * as format from '../format.js';
-import { complain, tell } from '../notices.js';
-import { Pager, Table } from '../table.js';
+import { act, goOver, look } from '../../api.js';
+import { KEEP, asked, followed, keptUntil } from '../../dialogs.js';
+import { button, el, facts } from '../../dom.js';
+import * as format from '../../format.js';
+import { complain, tell } from '../../notices.js';
+import { Pager, Table } from '../../table.js';
 import { bodyView, glimpse } from './bodies.js';
 
 const ROWS = 25;

@@ -1,7 +1,7 @@
 // A message's body as JSON, text or hex. Bodies become text nodes only, whatever is in them.
 
-import { button, el, setText } from '../dom.js';
-import * as format from '../format.js';
+import { button, el, setText } from '../../dom.js';
+import * as format from '../../format.js';
 
 const HEX_ROW = 16;
 const HEX_BYTES = 64 * 1024;

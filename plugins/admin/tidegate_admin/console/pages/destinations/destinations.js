@@ -1,11 +1,11 @@
 // All queues and topics: searched, sorted and paged by the gateway.
 
-import { act } from '../api.js';
-import { asked } from '../dialogs.js';
-import { button } from '../dom.js';
-import * as format from '../format.js';
-import { list } from '../list.js';
-import { tell } from '../notices.js';
+import { act } from '../../api.js';
+import { asked } from '../../dialogs.js';
+import { button } from '../../dom.js';
+import * as format from '../../format.js';
+import { list } from '../../list.js';
+import { tell } from '../../notices.js';
 
 const SORTS = [['name', 'Name'], ['pending', 'Pending, largest first'], ['consumers', 'Consumers, most first']];
 const KINDS = [['', 'Queues and topics'], ['queue://', 'Queues'], ['topic://', 'Topics']];

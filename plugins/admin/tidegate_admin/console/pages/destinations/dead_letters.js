@@ -1,12 +1,12 @@
 // Queues that messages went to which nobody could handle, and what is in one by where it comes from and why.
 
-import { goOver, look } from '../api.js';
-import { KEEP, asked, followed, keptUntil } from '../dialogs.js';
-import { button, el, setText } from '../dom.js';
-import * as format from '../format.js';
-import { complain, tell } from '../notices.js';
-import { every } from '../poll.js';
-import { Pager, Table } from '../table.js';
+import { goOver, look } from '../../api.js';
+import { KEEP, asked, followed, keptUntil } from '../../dialogs.js';
+import { button, el, setText } from '../../dom.js';
+import * as format from '../../format.js';
+import { complain, tell } from '../../notices.js';
+import { every } from '../../poll.js';
+import { Pager, Table } from '../../table.js';
 import { addressOf, tagsOf } from './destinations.js';
 
 const EVERY_MS = 5000;
