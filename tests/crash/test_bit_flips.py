@@ -2,7 +2,7 @@
 
 Every byte of a tiny journal has its turn, each with one bit (which one depends on the offset); of a
 larger one, with files used again and compacted, a sample by seed. The ordinary suite runs a short
-sample (tests/plugins/store_journal/test_damage.py).
+sample (tests/plugins/store_journal/start/test_damage.py).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from journal_flips import (
     padding,
     places,
 )
-from journal_kit import ack, add  # pyright: ignore[reportMissingImports] - conftest.py
-from metadata_kit import (  # pyright: ignore[reportMissingImports] - conftest.py
+from journal_kit import ack, add
+from metadata_kit import (
     contents,
     everything,
     state,

@@ -43,12 +43,12 @@ def read_proofs() -> dict[tuple[str, str], list[str]]:
     """(version, clause name) to the tests that are marked with it, as ``folder/file::test``."""
     proofs: dict[tuple[str, str], list[str]] = {}
     for folder in _FOLDERS:
-        for path in sorted((ROOT / "tests" / folder).glob("test_*.py")):
+        for path in sorted((ROOT / "tests" / folder).rglob("test_*.py")):
             for test, mark in _marks(ast.parse(path.read_text()).body, ""):
                 match = _MARK.fullmatch(mark)
                 assert match is not None, f"{path.name}::{test}: {mark!r} is no clause"
                 for version in match[1].split(","):
-                    where = f"{folder}/{path.name}::{test}"
+                    where = f"{path.relative_to(ROOT / 'tests')}::{test}"
                     proofs.setdefault((version, match[2]), []).append(where)
     return proofs
 

@@ -407,7 +407,7 @@ async def test_a_body_of_another_size_than_stated_is_refused(tmp_path: Path) -> 
 
 # ---------------------------------------------------------------------------------------- format
 
-GOLDEN = Path(__file__).parent / "golden" / "version-1-large.hex"
+GOLDEN = Path(__file__).parents[1] / "golden" / "version-1-large.hex"
 GOLDEN_BODY = LargeBody("00112233445566778899aabbccddeeff", 5 << 30, 0xDEADBEEF)
 
 

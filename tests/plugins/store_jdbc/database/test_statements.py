@@ -15,7 +15,7 @@ from tidegate_store_jdbc.database.postgres import DIALECT as POSTGRES
 from tidegate_store_jdbc.database.sqlite import DIALECT as SQLITE
 from tidegate_store_jdbc.database.statements import RETIRED, fill, resolve
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "store-jdbc.md"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "store-jdbc.md"
 
 
 def statement_table() -> str:

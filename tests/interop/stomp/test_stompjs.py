@@ -25,7 +25,7 @@ pytestmark = [
     ),
 ]
 SOURCE = Path(__file__).parent / "stompjs"
-BUILD = Path(__file__).resolve().parents[2] / "build" / "stompjs"
+BUILD = Path(__file__).resolve().parents[3] / "build" / "stompjs"
 RUN_TIMEOUT_S = 240.0
 
 

@@ -21,7 +21,7 @@ pytestmark = [
     ),
 ]
 SOURCE = Path(__file__).parent / "go_stomp"
-BUILD = Path(__file__).resolve().parents[2] / "build" / "go_stomp"
+BUILD = Path(__file__).resolve().parents[3] / "build" / "go_stomp"
 RUN_TIMEOUT_S = 240.0
 SCENARIOS = [
     "auto", "client", "individual", "nack", "transaction", "heartbeat", "headers", "error",

@@ -20,7 +20,7 @@ from sink_load import delta_commits, exchange
 
 from tidegate.cli._exit import ExitCode
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 #: Reads the table back, with the Java that the sink itself would take.
 READ = """
 import json, sys

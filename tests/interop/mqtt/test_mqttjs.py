@@ -22,7 +22,7 @@ pytestmark = [
     ),
 ]
 SOURCE = Path(__file__).parent / "mqttjs"
-BUILD = Path(__file__).resolve().parents[2] / "build" / "mqttjs"
+BUILD = Path(__file__).resolve().parents[3] / "build" / "mqttjs"
 SCHEMES = {"tcp": "mqtt", "tls": "mqtts", "ws": "ws", "wss": "wss"}
 RUN_TIMEOUT_S = 240.0
 

@@ -57,7 +57,7 @@ from tidegate_store_journal.log.format import (
 )
 from tidegate_store_journal.write.encode import decode_batch, encode_batch
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 NAME = "version-1.hex"
 STORE_ID = "00112233445566778899aabbccddeeff"
 SALT = 0x0123_4567_89AB_CDEF
@@ -420,7 +420,7 @@ def test_any_message_comes_back_from_its_record(
 
 
 def test_record_types_are_those_of_the_document() -> None:
-    document = Path(__file__).parents[3] / "docs" / "journal-format.md"
+    document = Path(__file__).parents[4] / "docs" / "journal-format.md"
     rows = [line.split("|") for line in document.read_text().splitlines() if line.startswith("| ")]
     listed = {int(row[1]) for row in rows if len(row) == 8 and row[1].strip().isdigit()}
     special = {_format.ADD, _format.ACKNOWLEDGE, _format.COPY, _format.COPIED_ROWS, _format.VOID}
