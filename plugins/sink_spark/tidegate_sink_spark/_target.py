@@ -20,8 +20,8 @@ from urllib.parse import unquote, urlsplit
 from tidegate.spi import ConfigError
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark.java import runtime
-from tidegate_sink_spark.job.delta import LOG_STORES, NO_LOG_STORE
 from tidegate_sink_spark.job.files import local_path
+from tidegate_sink_spark.job.log_store import DYNAMODB, LOG_STORES, NO_LOG_STORE
 from tidegate_sink_spark.job.table import dead_letters_of
 from tidegate_sink_spark.staging.columns import find_columns
 from tidegate_sink_spark.staging.further import Further, FurtherSetup
@@ -392,6 +392,10 @@ def _scheme(scheme: str, key: str) -> _Needed | None:
 
 def _needed(options: SparkSinkOptions, target: Target) -> Iterable[_Needed | None]:
     catalog = options.catalog
+    if DYNAMODB in (options.spark_conf.get(key) for key in LOG_STORES):
+        yield _Needed(
+            DYNAMODB, "delta-storage-s3-dynamodb, of Delta's version, and the AWS SDK's dynamodb"
+        )
     if not target.is_name:
         yield _SCHEMES.get(urlsplit(target.table).scheme or "file")
         return

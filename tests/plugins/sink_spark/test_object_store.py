@@ -57,7 +57,7 @@ def conf_of(store: ObjectStore) -> dict[str, str]:
 
 def test_a_log_store_that_keeps_nobody_away_is_taken_only_by_name(tmp_path: Path) -> None:
     context = SinkContext("lake", "gw", tmp_path)
-    with pytest.raises(ConfigError, match=r"engine 'deltalake'.*S3DynamoDBLogStore") as caught:
+    with pytest.raises(ConfigError, match=r"engine 'deltalake'.*S3SingleDriverLogStore") as caught:
         SparkEngine(context, SparkSinkOptions(table=TABLE))
     assert caught.value.key == "table"
     with pytest.raises(ConfigError, match="no second driver"):
@@ -162,6 +162,60 @@ print("FOUND", json.dumps(found))
 """
 
 
+CARELESS = """
+import json, sys
+from tidegate_sink_spark import create_session
+from tidegate_sink_spark._options import SparkSinkOptions
+from tidegate_sink_spark.job import log_store
+from tidegate_sink_spark.job.delta import DeltaTable
+from tidegate_sink_spark.job.driver import CommitError
+from tidegate_sink_spark.job.table import Shape
+conf, uri, app_id = json.loads(sys.argv[1]), *sys.argv[2:]
+spark = create_session("careless-test", SparkSinkOptions(table=uri, spark_conf=conf))
+try:
+    DeltaTable(spark, uri, Shape("clustered"), app_id)
+    found = "opened"
+except CommitError as error:
+    found = str(error)
+spark.conf.set(log_store.LOG_STORES[0], log_store.SINGLE_DRIVER)
+DeltaTable(spark, uri, Shape("clustered"), app_id)
+print("FOUND", json.dumps([found, log_store._race(spark, uri + "/race")]))
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.crash
+def test_a_log_store_that_lets_two_drivers_win_is_refused_before_a_row(
+    tmp_path: Path, spark: Any, store: ObjectStore
+) -> None:
+    """Delta's for Google looks first on S3, too: its condition is one of Google's."""
+    conf = {**spark.SHORT_JOB, **conf_of(store)}
+    conf["spark.delta.logStore.s3a.impl"] = "io.delta.storage.GCSLogStore"
+    said, won = found_by(CARELESS, spark, tmp_path, conf, [])
+    assert "GCSLogStore takes several commits with one number" in said
+    assert "engine 'deltalake'" in said
+    assert won > 1
+    assert not [name for name in store.names() if "probe-" in name]
+
+
+def found_by(
+    program: str, spark: Any, directory: Path, conf: dict[str, str], staged: list[str]
+) -> Any:
+    """What *program* has found, in a Python of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, json.dumps(conf), TABLE, APP_ID, *staged],
+        env=spark.environment,
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+    assert lines, done.stderr[-3000:]
+    return json.loads(lines[0].removeprefix("FOUND "))
+
+
 @pytest.mark.spark
 @pytest.mark.crash
 def test_of_two_writers_that_saw_the_same_mark_one_is_refused(
@@ -170,16 +224,5 @@ def test_of_two_writers_that_saw_the_same_mark_one_is_refused(
     """Both transactions have begun before either commits; the mark is part of what they have read."""
     staged = [str(kit.stage(tmp_path / str(hi), 1, hi)) for hi in (10, 15)]
     conf = {**spark.SHORT_JOB, **conf_of(store)}
-    done = subprocess.run(
-        [sys.executable, "-c", RACE, json.dumps(conf), TABLE, APP_ID, *staged],
-        env=spark.environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
-    assert lines, done.stderr[-3000:]
-    found = json.loads(lines[0].removeprefix("FOUND "))
+    found = found_by(RACE, spark, tmp_path, conf, staged)
     assert found == ["won", "refused", 10, list(range(1, 11)), "refused"]

@@ -22,6 +22,8 @@ from tidegate_sink_spark.job.files import local_path
 _STORES: Final = ("s3", "s3a", "gs", "abfs", "abfss", "hdfs")
 #: What a path on HDFS may have besides letters and digits.
 _AS_IS: Final = "/=+,;:@&$!*'()"
+#: Of older versions of delta-rs; this one says so in its own log, and goes on without.
+_LOCKING_PROVIDER: Final = "aws_s3_locking_provider"
 
 
 def _check(options: SparkSinkOptions, target: Target) -> None:
@@ -71,6 +73,13 @@ class DeltaRsEngine(JobEngine):
                 "has no effect: every table is on a local file system; remove it",
                 key="storage_options",
             )
+        for name in options.storage_options:
+            if name.lower() == _LOCKING_PROVIDER:
+                raise ConfigError(
+                    "has no effect: delta-rs commits with conditional puts, and takes no lock in DynamoDB any more. Remove "
+                    "it, and let nobody write to this table who does take one: neither would see the other",
+                    key=f"storage_options.{name}",
+                )
 
     def _check(self, target: Target) -> None:
         _check(self._options, target)

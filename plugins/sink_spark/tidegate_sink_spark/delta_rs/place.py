@@ -174,8 +174,7 @@ class ObjectPlace:
         if several:
             raise CommitError(
                 f"the object store of {self.uri} takes several commits with one number, so that a second writer would "
-                "replace rows; take one with conditional puts (If-None-Match), or set "
-                "AWS_S3_LOCKING_PROVIDER in storage_options"
+                "replace rows; take one with conditional puts (If-None-Match)"
             )
 
     def lock(self) -> AbstractContextManager[None]:
@@ -216,7 +215,7 @@ def _race(uri: str, options: Mapping[str, str] | None) -> bool:
     """Let several writers commit the same version of a table at *uri*; whether more than one did.
 
     At once, because one that comes later sees what is there before it writes. The same commits that the sink
-    makes, so whatever keeps writers apart is asked: the store, or a table of locks that the options name.
+    makes, so whatever keeps writers apart is asked.
     """
     deltalake: Any = importlib.import_module("deltalake")
     errors: Any = importlib.import_module("deltalake.exceptions")

@@ -21,8 +21,7 @@ An object store has no such lock. Two things make a commit there what it is on a
 
 * *Reading the mark is part of the transaction*: Delta refuses the commit when another one of the same log came meanwhile.
 * *Of two commits with one number one wins.* That is the part of Delta's log store: ``hdfs`` and ``abfs`` rename,
-  ``gs`` has preconditions. The one for ``s3a`` looks first and writes then, which keeps apart no two drivers, so
-  a table there is refused unless the user names a log store (:data:`LOG_STORES`).
+  ``gs`` has preconditions; for ``s3a`` see :mod:`tidegate_sink_spark.job.log_store`.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ from typing import Any, Final
 from tidegate_sink_spark.job.driver import Addition, CommitError, MarkMovedError, TableState
 from tidegate_sink_spark.job.durable import SyncedCommits
 from tidegate_sink_spark.job.files import java_lock, local_path
+from tidegate_sink_spark.job.log_store import check_log_store
 from tidegate_sink_spark.job.rows import (
     ack_sequences,
     in_files,
@@ -60,15 +60,6 @@ _LAYOUTS: Final = {
     "plain": "",
 }
 
-#: Settings that name what decides between two commits on s3a.
-LOG_STORES: Final = ("spark.delta.logStore.s3a.impl", "spark.delta.logStore.class")
-#: What can be done where no setting does.
-NO_LOG_STORE: Final = (
-    "Delta's own log store for s3a keeps no second driver away, and its commit would replace rows; take engine "
-    "'deltalake', which commits with conditional puts, or format 'iceberg' in a REST or JDBC catalog, or name one "
-    "in spark_conf: 'spark.delta.logStore.s3a.impl' = 'io.delta.storage.S3DynamoDBLogStore', or "
-    "'io.delta.storage.S3SingleDriverLogStore' where you see to it that nobody else writes"
-)
 #: Commits that are read for a mark, before all of the table's state is.
 COMMITS_READ_MAX: Final = 20
 #: Names of the errors with which Delta refuses a commit because of another one of the same log.
@@ -172,8 +163,7 @@ class DeltaTable:
             if is_name:
                 self._location = self._found_at()
                 self._directory = local_path(self._location)
-        if self._location.startswith("s3a:") and not any(spark.conf.get(k, "") for k in LOG_STORES):
-            raise CommitError(f"{self._location}: {NO_LOG_STORE}")
+        check_log_store(spark, self._location)
         with self.locked(), spark_errors("the table cannot be opened"):
             bring_up_to_date(self, self._table, shape.further)
         self._synced = SyncedCommits(self._directory) if self._directory is not None else None

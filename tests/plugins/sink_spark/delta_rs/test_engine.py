@@ -301,6 +301,15 @@ def test_what_has_no_effect_with_this_engine_is_an_error(
     assert caught.value.key == ("engine" if key == "format" else key)
 
 
+@pytest.mark.parametrize("name", ["AWS_S3_LOCKING_PROVIDER", "aws_s3_locking_provider"])
+def test_a_lock_that_this_delta_rs_does_not_take_is_an_error(tmp_path: Path, name: str) -> None:
+    options = SparkSinkOptions(
+        engine="deltalake", table="s3://lake/t", storage_options={name: "dynamodb"}
+    )
+    with pytest.raises(ConfigError, match="takes no lock in DynamoDB any more"):
+        DeltaRsEngine(SinkContext("lake", "gw", tmp_path), options)
+
+
 def test_the_option_chooses_the_engine(tmp_path: Path) -> None:
     context = SinkContext("lake", "gw", tmp_path)
     for engine in ("deltalake", "spark"):

@@ -200,6 +200,20 @@ def test_a_missing_jar_is_an_error_at_start_that_names_it(
     check()
 
 
+def test_the_log_store_in_dynamodb_has_a_jar_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "spark_home", lambda: tmp_path)
+    name = "io.delta.storage.S3DynamoDBLogStore"
+    s3a = jar_of(tmp_path, "org.apache.hadoop.fs.s3a.S3AFileSystem")
+    options = SparkSinkOptions(
+        table="s3a://bucket/t",
+        spark_conf={"spark.jars": str(s3a), "spark.delta.logStore.s3a.impl": name},
+    )
+    with pytest.raises(ConfigError, match=r"delta-storage-s3-dynamodb.*'spark.jars'"):
+        check_classes(options, find_target(options, tmp_path))
+
+
 def test_nothing_is_looked_for_where_nothing_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_target, "_holds", lambda *_: pytest.fail("no jar needs to be opened"))
     for table, catalog in (("/srv/t", {}), ("hdfs://n/t", {}), ("lake.t", HADOOP)):
