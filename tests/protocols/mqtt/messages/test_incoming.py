@@ -1,4 +1,4 @@
-"""What a client of MQTT 5.0 publishes. For the older versions see test_session.py."""
+"""What a client of MQTT 5.0 publishes. For the older versions see session/test_receiving.py."""
 
 import logging
 import sys

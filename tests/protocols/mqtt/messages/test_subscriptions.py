@@ -1,6 +1,6 @@
 """SUBSCRIBE and UNSUBSCRIBE of MQTT 5.0, and what comes back with a session.
 
-For the older versions see test_session.py.
+For the older versions see session/test_delivering.py.
 """
 
 import pytest
