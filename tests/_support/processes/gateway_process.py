@@ -23,6 +23,8 @@ class GatewayProcess:
     and *stomp* into the listeners.
     """
 
+    address = "127.0.0.1"
+
     def __init__(
         self, directory: Path, *, extra: str = "", broker: str = "", mqtt: str = "", stomp: str = ""
     ) -> None:
@@ -40,12 +42,12 @@ data_directory = "{directory / "data"}"
 
 [[listeners]]
 protocol = "stomp"
-bind = "127.0.0.1:{self.stomp_port}"
+bind = "{self.address}:{self.stomp_port}"
 {stomp}
 
 [[listeners]]
 protocol = "mqtt"
-bind = "127.0.0.1:{self.mqtt_port}"
+bind = "{self.address}:{self.mqtt_port}"
 {mqtt}
 
 {extra}
@@ -74,10 +76,9 @@ bind = "127.0.0.1:{self.mqtt_port}"
     def command(self) -> list[str]:
         return [sys.executable, "-m", "tidegate", "run", "--config", str(self.config)]
 
-    @staticmethod
-    def _accepts(port: int) -> bool:
+    def _accepts(self, port: int) -> bool:
         with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
+            return probe.connect_ex((self.address, port)) == 0
 
     def tail(self) -> str:
         """The end of its log, for failure messages."""
@@ -96,7 +97,7 @@ bind = "127.0.0.1:{self.mqtt_port}"
     def stop(self, timeout_s: float = 60.0) -> int:
         """SIGTERM; returns the exit code."""
         assert self.process is not None
-        self.process.send_signal(signal.SIGTERM)
+        os.kill(self.pid, signal.SIGTERM)
         return self.process.wait(timeout_s)
 
     def __enter__(self) -> GatewayProcess:

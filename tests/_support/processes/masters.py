@@ -21,12 +21,17 @@ WAIT_S = 90.0
 Strike = Callable[["Member"], Awaitable[None]]
 
 
+def on_this_machine(directory: Path, store: str) -> Member:
+    """One whose data is in *directory*."""
+    directory.mkdir()
+    return Member(GatewayProcess(directory, extra=store))
+
+
 class Member:
     """One of them. Attributes: gateway; serving: ends when it lets clients in."""
 
-    def __init__(self, directory: Path, store: str) -> None:
-        directory.mkdir()
-        self.gateway = GatewayProcess(directory, extra=store)
+    def __init__(self, gateway: GatewayProcess) -> None:
+        self.gateway = gateway
         self.serving: asyncio.Future[None] | None = None
         self._read = 0
 
@@ -51,6 +56,9 @@ class Member:
         async with asyncio.timeout(WAIT_S):
             while not serving.done() and "standby: waiting for" not in self._log():
                 await asyncio.sleep(0.01)
+
+    async def client(self) -> StompClient:
+        return await StompClient.connect(self.gateway.stomp_port)
 
     def _log(self) -> str:
         if not self.gateway.log.exists():
@@ -85,8 +93,8 @@ class Load:
     confirmed: list[str] = field(default_factory=list)
     first_at: float = 0.0
 
-    async def run(self, port: int) -> None:
-        client = await StompClient.connect(port)
+    async def run(self, member: Member) -> None:
+        client = await member.client()
         try:
             with contextlib.suppress(*LOST, TimeoutError):
                 for number in range(1_000_000):
@@ -100,9 +108,17 @@ class Load:
 
 
 async def struck_again_and_again(
-    one: Member, two: Member, strikes: list[Strike], seed: int, *, load_s: float = 0.5
+    one: Member,
+    two: Member,
+    strikes: list[Strike],
+    seed: int,
+    *,
+    load_s: float = 0.5,
+    at_last: Callable[[], Awaitable[None]] | None = None,
 ) -> list[float]:
     """Strike the master as *strikes* say, one after the other; the last one that serves has all messages.
+
+    *at_last* is called while that one still serves.
 
     Returns: how long it took each time from the strike to the first confirmation. Raises: AssertionError.
     """
@@ -132,7 +148,9 @@ async def struck_again_and_again(
         await loading
         assert standby.serving is not None
         await asyncio.wait_for(asyncio.shield(standby.serving), WAIT_S)
-        await account(loads, standby.gateway.stomp_port)
+        await account(loads, await standby.client())
+        if at_last is not None:
+            await at_last()
         assert await asyncio.to_thread(standby.gateway.stop) == 0
     finally:
         await one.end()
@@ -145,12 +163,11 @@ async def loaded(loads: list[Load], member: Member) -> asyncio.Task[None]:
     assert member.serving is not None
     await asyncio.wait_for(asyncio.shield(member.serving), WAIT_S)
     loads.append(Load(len(loads)))
-    return asyncio.create_task(loads[-1].run(member.gateway.stomp_port))
+    return asyncio.create_task(loads[-1].run(member))
 
 
-async def account(loads: list[Load], port: int) -> None:
+async def account(loads: list[Load], client: StompClient) -> None:
     """Each confirmed message is there, once, in order, those of each master behind all of its predecessor's."""
-    client = await StompClient.connect(port)
     client.send("SUBSCRIBE", destination="/queue/q", id="1", ack="auto")
     client.send("SEND", b"last", destination="/queue/q")
     found: list[tuple[int, int]] = []

@@ -37,7 +37,13 @@ class StompClient:
 
     @classmethod
     async def connect(cls, port: int, **headers: str) -> StompClient:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        return await cls.greeted(*await asyncio.open_connection("127.0.0.1", port), **headers)
+
+    @classmethod
+    async def greeted(
+        cls, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, **headers: str
+    ) -> StompClient:
+        """Over a connection that there is."""
         client = cls(reader, writer)
         client.send("CONNECT", accept_version="1.2", host="localhost", **headers)
         try:

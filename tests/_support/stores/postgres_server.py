@@ -42,7 +42,7 @@ def _program(name: str) -> str:
 
 
 class PostgresServer:
-    """One server with a data directory of its own. A context manager.
+    """One server with a data directory of its own, which listens on *address*. A context manager.
 
     Attributes: port; directory; password: of the users ``tidegate`` and ``scram_user``.
     """
@@ -51,7 +51,8 @@ class PostgresServer:
     #: it, for each connection, so that the tests that open hundreds of stores take ``tidegate``.
     scram_user = "tidegate_scram"
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "127.0.0.1") -> None:
+        self.address = address
         self.port = free_port()
         self.password = "pg-secret-5eCr3t"
         # Not below pytest's directory: only its owner may enter that, and the server is another.
@@ -66,13 +67,13 @@ class PostgresServer:
     @property
     def url(self) -> str:
         """Of the database, without user and password."""
-        return f"postgresql://127.0.0.1:{self.port}/tidegate"
+        return f"postgresql://{self.address}:{self.port}/tidegate"
 
     def __enter__(self) -> Self:
         try:
             self._initialize()
             self.start()
-            self._run("createdb", "-h", "127.0.0.1", "-p", str(self.port), "tidegate")
+            self._run("createdb", "-h", self.address, "-p", str(self.port), "tidegate")
         except BaseException:
             self.__exit__()
             raise
@@ -130,6 +131,9 @@ class PostgresServer:
             "initdb", "-D", str(self.directory / "data"), "-U", "tidegate", "-A", "md5",
             "--pwfile", str(secret), "--no-sync", "-E", "UTF8",
         )  # fmt: skip
+        if self.address != "127.0.0.1":
+            with (self.directory / "data/pg_hba.conf").open("a") as file:
+                file.write("host all all 0.0.0.0/0 md5\n")
         role = f"CREATE ROLE {self.scram_user} SUPERUSER LOGIN PASSWORD '{self.password}'"
         self._run(
             "postgres", "--single", "-F", "-D", str(self.directory / "data"),
@@ -141,7 +145,7 @@ class PostgresServer:
         if self._process is not None and self._process.poll() is None:
             return
         settings = {
-            "listen_addresses": "127.0.0.1",
+            "listen_addresses": self.address,
             "port": str(self.port),
             "unix_socket_directories": "",
             "max_connections": "60",
@@ -165,7 +169,7 @@ class PostgresServer:
                 **self._as_user(),
             )
         end = time.monotonic() + SERVER_SECONDS
-        ready = [_program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        ready = [_program("pg_isready"), "-q", "-h", self.address, "-p", str(self.port)]
         while subprocess.run(ready, check=False, timeout=SERVER_SECONDS).returncode:
             if process.poll() is not None or time.monotonic() > end:
                 raise RuntimeError((self.directory / "log").read_text()[-2000:])

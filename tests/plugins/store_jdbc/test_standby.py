@@ -8,7 +8,7 @@ import pytest
 from broken_network import Proxy
 from crash_crew import amount
 from jdbc_kit import prefix
-from masters import Member, Strike, struck_again_and_again
+from masters import Member, Strike, on_this_machine, struck_again_and_again
 from postgres_server import PostgresServer
 
 
@@ -30,8 +30,8 @@ network_timeout = "4s"
 
 async def struck(server: PostgresServer, directory: Path, how: list[str]) -> None:
     async with Proxy(server.port) as first, Proxy(server.port) as second:
-        one = Member(directory / "one", behind(first, server, directory))
-        two = Member(directory / "two", behind(second, server, directory))
+        one = on_this_machine(directory / "one", behind(first, server, directory))
+        two = on_this_machine(directory / "two", behind(second, server, directory))
         proxies = {one: first, two: second}
 
         def away(*, is_cut: bool) -> Strike:
