@@ -11,31 +11,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from admin_start import START
 
 from tidegate.spi.clients.operators import Phase, Readiness
-from tidegate.spi.operate import DestinationSort
 from tidegate_admin import _protocol as protocol
 from tidegate_admin.server import guard, health
 from tidegate_admin.server.app import Application
 from tidegate_admin.server.history import COLUMNS, Ring
 
-START = protocol.Start(
-    "gw",
-    "1.2",
-    ("gateway.example",),
-    "",
-    "",
-    True,
-    10,
-    2,
-    2,
-    1000,
-    5.0,
-    3,
-    DestinationSort.NAME,
-    "",
-    "",
-)
 SHOWN = {"authorization": "Bearer right", "content-type": "application/json"}
 
 

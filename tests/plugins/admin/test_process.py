@@ -11,34 +11,16 @@ from collections.abc import Callable
 from contextlib import closing
 
 import pytest
+from admin_start import START
 from http_raw import HttpClient
 
 from tidegate.spi import ListenerConfig
 from tidegate.spi.clients.operators import Phase, Readiness
-from tidegate.spi.operate import DestinationSort
 from tidegate_admin import _protocol as protocol
 from tidegate_admin._front_end import AdminFrontEnd
 from tidegate_admin._options import AdminOptions
 from tidegate_admin._process import AdminProcess
 from tidegate_admin.plugin import AdminFrontEndFactory
-
-START = protocol.Start(
-    name="g",
-    version="0",
-    hosts=(),
-    certificate="",
-    key="",
-    health_is_public=True,
-    connections_max=8,
-    requests_max=8,
-    event_streams_max=2,
-    request_limit=1000,
-    request_timeout=5.0,
-    metrics_destinations_max=1,
-    metrics_destinations_by=DestinationSort.NAME,
-    metrics_destinations="",
-    directory="/nonexistent",
-)
 
 
 async def answering(ask: protocol.FromServer) -> protocol.FromGateway:

@@ -10,31 +10,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from admin_start import START
 
 from tidegate.broker.events import Events
 from tidegate.spi.events import Event, Severity
-from tidegate.spi.operate import DestinationSort, EventPage, ListEvents
+from tidegate.spi.operate import EventPage, ListEvents
 from tidegate_admin import _protocol as protocol
 from tidegate_admin.server import guard, streams
 from tidegate_admin.server.app import Application
 
-START = protocol.Start(
-    name="gw",
-    version="1.2",
-    hosts=(),
-    certificate="",
-    key="",
-    health_is_public=True,
-    connections_max=10,
-    requests_max=2,
-    event_streams_max=2,
-    request_limit=1000,
-    request_timeout=5.0,
-    metrics_destinations_max=3,
-    metrics_destinations_by=DestinationSort.NAME,
-    metrics_destinations="",
-    directory="",
-)
 BEGIN = 1_700_000_000_000_000
 
 
