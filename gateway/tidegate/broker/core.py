@@ -168,15 +168,11 @@ class BrokerCore(Parts):
             raise ConnectionEndedError("shutdown", "the gateway is shutting down")
         if self.writer.error is not None:
             raise StoreIOError(f"the message store is read-only: {self.writer.error}")
-        if not request.hands_over:
-            self.draining.check()
-        self._check_connections()
+        self._check_let_in(request)
         vouched = await self._authentication.principal_of(request)
         if self._closing:
             raise ConnectionEndedError("shutdown", "the gateway is shutting down")
-        if not request.hands_over:
-            self.draining.check()
-        self._check_connections()  # others may have come while this one was authenticated
+        self._check_let_in(request)  # others may have come while this one was authenticated
         connection = self._connection(
             self, request, peer, vouched.principal, self._deciding, self._forget
         )
@@ -310,7 +306,9 @@ class BrokerCore(Parts):
         finally:
             future.cancel()
 
-    def _check_connections(self) -> None:
+    def _check_let_in(self, request: ConnectRequest) -> None:
+        if not request.hands_over:
+            self.draining.check()
         if len(self.connections) >= self.config.connections_max:
             raise FlowControlError(
                 f"{len(self.connections)} clients are connected; that is the limit"

@@ -77,7 +77,7 @@ class HandingLane(OutLane):
     async def end(self) -> None:
         """See QueueTaker."""
         await super().end()
-        self.problem, self.remedy = self.problem or "its bridge has ended it", self.remedy
+        self.problem = self.problem or "its bridge has ended it"
         self._ended(self)
 
     # --- OutLane ---------------------------------------------------------------------------------

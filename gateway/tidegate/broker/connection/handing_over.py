@@ -24,7 +24,7 @@ from tidegate.broker.turn.walks import STEP_LISTS, Walk, in_slices
 from tidegate.plugin_exit import FAILURES
 from tidegate.spi import GatewayError, QueueTaker, TakesQueues, names
 from tidegate.spi.events import Event
-from tidegate.spi.operate import LEFT_MAX, HandOver, HandOverPhase, LeftHere, LeftKind
+from tidegate.spi.operate import LEFT_MAX, BridgeRow, HandOver, HandOverPhase, LeftHere, LeftKind
 
 _log = logging.getLogger("tidegate.broker")
 
@@ -178,9 +178,10 @@ class HandingOver:
             await self._wake.wait()
         finally:
             moment.cancel()
-        if taker.row().on_the_way:
+        row = taker.row()  # made once: it sums up what is on the way
+        if row.on_the_way:
             self._phase = HandOverPhase.MOVING
-        self._tell_progress(taker)
+        self._tell_progress(row)
 
     async def _set_done(self, taker: QueueTaker) -> None:
         done = taker.row().moved, tuple(self._found.left)
@@ -190,23 +191,22 @@ class HandingOver:
         with contextlib.suppress(GatewayError):
             await self._until_durable()  # or the last ones would go again after a kill
         found = await self._look(taker, is_again=False)  # what was on its way into a queue is there
-        if found.todo or taker.row().on_the_way:
+        row, left = taker.row(), found.left
+        if found.todo or row.on_the_way:
             return
-        left = found.left
-        done = taker.row().moved, tuple(left)
+        done = row.moved, tuple(left)
         self._phase, self._done = HandOverPhase.DONE, done
         self._parts.events.tell(
             Event.HAND_OVER_DONE,
             _log,
             "handing_over=done bridge=%s moved=%d left=%s",
             self._name,
-            taker.row().moved,
+            row.moved,
             ", ".join(f"{one.kind.value} {one.name}={one.count}" for one in left) or "nothing",
         )
 
-    def _tell_progress(self, taker: QueueTaker) -> None:
+    def _tell_progress(self, row: BridgeRow) -> None:
         now, (moved, at) = asyncio.get_running_loop().time(), self._told
-        row = taker.row()
         if row.moved == moved or now - at < TELL_EVERY_S:
             return
         self._told = row.moved, now
