@@ -9,10 +9,18 @@ import pytest
 from async_tests import LoopFactory, watched
 from broker_harness import VirtualLoop
 
+from tidegate.broker.operate import paging
+
 
 def pytest_asyncio_loop_factories() -> dict[str, LoopFactory]:
     """Time is virtual, and what goes wrong on the loop fails the test as elsewhere."""
     return {"virtual": watched(VirtualLoop)}
+
+
+@pytest.fixture(autouse=True)
+def looks_without_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time stands still while a test counts the turns that others get, and a rest would last for ever."""
+    monkeypatch.setattr(paging, "REST_S", 0)
 
 
 @pytest.fixture

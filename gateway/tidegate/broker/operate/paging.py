@@ -12,9 +12,11 @@ from typing import Final, Generic, TypeAlias, TypeVar
 
 from tidegate.spi import RequestError
 
-#: Of what operators only look at, which nobody waits for but they: clients' messages take several turns of the loop,
-#: and each of them has one of these in it meanwhile.
-SLICE_S: Final = 0.0002
+#: Of what operators only look at, which nobody waits for but they; and how long others have the loop then, seconds. A loop that goes
+#: round without a rest has a slice in each of the five to ten turns that a client's message takes, and whoever else wants
+#: the processor waits for the system's next tick.
+SLICE_S: Final = 0.0004
+REST_S: Final = 0.001
 #: What is looked at before others have their turn, at most.
 STEP: Final = 1000
 #: And before the clock is.
@@ -101,6 +103,15 @@ async def in_steps(items: Iterable[T], made: Callable[[T], U | None]) -> list[U]
     return rows
 
 
+async def look_through(steps: Iterable[object]) -> None:
+    """Go through *steps*, and let others have their turns after each slice."""
+    ends_at = perf_counter() + SLICE_S
+    for _ in steps:
+        if perf_counter() >= ends_at:
+            await asyncio.sleep(REST_S)
+            ends_at = perf_counter() + SLICE_S
+
+
 async def first(items: Sequence[T], is_it: Callable[[T], bool]) -> T | None:
     """The one that is wanted, looked at just now; None: there is none. *is_it* is quick."""
     for begin in range(0, len(items), STEP):
@@ -117,7 +128,7 @@ async def _slices(items: Iterable[T]) -> AsyncIterator[Sequence[T]]:
     ends_at, left, looked = perf_counter() + SLICE_S, iter(items), 0
     while some := tuple(islice(left, _LOOKED_AT_ONCE)):
         if looked and (not looked % STEP or perf_counter() >= ends_at):
-            await asyncio.sleep(0)
+            await asyncio.sleep(REST_S)
             ends_at = perf_counter() + SLICE_S
         yield some
         looked += len(some)

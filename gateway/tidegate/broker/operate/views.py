@@ -13,7 +13,6 @@ from tidegate.broker.operate.messages.dead_letters import DeadLetters
 from tidegate.broker.operate.paging import in_steps
 from tidegate.broker.operate.totals import InFlight, Survey, Totals
 from tidegate.broker.publish.publisher import Publisher
-from tidegate.broker.turn.walks import in_slices
 from tidegate.spi import MessageStore, RequestError, names
 from tidegate.spi.operate import (
     Destination,
@@ -41,10 +40,10 @@ class Views:
         # A reload may have changed the policies; patterns that were compiled before are remembered.
         survey = Survey(request, DeadLetters(self._destinations.policies))
         lists = list(self._destinations.charged)
-        await in_slices(survey.look(lists, self._publisher.paused), paging.SLICE_S)
+        await paging.look_through(survey.look(lists, self._publisher.paused))
         shown, following = survey.shortlist.page()
         rows: list[Destination] = []
-        await in_slices(self._rows(shown, survey, rows), paging.SLICE_S)
+        await paging.look_through(self._rows(shown, survey, rows))
         totals = survey.sums() if request.with_totals else None
         return DestinationPage(tuple(rows), following, totals)
 
@@ -61,7 +60,7 @@ class Views:
                 list(self._destinations.charged),
                 lambda item: item if item.destination == destination else None,
             )
-        await in_slices(self._adding(totals, of_it, InFlight()), paging.SLICE_S)
+        await paging.look_through(self._adding(totals, of_it, InFlight()))
         row = self._row(destination, totals)
         if row is None:
             raise no_such(destination)

@@ -25,14 +25,13 @@ SLICE_S: Final = 0.001
 Walk: TypeAlias = Iterator[bool | None]
 
 
-async def in_slices(steps: Iterable[object], slice_s: float | None = None) -> None:
-    """Go through *steps*, and let others have their turn after each slice. Args: slice_s: None: a usual one."""
-    slice_s = SLICE_S if slice_s is None else slice_s
-    ends_at = perf_counter() + slice_s
+async def in_slices(steps: Iterable[object]) -> None:
+    """Go through *steps*, and let others have their turn after each slice."""
+    ends_at = perf_counter() + SLICE_S
     for _ in steps:
         if perf_counter() >= ends_at:
             await asyncio.sleep(0)
-            ends_at = perf_counter() + slice_s
+            ends_at = perf_counter() + SLICE_S
 
 
 class Walks:

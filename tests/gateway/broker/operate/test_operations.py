@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from broker_harness import Broker, run
 from operated import ME, Guard, ask, bodies, filled
+from turns import counting_turns
 
 from tidegate.broker.operate import paging
 from tidegate.broker.operate.messages.over_messages import PAGE_COUNT
@@ -123,21 +124,29 @@ def test_a_list_of_many_is_made_in_slices_that_others_come_between(
             for number in range(1000):
                 broker.core.destinations.queue_list(f"queue://q{number:04}")
             await broker.settle()
-            turns = 0
-
-            async def others() -> None:
-                nonlocal turns
-                while True:
-                    await asyncio.sleep(0)
-                    turns += 1
-
-            counting = asyncio.create_task(others())
-            answer = await Operations(broker.core).list_destinations(
-                ME, ListDestinations(sort=DestinationSort.CONSUMERS, limit=10)
-            )
-            counting.cancel()
+            async with counting_turns() as turns:
+                answer = await Operations(broker.core).list_destinations(
+                    ME, ListDestinations(sort=DestinationSort.CONSUMERS, limit=10)
+                )
             assert len(answer.rows) == 10
-            assert turns >= 1000 // walks.STEP_LISTS - 1
+            assert turns.count >= 1000 // walks.STEP_LISTS - 1
+
+    run(main())
+
+
+def test_between_two_slices_of_a_list_the_loop_has_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paging, "SLICE_S", -1.0)
+    monkeypatch.setattr(paging, "REST_S", 0.001)
+
+    async def main() -> None:
+        async with Broker() as broker:
+            for number in range(1000):
+                broker.core.destinations.queue_list(f"queue://q{number:04}")
+            await broker.settle()
+            loop = asyncio.get_running_loop()
+            begin = loop.time()
+            await Operations(broker.core).list_destinations(ME, ListDestinations(limit=10))
+            assert loop.time() - begin >= (1000 // walks.STEP_LISTS - 1) * paging.REST_S
 
     run(main())
 
@@ -153,22 +162,14 @@ def test_the_lists_of_one_topic_are_gone_over_in_slices_that_others_come_between
             for number in range(300):
                 client.subscribe("topic://t", f"s{number}")
             await broker.settle()
-            turns = 0
-
-            async def others() -> None:
-                nonlocal turns
-                while True:
-                    await asyncio.sleep(0)
-                    turns += 1
-
-            counting = asyncio.create_task(others())
             request = ListDestinations(sort=DestinationSort.CONSUMERS, with_totals=True)
-            answer = await Operations(broker.core).list_destinations(ME, request)
-            assert turns >= 2 * (300 // walks.STEP_LISTS) + 300 - 1  # grouped, counted, and shown
-            turns = 0
-            details = await ask(broker, ShowDestination("topic://t"))
-            counting.cancel()
-            assert turns >= 300 - 1
+            async with counting_turns() as turns:
+                answer = await Operations(broker.core).list_destinations(ME, request)
+            # Grouped, counted, and shown.
+            assert turns.count >= 2 * (300 // walks.STEP_LISTS) + 300 - 1
+            async with counting_turns() as turns:
+                details = await ask(broker, ShowDestination("topic://t"))
+            assert turns.count >= 300 - 1
             assert answer.rows == (details.row,)
             assert (details.row.consumers, details.row.subscriptions) == (300, 300)
             assert answer.totals is not None

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import uvloop
+from turns import counting_turns
 
 from tidegate.spi.machine.children import follow_lines, kill_group, start_child
 
@@ -63,25 +64,15 @@ def test_a_child_has_its_streams_and_what_it_is_passed(
 
 async def test_many_descriptors_do_not_hold_the_loop(tmp_path: Path) -> None:
     """Ten thousand clients are as many descriptors; a clock that runs beside counts what it misses."""
-    turns = 0
-
-    async def count() -> None:
-        nonlocal turns
-        while True:
-            await asyncio.sleep(0)
-            turns += 1
-
     opened = [os.open(tmp_path, os.O_RDONLY) for _ in range(700)]
-    counting = asyncio.create_task(count())
     try:
-        child = await start_child([sys.executable, "-S", "-c", ""], directory=tmp_path)
-        seen = turns
+        async with counting_turns() as turns:
+            child = await start_child([sys.executable, "-S", "-c", ""], directory=tmp_path)
         await child.communicate()
     finally:
-        counting.cancel()
         for number in opened:
             os.close(number)
-    assert seen >= 7
+    assert turns.count >= 7
 
 
 async def test_it_has_a_session_and_a_directory_of_its_own(tmp_path: Path) -> None:
