@@ -19,7 +19,7 @@ from tidegate_sink_spark.verify.command import app
 @app.command()
 def submit(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="The sink.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The sink.")],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="DIRECTORY", help="Where the files go.")
     ] = Path(),

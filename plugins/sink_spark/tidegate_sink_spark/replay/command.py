@@ -130,6 +130,8 @@ def replay(
                 told.end()
     if as_json:
         host.print_json({"replay": replay_id, "published": found.count, "complete": True})
+    elif found.is_new:
+        typer.echo("No row is selected, so nothing was published.")
     else:
         again = (
             "" if told.has_published else " It was complete already; --id NAME replays it again."

@@ -120,14 +120,17 @@ class Replayer:
     # --- all of it -------------------------------------------------------------------------------
 
     def run(self) -> Replay:
-        """Publish what is not published yet. Returns: how far it is, which is the end.
+        """Publish what is not published yet. Returns: how far it is, which is the end; new still, when no row is selected.
 
         Raises: RequestError, AccessError: it makes no sense, or may not be; ClientError: the gateway went away, or the
             table cannot be read. The same call goes on after any of them.
         """
         known = self._ask(BeginReplay(self.maker.replay))
         if known.is_new:
-            known = self._begin()
+            plan = self.reader.plan()
+            if not plan.rows:
+                return known  # and not begun: the same call takes what is selected when there is something
+            known = self._begin(plan)
         kept = msgspec.json.decode(known.plan, type=_Kept)
         if kept.of != self.of:
             raise RequestError(
@@ -142,8 +145,7 @@ class Replayer:
             self.reader.find_repeats()
         return self._publish_all(kept)
 
-    def _begin(self) -> Replay:
-        plan = self.reader.plan()
+    def _begin(self, plan: Plan) -> Replay:
         problems = self.refusals(plan)
         if problems:
             named = "; ".join(list(problems.values())[:_NAMED_MAX])

@@ -152,6 +152,14 @@ class _Sessions:
         return self._session
 
 
+def _up_to(count: int, last: int) -> str:
+    return f", up to {last}" if count else ""
+
+
+def _range(first: int, last: int) -> str:
+    return f"{first} to {last}" if first <= last else f"empty; the next row is {first}"
+
+
 def _show(host: CommandHost, name: str, found: Findings) -> None:
     facts: list[tuple[str, object]] = [
         ("sink", name),
@@ -159,8 +167,8 @@ def _show(host: CommandHost, name: str, found: Findings) -> None:
         ("rows in the table", found.rows),
         ("rows in the dead-letter table", found.dead_rows),
         ("files of the table", found.files),
-        ("staged", f"{found.staged_rows} rows, up to {found.staged_through}"),
-        ("the log", f"{found.log_first} to {found.log_last}"),
+        ("staged", f"{found.staged_rows} rows" + _up_to(found.staged_rows, found.staged_through)),
+        ("the log", _range(found.log_first, found.log_last)),
     ]
     if found.content:
         facts += [

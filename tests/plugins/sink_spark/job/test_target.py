@@ -65,7 +65,9 @@ def test_a_uri_reaches_spark_as_it_is(table: str, formats: tuple[str, ...]) -> N
 
 
 def test_google_storage_is_wired() -> None:
-    assert "spark.hadoop.fs.gs.impl" in find("gs://bucket/t", "delta").conf
+    google = find("gs://bucket/t", "delta").conf
+    assert "spark.hadoop.fs.gs.impl" in google
+    assert google["spark.hadoop.parquet.hadoop.vectored.io.enabled"] == "false"
 
 
 @pytest.mark.parametrize(("table", "hint"), [("s3://b/t", "write s3a"), ("ftp://h/t", "known:")])

@@ -69,6 +69,15 @@ async def test_it_publishes_once_and_says_so(case: Case) -> None:
     assert shown == {"replay": "again", "published": 11, "complete": True}
 
 
+async def test_a_replay_of_nothing_is_not_begun(case: Case) -> None:
+    """So that the same command does it when such rows have come."""
+    later = ("--where", "ack_seq > 100", "--id", "later")
+    for _ in range(2):
+        assert (await case.run(*later)).strip() == "No row is selected, so nothing was published."
+    assert json.loads(await case.run(*later, "--json"))["published"] == 0
+    assert "Nothing is known of the replay later" in await case.run("--id", "later", "--forget")
+
+
 async def test_rows_times_and_a_destination_are_chosen(case: Case) -> None:
     times = ("--from", "2023-11-14T22:13:25", "--to", "2023-11-14T23:13:28+01:00")
     assert "published 3" in await case.run(*times, "--to-destination", "c")
