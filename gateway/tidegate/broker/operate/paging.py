@@ -41,9 +41,7 @@ class Shortlist(Generic[T]):
 
     def offer(self, key: Key, row: T) -> None:
         """One more."""
-        if self._worst is not None and key >= self._worst:
-            return
-        if self._begin is not None and key <= self._begin:
+        if not self.takes(key):
             return
         best = self._best
         insort(best, (key, row), key=itemgetter(0))
@@ -54,6 +52,12 @@ class Shortlist(Generic[T]):
     def is_full_before(self, number: int) -> bool:
         """None that comes by *number* is wanted any more."""
         return self._worst is not None and number > self._worst[0]
+
+    def takes(self, key: Key) -> bool:
+        """One that comes by *key* is still wanted: for whoever need not make its row otherwise."""
+        return (self._worst is None or key < self._worst) and (
+            self._begin is None or key > self._begin
+        )
 
     def page(self) -> tuple[list[T], str]:
         """The rows, and the ``after`` of the next page."""
@@ -82,17 +86,11 @@ async def page(
     return shortlist.page()
 
 
-async def page_of_rows(
-    everything: Iterable[T],
-    rows_of: Callable[[T], Iterable[tuple[Key, U]]],
-    shortlist: Shortlist[U],
-) -> tuple[list[U], str]:
-    """The same of rows, where each of *everything* has several, or none."""
+async def each(everything: Iterable[T], do: Callable[[T], object]) -> None:
+    """The same way through *everything*, of which each may offer several rows to a shortlist, or none."""
     async for some in _slices(everything):
         for item in some:
-            for its, row in rows_of(item):
-                shortlist.offer(its, row)
-    return shortlist.page()
+            do(item)
 
 
 async def in_steps(items: Iterable[T], made: Callable[[T], U | None]) -> list[U]:

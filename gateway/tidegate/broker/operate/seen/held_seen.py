@@ -11,7 +11,7 @@ from tidegate.broker.limits.accounts import Account, Counted
 from tidegate.broker.limits.list_limit import ListLimit
 from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.operate.authorized import Authorized
-from tidegate.broker.operate.paging import Key, Shortlist, in_steps, page, page_of_rows
+from tidegate.broker.operate.paging import Key, Shortlist, each, in_steps, page
 from tidegate.broker.operate.seen.connections_operated import is_in
 from tidegate.broker.operate.views import feed_of
 from tidegate.config import BrokerConfig, DestinationPolicy, Quota
@@ -46,6 +46,9 @@ _ACTS: Final = {
     **_acts("destinations", DestinationPolicy),
 }
 
+#: A limit of which all is used: a row's place, which is a whole number, is how much of it is.
+_WHOLE: Final = 1_000_000
+
 T = TypeVar("T")
 
 #: What has limits: the gateway (None), users, connections, lists.
@@ -61,23 +64,27 @@ class HeldSeen(Authorized):
     async def list_limits(self, who: Identity, request: ListLimits) -> LimitPage:
         """See Operator."""
         self._authorize(who)
-        match, is_nearest = request.match.casefold(), request.sort is LimitSort.NEAREST
+        match, wanted = request.match.casefold(), request.percent * _WHOLE // 100
+        is_nearest = request.sort is LimitSort.NEAREST
         shortlist = Shortlist[LimitRow](request.after, request.limit)
 
-        def rows_of(holding: _Holding) -> Iterable[tuple[Key, LimitRow]]:
-            for option, used, limit in self._limits_of(holding):
-                if not limit:
+        def offer(holding: _Holding) -> None:
+            scope, holder, number, found = self._limits_of(holding)
+            for option, used, limit in found:
+                part = _part(option, used, limit) if limit else -1
+                place = -part if is_nearest else 0
+                # Of thousands nearly all come too late for this page: those cost no row, and most no name.
+                if part < wanted or shortlist.is_full_before(place):
                     continue
-                percent = _percent(option, used, limit)
-                place = -int(percent * 1000) if is_nearest else 0
-                if percent < request.percent or shortlist.is_full_before(place):
-                    continue
-                row = self._row(holding, option, used, limit, percent)
-                if is_in(match, (row.holder, row.option)):
-                    yield (place, f"{row.scope.value} {row.holder} {row.option} {row.number}"), row
+                key = place, f"{scope} {holder} {option} {number}"
+                if shortlist.takes(key) and is_in(match, (holder, option)):
+                    percent, refused = round(100 * part / _WHOLE, 1), self._refused(holding)
+                    whose = LimitScope(scope), holder, number
+                    row = LimitRow(*whose, option, used, limit, percent, refused, _ACTS[option])
+                    shortlist.offer(key, row)
 
-        holding = self._holding(request.scope)
-        rows, following = await page_of_rows(holding, rows_of, shortlist)
+        await each(self._holding(request.scope), offer)
+        rows, following = shortlist.page()
         return LimitPage(tuple(rows), following)
 
     async def show_held(self, who: Identity, request: ShowHeld) -> HeldDetails:
@@ -145,34 +152,30 @@ class HeldSeen(Authorized):
             found += core.destinations.charged
         return found
 
-    def _limits_of(self, holding: _Holding) -> Iterable[_Found]:
-        """Its limits, if it is still there."""
+    def _limits_of(self, holding: _Holding) -> tuple[str, str, int, Iterable[_Found]]:
+        """Scope, holder and number, and its limits if it is still there."""
+        if isinstance(holding, Connection):
+            limits = () if holding.is_closed else _of_connection(holding)
+            return "connection", holding.address, holding.number, limits
         match holding:
             case PendingList():
-                return () if holding.is_removed else _of_list(holding)
-            case Connection():
-                return () if holding.is_closed else _of_connection(holding)
+                limits = () if holding.is_removed else _of_list(holding)
+                return "destination", holding.destination, holding.id, limits
             case Account():
-                return self._of_user(holding)
+                return "user", _user(holding), 0, self._of_user(holding)
             case None:
-                return self._of_gateway()
+                return "gateway", "", 0, self._of_gateway()
 
-    def _row(
-        self, holding: _Holding, option: str, used: int, limit: int, percent: float
-    ) -> LimitRow:
-        scope, holder, number, refused = LimitScope.DESTINATION, "", 0, 0
+    def _refused(self, holding: _Holding) -> int:
         match holding:
             case PendingList():
-                holder, number = holding.destination, holding.id
+                return 0
             case Connection():
-                scope, refused = LimitScope.CONNECTION, holding.account.refused
-                holder, number = holding.address, holding.number
+                return holding.account.refused
             case Account():
-                scope, holder, refused = LimitScope.USER, _user(holding), holding.refused
+                return holding.refused
             case None:
-                scope, refused = LimitScope.GATEWAY, self._core.accounts.gateway.refused
-        act = _ACTS[option]
-        return LimitRow(scope, holder, number, option, used, limit, percent, refused, act)
+                return self._core.accounts.gateway.refused
 
     def _of_gateway(self) -> Iterable[_Found]:
         core, config, accounts = self._core, self._core.config, self._core.accounts
@@ -256,11 +259,11 @@ def _of_list(item: PendingList) -> Iterable[_Found]:
     )
 
 
-def _percent(option: str, used: int, limit: int) -> float:
-    part = used / limit
+def _part(option: str, used: int, limit: int) -> int:
+    """Of ``_WHOLE``."""
     if option == "broker.disk_free_limit":
-        part = min(1.0, limit / max(1, used))
-    return round(100 * part, 1)
+        return _WHOLE * limit // max(limit, used)
+    return _WHOLE * used // limit
 
 
 async def _largest(

@@ -10,6 +10,7 @@ from operated import ME, Guard, ask_now
 
 from tidegate.broker.operate import paging
 from tidegate.broker.operate.operations import Operations
+from tidegate.broker.operate.seen import held_seen
 from tidegate.config import DestinationPolicy, Quota
 from tidegate.spi import (
     AccessError,
@@ -97,6 +98,29 @@ async def test_the_nearest_limit_comes_first_whoever_has_it() -> None:
             two.connection.number,
         ]
         await ended(broker, one, two)
+
+
+async def test_of_many_connections_only_those_that_come_onto_the_page_cost_a_row(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+
+    def counted(*values: Any) -> LimitRow:
+        row = LimitRow(*values)
+        made.append(row.number)
+        return row
+
+    monkeypatch.setattr(held_seen, "LimitRow", counted)
+    async with Broker() as broker:
+        clients = [await broker.client(client_id=f"c{number}") for number in range(200)]
+        for sort in LimitSort:
+            made.clear()
+            page = await ask_now(
+                broker, ListLimits(sort=sort, scope=LimitScope.CONNECTION, limit=3)
+            )
+            assert len(page.rows) == 3
+            assert len(made) < 20
+        await ended(broker, *clients)
 
 
 async def test_a_limit_that_is_not_set_has_no_row_and_of_the_free_disk_less_is_worse(
