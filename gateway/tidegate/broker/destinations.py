@@ -207,10 +207,16 @@ class Destinations(Queues):
         pending_list.overlap_key = _overlap_key(new, once=client.rules.delivers_once)
         self._route_anew(pending_list)
 
-    def remove_subscription(self, pending_list: PendingList, why: str = UNSUBSCRIBED) -> None:
-        """The subscription ends with all that is pending in it. Args: why: for the rows of that."""
+    def remove_subscription(
+        self, pending_list: PendingList, why: str = UNSUBSCRIBED, in_flight: int = 0
+    ) -> None:
+        """The subscription ends with all that is pending in it.
+
+        Args: why: for the rows of that; in_flight: messages that were delivered and did not come back.
+        """
         if pending_list.is_removed:
             return
+        messages = pending_list.cursor.size + in_flight
         self._router.remove_filter(pending_list)
         self._remove_list(pending_list)
         subscription = pending_list.subscription
@@ -228,7 +234,7 @@ class Destinations(Queues):
                 if self.shared.get(group) is pending_list:
                     del self.shared[group]
             self._tell(Event.SUBSCRIPTION_ENDED, subscription, f"ended: {why}")
-            self._ended.end_subscription(subscription, why)
+            self._ended.end_subscription(subscription, why, messages)
 
     def attend(self, pending_list: PendingList) -> None:
         """The client of a durable subscription is there."""

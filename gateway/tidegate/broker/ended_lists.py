@@ -92,9 +92,14 @@ class EndedLists:
         writer.add_operation(RemoveDestination(destination, 0))
         self._begin(_Ended(list_id, NOBODY, why))
 
-    def end_subscription(self, subscription: Subscription, why: str) -> None:
-        """A stored subscription that has a list of its own ends, likewise."""
+    def end_subscription(self, subscription: Subscription, why: str, messages: int) -> None:
+        """A stored subscription that has a list of its own ends, likewise.
+
+        Args: messages: that its list holds. Without rows the store gives them up in one go with the
+            turn: each is as much work as one that is handed out.
+        """
         if not self._has_rows:
+            self._writer.turn.work += messages
             self._writer.add_operation(RemoveSubscription(subscription.pending_list))
             return
         if subscription.durable:

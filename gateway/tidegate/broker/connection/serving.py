@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,7 +13,7 @@ from tidegate.broker.connection.client import Client
 from tidegate.broker.connection.deciding import DECIDED_AT_ONCE
 from tidegate.broker.destinations import group_of
 from tidegate.broker.list_making import SELECTOR_FACTOR
-from tidegate.broker.lists.pending_list import Consumer, PendingList
+from tidegate.broker.lists.pending_list import Consumer, InFlight, PendingList
 from tidegate.broker.lists.selector import Matcher, compile_selector
 from tidegate.broker.lists.succession import Succession
 from tidegate.broker.parts import Parts
@@ -24,6 +25,7 @@ from tidegate.broker.turn.walks import Walk
 from tidegate.spi import (
     Action,
     Held,
+    Outcome,
     RequestError,
     RetainHandling,
     SubscribeRequest,
@@ -59,7 +61,8 @@ class Serving:
     _parts: Parts
     _client: Client
     consumers: dict[str, Consumer] = field(default_factory=dict[str, Consumer])
-    _ended: list[PendingList] = field(default_factory=list[PendingList])
+    # With how many messages each had in flight, which did not come back to it.
+    _ended: list[tuple[PendingList, int]] = field(default_factory=list[tuple[PendingList, int]])
     # What the connection is charged with: for the queues that filters cover, and each subscription.
     _attached: int = 0
     _charged: dict[str, int] = field(default_factory=dict[str, int])
@@ -207,28 +210,53 @@ class Serving:
 
     def drop_all(self) -> None:
         """The connection is closed; the lists that end with it are removed bit by bit."""
-        for consumer in list(self.consumers.values()):
-            self.drop(consumer)
+        consumers = list(self.consumers.values())
+        # All at once: a list sorts in what comes back to it, and may have a thousand of them.
+        gone = self._give_back(consumers)
+        for consumer in consumers:
+            self._drop(consumer, gone)
         self._parts.flow.walks.begin(self._remove_ended())
 
     def _remove_ended(self) -> Walk:
         ended, flow = self._ended, self._parts.flow
         while ended:
-            for pending_list in ended[:REMOVED_AT_ONCE]:
-                self._parts.destinations.remove_subscription(pending_list, "its connection ended")
+            for pending_list, in_flight in ended[:REMOVED_AT_ONCE]:
+                self._parts.destinations.remove_subscription(
+                    pending_list, "its connection ended", in_flight
+                )
             del ended[:REMOVED_AT_ONCE]
             yield flow.add_own_work(STATE_WORK * REMOVED_AT_ONCE)
 
     def drop(self, consumer: Consumer, *, forget: bool = False) -> None:
-        """Stop serving; what is in flight goes back, lists that end with it are removed."""
+        """Stop serving; lists that end with it are removed, and what is in flight of others goes back."""
+        gone = self._give_back([consumer], forget=forget)
+        self._drop(consumer, gone, forget=forget)
+
+    def _give_back(
+        self, consumers: Sequence[Consumer], *, forget: bool = False
+    ) -> Counter[PendingList]:
+        """What *consumers*, who are dropped, have in flight goes back, but to lists that end with them.
+
+        Returns: of these, how many messages that was.
+        """
+        ending: set[PendingList] = set()
+        entries: list[InFlight] = []
+        for consumer in consumers:
+            ending |= self._ending(consumer, forget=forget)
+            entries += consumer.in_flight.values()
+            consumer.count(-len(consumer.in_flight), -consumer.in_flight_bytes)
+            consumer.in_flight.clear()
+        self._parts.writer.give_back([entry for entry in entries if entry[1] not in ending])
+        return Counter([entry[1] for entry in entries if entry[1] in ending])
+
+    def _drop(
+        self, consumer: Consumer, gone: Mapping[PendingList, int], *, forget: bool = False
+    ) -> None:
         self._take_out(consumer.key)
         parts = self._parts
         parts.destinations.unwatch_queues(consumer)
         if isinstance(consumer, Browser):
             consumer.wake()  # to find that it is served no more
-        parts.writer.give_back(consumer.in_flight.values())
-        consumer.count(-len(consumer.in_flight), -consumer.in_flight_bytes)
-        consumer.in_flight.clear()
         if consumer.is_over:
             return  # a filter's: it leaves its queues bit by bit
         for pending_list in list(consumer.lists):
@@ -244,9 +272,27 @@ class Serving:
                 parts.destinations.leave(pending_list)
             if not pending_list.consumers and (forget or not durable):
                 if not durable and self._client.is_closed:
-                    self._ended.append(pending_list)  # nobody can ask for it any more
+                    # Nobody can ask for it any more.
+                    self._ended.append((pending_list, gone.get(pending_list, 0)))
                 else:
-                    parts.destinations.remove_subscription(pending_list)
+                    parts.destinations.remove_subscription(
+                        pending_list, in_flight=gone.get(pending_list, 0)
+                    )
+
+    def _ending(self, consumer: Consumer, *, forget: bool) -> set[PendingList]:
+        """Lists that end with *consumer*, where what was delivered leaves no trace: nothing has to go
+        back to them, which takes long for a thousand subscriptions with a thousand messages each."""
+        if names.is_queue(consumer.destination) or Outcome.PURGED in self._parts.writer.logged:
+            return set()  # queues stay, and rows say how often what was purged had been delivered
+        return {
+            pending_list
+            for pending_list in consumer.lists
+            if pending_list.consumers == [consumer]
+            and (
+                (subscription := pending_list.subscription) is None
+                or not (subscription.share_group or (subscription.durable and not forget))
+            )
+        }
 
     def restore(
         self, session: SessionState, restored: list[Subscription], refused: list[Subscription]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
-from broker_harness import Broker
+from broker_harness import Broker, Client
 
 from tidegate.broker.turn import flow, walks
 from tidegate.broker.turn.walks import STEP_LISTS, Walks
+from tidegate.spi import RemoveSubscription, StoredMessage
 
 QUEUES = 3 * STEP_LISTS + 5
 
@@ -150,3 +152,85 @@ async def test_the_subscriptions_of_a_connection_that_ends_are_removed_bit_by_bi
         assert len(removed) == 100
         assert broker.contents.subscriptions == {}
         assert broker.core.destinations.route("topic://t.99").stored == ()
+
+
+async def with_messages_in_flight(broker: Broker, lists: int, each: int) -> Client:
+    """A client of many subscriptions to one topic that has acknowledged nothing."""
+    client, producer = await broker.client(), await broker.client()
+    for number in range(lists):
+        client.subscribe("topic://t", str(number), prefetch_count=2 * each)
+    await broker.settle()
+    for number in range(each):
+        producer.send("topic://t", str(number))
+    await broker.settle()
+    assert len(client.bodies("0")) == each
+    return client
+
+
+async def test_what_was_in_flight_of_lists_that_end_does_not_come_back_to_them_first() -> None:
+    """A connection with a thousand subscriptions and a thousand messages each took half a second for that."""
+    async with Broker() as broker:
+        client, producer = await with_messages_in_flight(broker, 3, 5), await broker.client()
+        client.subscribe("queue://q", "q")
+        producer.send("queue://q", "kept")
+        await broker.settle()
+        client.connection.disconnect(graceful=True)
+        returned = broker.core.writer.turn.returned
+        assert [item.destination for item in returned] == ["queue://q"]
+        await broker.settle()
+        assert not broker.contents.subscriptions
+        assert broker.store.pending("queue://q") == [b"kept"]
+
+
+async def test_what_many_subscriptions_had_in_flight_of_one_queue_comes_back_to_it_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The list sorts it in: one subscription after the other took a minute, nobody being served, for
+    nine hundred subscriptions with 300 messages each."""
+    async with Broker() as broker:
+        client, producer = await broker.client(), await broker.client()
+        for number in range(5):
+            client.subscribe("queue://q", str(number), prefetch_count=4)
+        for number in range(20):
+            producer.send("queue://q", f"{number:02}")
+        await broker.settle()
+        times: list[int] = []
+        cursor_type = type(broker.queue("q").cursor)
+        put_back = cursor_type.put_back
+
+        def counted(self: Any, messages: Sequence[StoredMessage]) -> None:
+            times.append(len(messages))
+            put_back(self, messages)
+
+        monkeypatch.setattr(cursor_type, "put_back", counted)
+        client.connection.disconnect(graceful=True)
+        assert times == [20]
+        other = await broker.client()
+        other.subscribe("queue://q", "other")
+        await broker.settle()
+        assert other.bodies("other") == [b"%02d" % number for number in range(20)]
+        assert set(other.counts("other")) == {1}
+
+
+@pytest.mark.parametrize("ends", ["with the connection", "by itself"])
+async def test_subscriptions_that_end_with_many_messages_fill_the_turn_the_sooner(
+    ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walks, "SLICE_S", 1000.0)
+    monkeypatch.setattr(flow, "TURN_WORK_MAX", 2000)
+    async with Broker() as broker:
+        client = await with_messages_in_flight(broker, 60, 100)
+        if ends == "by itself":
+            for number in range(60):
+                while client.is_paused:  # it is not read
+                    await asyncio.sleep(0)
+                client.connection.unsubscribe(str(number))
+        else:
+            client.connection.disconnect(graceful=True)
+        await broker.settle()
+        ended = [
+            sum(isinstance(item, RemoveSubscription) for item in batch)
+            for batch in broker.store.batches
+        ]
+        assert sum(ended) == 60
+        assert max(ended) <= 16
