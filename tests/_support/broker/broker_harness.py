@@ -516,6 +516,11 @@ class Broker:
         return self.core.destinations.queues[names.queue(name)]
 
 
+def has(batch: WriteBatch, *types: type) -> bool:
+    """Whether an operation of one of these types is in the batch."""
+    return any(isinstance(operation, types) for operation in batch.operations)
+
+
 def key_of(client_id: str, owner: str = "anonymous", protocol: str = "mqtt") -> str:
     """What the store keeps a client's session under."""
     return client_key(protocol, owner, client_id)

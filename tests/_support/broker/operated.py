@@ -34,6 +34,18 @@ async def filled(broker: Broker, count: int, destination: str = "queue://a", **m
     await broker.settle()
 
 
+async def consumed(broker: Broker, destination: str) -> list[bytes]:
+    """What a consumer gets, which acknowledges."""
+    client = await broker.client()
+    client.acknowledge_at_once()
+    client.subscribe(destination, prefetch_count=10)
+    await broker.settle()
+    found = client.bodies()
+    client.connection.disconnect(graceful=True)
+    await broker.settle()
+    return found
+
+
 def bodies(*numbers: int) -> list[bytes]:
     return [str(number).encode() for number in numbers]
 

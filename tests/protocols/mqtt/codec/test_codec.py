@@ -4,6 +4,7 @@ from typing import Any
 
 import mqtt_cases
 import mqtt_cases_v5
+import mqtt_wrong_v5
 import msgspec
 import pytest
 from hypothesis import given, settings
@@ -256,7 +257,7 @@ def test_a_broken_connect_still_says_in_which_version_to_answer(wire, level):
             id=case.name,
             marks=[pytest.mark.mqtt_clause(*case.clauses)] if case.clauses else [],
         )
-        for case, by_client in mqtt_cases_v5.WRONG_SENDER
+        for case, by_client in mqtt_wrong_v5.WRONG_SENDER
     ],
 )
 def test_what_only_the_other_side_may_say_is_refused(case, by_client):

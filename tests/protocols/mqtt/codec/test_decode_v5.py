@@ -1,7 +1,7 @@
 """Every way in which bytes can be no packet of MQTT 5.0, with the clause that says so."""
 
 import mqtt_cases
-import mqtt_cases_v5
+import mqtt_wrong_v5
 import pytest
 from mqtt_cases import assert_refused
 
@@ -20,7 +20,7 @@ from tidegate_protocols.mqtt.codec.decode_v5 import decode_publish_v5, decode_v5
 from tidegate_protocols.mqtt.codec.fields import FILTERS_PER_PACKET_MAX
 from tidegate_protocols.mqtt.codec.properties import NO_PROPERTIES, Properties
 
-MALFORMED = mqtt_cases_v5.MALFORMED
+MALFORMED = mqtt_wrong_v5.MALFORMED
 
 
 @pytest.mark.parametrize("step", [1, 1000], ids=["byte by byte", "whole"])

@@ -2,6 +2,7 @@
 
 import mqtt_cases
 import mqtt_cases_v5
+import mqtt_wrong_v5
 import pytest
 from mqtt_cases import assert_refused
 
@@ -15,10 +16,10 @@ from tidegate_protocols.mqtt.codec.validate_v5 import (
     validate_v5,
 )
 
-ON_THE_WIRE = mqtt_cases.params(mqtt_cases_v5.VIOLATIONS_ON_THE_WIRE)
+ON_THE_WIRE = mqtt_cases.params(mqtt_wrong_v5.VIOLATIONS_ON_THE_WIRE)
 
 
-@pytest.mark.parametrize("case", mqtt_cases.params(mqtt_cases_v5.VIOLATIONS))
+@pytest.mark.parametrize("case", mqtt_cases.params(mqtt_wrong_v5.VIOLATIONS))
 def test_a_violation_is_named_with_its_clause_and_reason(case):
     with pytest.raises(PacketViolationError) as caught:
         validate_v5(case.packet)
