@@ -93,6 +93,20 @@ def test_a_purge_is_undone_in_order_all_or_some_of_it() -> None:
     run(main())
 
 
+def test_a_purge_that_fails_keeps_no_empty_queue() -> None:
+    async def main() -> None:
+        async with Broker() as broker:
+            await filled(broker, 2)
+            until = broker.core.writer.now() + HOUR
+            with pytest.raises(RequestError, match="selector"):
+                await ask(broker, PurgeDestination(A, "n = = 1", keep_until=until))
+            assert await bodies(broker, A) == numbers(0, 1)
+            assert not (await ask(broker, ListPurged())).rows
+            assert kept_name(A, until) not in broker.core.destinations.queues
+
+    run(main())
+
+
 async def sequences(broker: Broker, destination: str) -> list[int]:
     page = await ask(broker, BrowseMessages(destination))
     return [row.sequence for row in page.rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from typing import Final
@@ -33,6 +34,7 @@ from tidegate.broker.purged import kept_name, origin_of, purged
 from tidegate.spi import (
     Action,
     ConnectionEndedError,
+    GatewayError,
     Identity,
     RequestError,
     StoreError,
@@ -314,7 +316,12 @@ class Operations(
             self._tell(who, Action.DELETE, destination, f"purged {done.count} messages")
             return done
         kept = await self._kept(destination, until)
-        done = await self._over.move(source, kept, request)
+        try:
+            done = await self._over.move(source, kept, request)
+        except GatewayError:  # a selector that is none, for instance
+            with contextlib.suppress(GatewayError):
+                await self._forget_empty(kept, "nothing was purged")
+            raise
         if await self._forget_empty(kept, "nothing was purged"):
             return done
         text = f"purged {done.count} messages, which are in {kept.destination}"

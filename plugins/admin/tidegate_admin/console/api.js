@@ -80,15 +80,21 @@ async function answer(path, options, signal, good = [200]) {
     response = await asked(path, options, signal ? AbortSignal.any([signal, limit]) : limit);
     text = await response.text();
   } catch (error) {
-    if (signal?.aborted) throw error;
+    if (signal?.aborted || error instanceof Problem) throw error;
     throw new Problem(0, 'Unreachable', 'the gateway does not answer');
   }
   return understood(response, text, good);
 }
 
 function asked(path, options, signal) {
-  const headers = { ...options.headers };
-  if (credentials()) headers.Authorization = credentials();
+  const headers = new Headers(options.headers);
+  try {
+    if (credentials()) headers.set('Authorization', credentials());
+  } catch {
+    // No token has such characters: what was pasted is something else.
+    events.dispatchEvent(new Event('logged-out'));
+    throw new Problem(401, 'LoginError', 'these credentials are none');
+  }
   return fetch(path, {
     ...options,
     headers,

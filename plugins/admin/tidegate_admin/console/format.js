@@ -2,7 +2,7 @@
 
 const whole = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat('en', { maximumSignificantDigits: 3 });
-const UNITS = ['bytes', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
+const UNITS = ['', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB'];
 
 export function count(value) {
   return whole.format(value);
@@ -24,7 +24,7 @@ export function bytes(value) {
     number /= 1024;
     unit += 1;
   }
-  return `${unit ? short.format(number) : whole.format(number)} ${UNITS[unit]}`;
+  return unit ? `${short.format(number)} ${UNITS[unit]}` : counted(number, 'byte');
 }
 
 export function milliseconds(value) {

@@ -1,9 +1,9 @@
 // The frame: who is logged in, where one is, how the gateway is.
 
-import { events } from './api.js';
+import { Problem, events } from './api.js';
 import { button, el, setText } from './dom.js';
 import { ago } from './format.js';
-import { notices } from './notices.js';
+import { complain, notices } from './notices.js';
 import { credentials, forget } from './session.js';
 import { seen, watch, watching } from './watch.js';
 import { access, users } from './pages/access.js';
@@ -94,15 +94,19 @@ function show(isArrival = false) {
   const found = place();
   const { page, label, within } = PAGES.get(found.page) ?? PAGES.get('overview');
   for (const [name, link] of links) {
-    if (name === (within ?? found.page)) link.setAttribute('aria-current', 'page');
-    else link.removeAttribute('aria-current');
+    if (name === (within ?? found.page)) {
+      link.setAttribute('aria-current', 'page');
+      // On a narrow screen the menu is one long line: what is current is seen, and something on either side of it.
+      const menu = link.closest('nav');
+      menu.scrollLeft = link.offsetLeft - (menu.clientWidth - link.offsetWidth) / 2;
+    } else link.removeAttribute('aria-current');
   }
   document.title = `${found.what || label || 'Overview'} - Tidegate`;
   const root = el('div');
   main.replaceChildren(root);
   page.show(root, found, leaving.signal);
   scrollTo(0, 0);
-  if (isArrival) return;
+  if (isArrival || root.contains(document.activeElement)) return;
   // A screen reader is told where it is now.
   const heading = root.querySelector('h1');
   heading?.setAttribute('tabindex', '-1');
@@ -157,6 +161,12 @@ addEventListener('keydown', (event) => {
   if (event.key !== '/' || isTyping || !search || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
   search.focus();
+});
+// What was asked for by a button and could not be had: nobody is left to wonder why nothing happens.
+addEventListener('unhandledrejection', (event) => {
+  if (!(event.reason instanceof Problem) || event.reason.status === 401) return;
+  event.preventDefault();
+  complain(event.reason);
 });
 watching.addEventListener('seen', showState);
 events.addEventListener('logged-out', () => watched && logOut('Your credentials do not count any more.'));

@@ -27,6 +27,7 @@ export class Table {
     const name = sorting && column.sort
       ? el('button', { type: 'button', class: 'plain', onclick: () => sorting.set(column.sort) }, column.head, isSorted ? (column.isNumber ? ' ↓' : ' ↑') : '')
       : column.head;
+    if (isSorted) this.sorted = name;
     const order = isSorted ? (column.isNumber ? 'descending' : 'ascending') : null;
     return el('th', { scope: 'col', class: column.isNumber ? 'number' : null, 'aria-sort': order }, name);
   }

@@ -7,6 +7,7 @@ from urllib.parse import quote
 import pytest
 from browser import ENTER, ESCAPE, TAB, Browser
 from console import Console
+from selenium.webdriver.common.keys import Keys
 
 pytestmark = pytest.mark.long
 
@@ -268,3 +269,47 @@ return [...document.querySelectorAll('body *')].filter((item) =>
     return [(a + 0.05) / (b + 0.05), item.className || item.tagName, item.textContent.slice(0, 40)];
 }).filter(([contrast]) => contrast < 4.5);
 """
+
+
+def test_who_uses_the_keyboard_stays_where_they_are(console: Console) -> None:
+    browser = console.go("destinations")
+    browser.field("Order").send_keys(Keys.ARROW_DOWN)
+    for sort in ("pending", "consumers"):
+        browser.until(lambda sort=sort: f"sort={sort}" in browser.driver.current_url)
+        active = browser.driver.switch_to.active_element
+        assert active.get_attribute("aria-label") == "Order"
+        active.send_keys(Keys.ARROW_DOWN)
+    browser.fill("Search", "much").send_keys(ENTER)
+    browser.until(lambda: "match=much" in browser.driver.current_url)
+    assert browser.driver.switch_to.active_element.get_attribute("id") == "match"
+    browser.until(lambda: browser.rows("Destinations"))
+    browser.press("Pending")
+    browser.until(lambda: "sort=pending" in browser.driver.current_url)
+    assert browser.driver.switch_to.active_element.text == "Pending \u2193"
+
+
+def test_a_name_is_shown_with_all_its_spaces_and_what_is_asked_in_lines(console: Console) -> None:
+    name = "queue://two  spaces"
+    console.publish("/queue/two  spaces", b"x")
+    browser = console.go("destinations?match=two")
+    browser.until(lambda: names(browser) == [name])
+    browser.one("tbody .name").click()
+    browser.until(lambda: browser.rows("Messages"))
+    assert browser.one("h1").get_property("innerText") == name
+    assert browser.rows("Messages")[0][4] == "1 byte"
+    browser.press("Delete …")
+    label = browser.one("dialog .check label")
+    assert label.size["width"] > label.size["height"]  # and not a word on a line
+    browser.keys(ESCAPE)
+
+
+def test_of_a_queue_that_is_gone_nothing_is_shown_but_that(console: Console) -> None:
+    console.publish("/queue/brief", b"x")
+    browser = console.go(f"destination/{quote('queue://brief', safe='')}")
+    browser.until(lambda: browser.rows("Messages"))
+    console.ask("delete-destination", destination="queue://brief", with_messages=True)
+    browser.shows("there is no queue 'queue://brief'")
+    assert not [item for item in browser.all("main table, main button") if item.is_displayed()]
+    console.publish("/queue/brief", b"other")
+    browser.until(lambda: "other" in browser.one("main").text)
+    assert "there is no queue" not in browser.text()

@@ -160,10 +160,45 @@ def test_the_store_its_files_and_plugins_are_shown(console: Console) -> None:
 
 
 def test_a_gateway_that_is_gone_is_said_to_be_and_comes_back(console: Console) -> None:
-    browser = console.log_in()
-    browser.shows("Ready")
+    console.ask("create-destination", destination="queue://there")
+    browser = console.go("destination/queue%3A%2F%2Fthere")
+    browser.shows("Delete …")
     console.gateway.kill()
     browser.shows("the gateway does not answer. What is shown is from")
+    browser.press("Delete …")  # what cannot be asked for is told
+    assert browser.one(".notice.bad").text.startswith("the gateway does not answer")
     console.gateway.start()
-    browser.until(lambda: not browser.one("body").text.count("the gateway does not answer"))
+    browser.until(lambda: not browser.one(".content").text.count("the gateway does not answer"))
+    browser.press("Overview")
     browser.shows("Ready", "running")
+
+
+def test_a_token_of_any_characters_is_not_accepted_and_no_riddle(console: Console) -> None:
+    browser = console.browser
+    browser.open(console.url)
+    browser.driver.execute_script("sessionStorage.clear()")
+    browser.open(console.url)
+    browser.fill("Token", "no ☃ token")
+    browser.press("Log in")
+    browser.shows("That is not accepted. Is it the token of this gateway")
+    browser.press("User name and password instead")
+    browser.fill("User name", "ann")
+    browser.fill("Password", "☃")
+    browser.press("Log in")
+    browser.shows("Are both the user name and the password right?")
+
+
+def test_in_a_narrow_window_the_menu_shows_where_one_is(console: Console) -> None:
+    size = {"width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": True}
+    browser = console.log_in()
+    browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        browser.driver.execute_script("location.hash = '#/store'")
+        browser.until(lambda: browser.one("[aria-current=page]").text == "Store")
+        left, right = browser.driver.execute_script(
+            "const {left, right} = document.querySelector('[aria-current=page]').getBoundingClientRect();"
+            "return [left, right]"
+        )
+        assert 0 <= left < right <= 360
+    finally:
+        browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

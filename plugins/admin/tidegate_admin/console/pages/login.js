@@ -34,7 +34,8 @@ export function show(root, why, done) {
         return;
       }
       forget();
-      setText(problem, error.status === 401 ? 'That is not accepted. Is it the token of this gateway, and all of it?' : error.message);
+      const hint = users.open && name.value ? 'Are both the user name and the password right?' : 'Is it the token of this gateway, and all of it?';
+      setText(problem, error.status === 401 ? `That is not accepted. ${hint}` : error.message);
     }
   }
 

@@ -39,17 +39,20 @@ export function show(root, place, signal) {
   const browsed = isQueue && messages(destination, { signal, isDead, isKept: Boolean(kept), changed: () => Promise.all([refresh(), showPurged(), grouped && grouped.load()]) });
   const grouped = isDead && groups(destination, { signal, only: browsed.only, changed: () => Promise.all([refresh(), showPurged(), browsed.load()]) });
   const up = isDead ? el('a', { href: '#/dead-letters' }, '← Dead letters') : el('a', { href: '#/destinations' }, '← Destinations');
-  root.append(el('nav', { 'aria-label': 'You are here' }, up),
-    el('div', { class: 'head' }, heading, tags), problem, actions, purged,
+  const parts = [actions, purged,
     el('section', { class: 'card', 'aria-label': 'Now' }, numbers), ...[grouped, browsed].filter(Boolean).map((part) => part.element),
     el('section', { class: 'card' }, el('h2', {}, 'Where its consumers are fed from'), feeds.element),
-    el('section', { class: 'card' }, el('details', {}, el('summary', {}, 'Policy'), policy)));
+    el('section', { class: 'card' }, el('details', {}, el('summary', {}, 'Policy'), policy))];
+  const rest = el('div', { class: 'rest' }, parts);
+  root.append(el('nav', { 'aria-label': 'You are here' }, up), el('div', { class: 'head' }, heading, tags), problem, rest);
 
   let shownActions = '';
   async function load() {
     try {
       const found = await look('show-destination', { destination }, signal);
       problem.textContent = found.refused ? `The store takes no messages: ${found.refused}` : '';
+      if (rest.hidden && browsed) browsed.load(); // it is there again
+      rest.hidden = false;
       tags.replaceChildren(...tagsOf(found.row).map(({ text, kind }) => el('span', { class: kind }, text)));
       numbers.replaceChildren(nowOf(found));
       feeds.update(found.feeds);
@@ -61,9 +64,10 @@ export function show(root, place, signal) {
     } catch (error) {
       if (signal.aborted) return;
       problem.textContent = error.message;
+      // What is not there any more has no messages, and nothing can be done to it.
       if (error.status === 400) {
-        actions.replaceChildren();
-        shownActions = '';
+        rest.hidden = true;
+        tags.replaceChildren();
       }
     }
   }
