@@ -44,6 +44,13 @@ _REMEDIES: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
             ),
             "its Java machine ended: killed, or out of memory (see the kernel's log; driver_memory)",
         ),
+        (
+            "does not support managed table|catalogmanaged",
+            (
+                "that catalog makes no table of its own for the sink: let the sink write to a path or URI, and make an "
+                "external table of that in the catalog"
+            ),
+        ),
         ("no space left|disk quota", "free some space where the table is"),
         ("not a directory|errno 17", "a file is in the way: name another table, or remove it"),
         (

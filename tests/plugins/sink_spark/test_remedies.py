@@ -88,6 +88,7 @@ def test_what_a_task_failed_of_is_told_with_its_remedy() -> None:
             "the commit failed: An error occurred while calling o1.x: Answer from Java side is empty",
             "ended",
         ),
+        ("ApiException: Unity Catalog does not support managed table.", "external table"),
         ("the commit failed: java.io.IOException: No space left on device", "free some space"),
         ("[Errno 13] Permission denied: '/srv/lake'", "let the gateway's user write there"),
         ("[Errno 20] Not a directory: '/srv/lake/t/_tidegate'", "a file is in the way"),

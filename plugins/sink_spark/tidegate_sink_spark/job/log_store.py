@@ -17,6 +17,8 @@ from typing import Any, Final
 from tidegate_sink_spark.job.driver import CommitError
 from tidegate_sink_spark.job.rows import spark_errors
 
+#: Schemes whose log store, by default, looks first and writes then. Catalogs name S3 as they like.
+_S3: Final = ("s3a", "s3", "s3n")
 #: Settings that name what decides between two commits on s3a.
 LOG_STORES: Final = ("spark.delta.logStore.s3a.impl", "spark.delta.logStore.class")
 #: The one that keeps two writers apart in one Java machine only; whoever names it answers for that.
@@ -44,11 +46,13 @@ _asked: Final[set[str]] = set()
 
 def check_log_store(spark: Any, location: str) -> None:
     """See that two drivers cannot both win at *location*, a table's URI. Raises: CommitError."""
-    if not location.startswith("s3a:"):
+    scheme = location.partition(":")[0]
+    if scheme not in _S3:
         return
-    named = next((name for key in LOG_STORES if (name := spark.conf.get(key, ""))), "")
+    settings = (key.replace("s3a", scheme) for key in LOG_STORES)
+    named = next((name for key in settings if (name := spark.conf.get(key, ""))), "")
     if not named:
-        raise CommitError(f"{location}: {NO_LOG_STORE}")
+        raise CommitError(f"{location}: {NO_LOG_STORE.replace('s3a', scheme)}")
     bucket = "/".join(location.split("/", 3)[:3])
     if named == SINGLE_DRIVER or bucket in _asked:
         return

@@ -178,8 +178,15 @@ def properties_text(conf: Mapping[str, str]) -> str:
     return "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in conf.items())
 
 
+#: What means nothing to Java besides letters and digits, so that a person can read the file.
+_AS_IT_IS: Final = "._-+/,@[]()*"
+
+
 def _escaped(text: str) -> str:
     units = text.encode("utf-16-be", "surrogatepass")
     codes = (units[i] << 8 | units[i + 1] for i in range(0, len(units), 2))
     plain = ((chr(code), code) for code in codes)
-    return "".join(c if c.isascii() and c.isalnum() else f"\\u{code:04x}" for c, code in plain)
+    return "".join(
+        c if (c.isascii() and c.isalnum()) or c in _AS_IT_IS else f"\\u{code:04x}"
+        for c, code in plain
+    )

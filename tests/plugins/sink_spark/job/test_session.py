@@ -157,6 +157,11 @@ def test_a_value_comes_back_from_the_file_as_it_was(value: str) -> None:
     assert text.isascii()
 
 
+def test_the_file_can_be_read_by_a_person() -> None:
+    text = properties_text({"spark.sql.catalog.a-b_c": "/srv/lake,local[2]"})
+    assert text == "spark.sql.catalog.a-b_c=/srv/lake,local[2]\n"
+
+
 def unescaped(text: str) -> str:
     """As java.util.Properties.load reads it: UTF-16 code units behind ``\\u``."""
     units = [
