@@ -427,7 +427,9 @@ def make_writable_directory(directory: Path) -> None:
     except PermissionError:
         raise
     except OSError as error:
-        problem = f"the data directory (broker.data_directory) cannot be made: {error.strerror}"
+        is_file = isinstance(error, FileExistsError | NotADirectoryError)
+        reason = "a file is in its place" if is_file else error.strerror
+        problem = f"the data directory (broker.data_directory) cannot be made: {reason}"
         raise OSError(error.errno, problem, str(directory)) from error
     warn_of_others(directory, "data directory")
     if not os.access(directory, os.W_OK | os.X_OK):

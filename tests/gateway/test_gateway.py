@@ -245,6 +245,6 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     for directory in (tmp_path / "file", tmp_path / "file" / "data"):
         with pytest.raises(
-            OSError, match=r"\(broker.data_directory\) cannot be made: .*: '.*/file"
+            OSError, match=r"data_directory\) cannot be made: a file is in its place: '.*/file"
         ):
             make_writable_directory(directory)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import re
 import tomllib
@@ -66,7 +67,8 @@ def parse_config(text: str, *, path: str = "") -> Config:
     try:
         document: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"not valid TOML: {error}") from None
+        twice = "; this key is there twice" if "Cannot overwrite a value" in str(error) else ""
+        raise ConfigError(f"not valid TOML: {error}{twice}") from None
     for key in document:
         if key not in _TABLES:
             raise unknown_key(key, _TABLES)
@@ -119,7 +121,7 @@ def _read_text(path: Path) -> str:
     if len(content) > _CONFIG_BYTES_MAX:
         raise ConfigError(f"larger than {_CONFIG_BYTES_MAX} bytes: not a configuration file")
     try:
-        return content.decode()
+        return content.removeprefix(codecs.BOM_UTF8).decode()  # editors of Windows write one
     except UnicodeDecodeError as error:
         raise ConfigError(f"not UTF-8 text (byte {error.start})") from None
 

@@ -119,7 +119,7 @@ class Tables:
             except DatabaseUnavailableError as error:
                 if loop.time() + FAIL_SECONDS > end:
                     raise
-                logger.warning("waiting for the database: %s", error)
+                logger.warning("waiting for the database %s: %s", self.url, error)
                 await asyncio.sleep(FAIL_SECONDS)
             else:
                 return

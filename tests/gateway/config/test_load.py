@@ -163,6 +163,7 @@ def test_no_file_and_an_empty_file_are_the_embedded_default(tmp_path: Path) -> N
         ),
         ("[[extensions]]\nplugn = 'x'", "extensions[0].plugn", "did you mean 'plugin'"),
         ("name = ", "", "not valid TOML"),
+        ("[broker]\nname = 'a'\nname = 'b'", "", "this key is there twice"),
     ],
 )
 def test_each_mistake_names_its_key_and_what_to_do(text: str, key: str, said: str) -> None:
@@ -183,6 +184,12 @@ def test_what_is_no_configuration_file_is_refused(
     with pytest.raises(ConfigError, match=said) as caught:
         load_config(path)
     assert caught.value.path == str(path)
+
+
+def test_the_mark_that_editors_of_windows_put_first_is_no_part_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "gw.toml"
+    path.write_text("[broker]\nname = 'x'", encoding="utf-8-sig")
+    assert load_config(path).broker.name == "x"
 
 
 def test_a_file_that_is_not_there_is_an_error_and_not_the_default(tmp_path: Path) -> None:

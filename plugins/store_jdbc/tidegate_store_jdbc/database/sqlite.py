@@ -157,7 +157,7 @@ class SqliteAdapter:
             raise store_error(f"cannot open {file}", error) from error
         except sqlite3.Error as error:
             await connection.ended()
-            raise _translated(error, f"cannot open {file}") from error
+            raise _open_error(error, file) from error
         self._connections.append(connection)
         return connection
 
@@ -437,6 +437,15 @@ _PASSING: Final = (
     sqlite3.SQLITE_NOMEM,
     sqlite3.SQLITE_CANTOPEN,
 )
+
+
+def _open_error(error: sqlite3.Error, file: Path | None) -> DatabaseError:
+    """SQLite calls it an I/O error when there is no room for the files beside the database."""
+    told = _translated(error, f"cannot open {file}")
+    is_io = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR
+    if file is not None and is_io and not os.statvfs(file.parent).f_bavail:
+        return DatabaseFullError(f"{told}: there is no room on its disk")
+    return told
 
 
 def _translated(error: Exception, problem: str = "", statement: str = "") -> DatabaseError:

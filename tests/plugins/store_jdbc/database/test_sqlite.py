@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from jdbc_kit import (
@@ -23,6 +25,7 @@ from jdbc_kit import (
 
 from tidegate.spi import CorruptRecordError, StoreFullError, StoreIOError
 from tidegate_store_jdbc import STATEMENTS, DatabaseError, JdbcStore, Step
+from tidegate_store_jdbc.database import sqlite
 from tidegate_store_jdbc.database.sqlite import CHUNKS, DIALECT, SqliteAdapter
 
 #: Our tables, by name or by the aliases that the statements give them.
@@ -140,6 +143,23 @@ async def test_a_file_that_is_no_database_is_reported_as_damaged(tmp_path: Path)
     with pytest.raises(CorruptRecordError) as caught:
         await opened(tmp_path)
     assert caught.value.location == "sqlite:///tidegate.db"
+
+
+@pytest.mark.parametrize(
+    ("blocks", "said"), [(0, "there is no room on its disk"), (1, "I/O error$")]
+)
+async def test_no_room_for_what_lies_beside_the_database_is_told_from_a_broken_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blocks: int, said: str
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
+        raise error
+
+    monkeypatch.setattr(sqlite, "_set_up", fails)
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=blocks))
+    with pytest.raises(StoreIOError if blocks else StoreFullError, match=said):
+        await opened(tmp_path)
 
 
 async def test_a_directory_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path) -> None:
