@@ -66,6 +66,7 @@ class Event(enum.Enum):
     HAND_OVER_BEGUN = "hand-over-begun"
     HAND_OVER_GOES_ON = "hand-over-goes-on"
     HAND_OVER_DONE = "hand-over-done"
+    HAND_OVER_FAILED = "hand-over-failed"
     HAND_OVER_ENDED = "hand-over-ended"
     CONFIGURATION_RELOADED = "configuration-reloaded"
     CONFIGURATION_REFUSED = "configuration-refused"
@@ -143,6 +144,7 @@ EVENTS: Final[Mapping[Event, EventMeaning]] = {
     Event.HAND_OVER_BEGUN: _of(EventKind.GATEWAY, _WARNING, "The clients of a drain have gone, and its queues begin to go to another broker."),
     Event.HAND_OVER_GOES_ON: _of(EventKind.GATEWAY, _INFO, "How far that is, every ten seconds while something moves."),
     Event.HAND_OVER_DONE: _of(EventKind.GATEWAY, _WARNING, "No queue has anything that can go, and what is left."),
+    Event.HAND_OVER_FAILED: _of(EventKind.GATEWAY, _ERROR, "Its bridge was removed or changed by a reload: what has not gone stays until it is asked for again."),
     Event.HAND_OVER_ENDED: _of(EventKind.GATEWAY, _WARNING, "It ends, because of `undrain` or another `drain`: what has not gone stays."),
     Event.CONFIGURATION_RELOADED: _of(EventKind.GATEWAY, _INFO, "The configuration was read again, and counts."),
     Event.CONFIGURATION_REFUSED: _of(EventKind.GATEWAY, _ERROR, "It was read again and cannot count: nothing has changed. Or a listener or an extension cannot read its files."),

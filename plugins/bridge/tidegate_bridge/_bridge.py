@@ -119,9 +119,19 @@ class Bridge:
 
     async def move_out(self) -> None:
         """See Resident."""
+        self._broker = None  # from here on it takes no queues
+        await self._fail_taking(
+            f"bridge {self.name!r} has ended",
+            "put it into the configuration again, or name another bridge, and give `drain --hand-over` again: it goes on with what is "
+            "here; `undrain` lets clients in",
+        )
         await self._end(tuple(self.lanes.values()))
-        self._broker = None
         await self._end_process()
+
+    async def _fail_taking(self, why: str, remedy: str) -> None:
+        """End what it took queues with."""
+        taking = [lane for lane in self.lanes.values() if isinstance(lane, HandingLane)]
+        await asyncio.gather(*[lane.fail(why, remedy) for lane in taking])
 
     async def _end(self, lanes: Collection[Lane]) -> None:
         """All at once: each may wait for what it sent."""
@@ -185,7 +195,13 @@ class Bridge:
         kept = {name for name in before if not begins_anew and before[name] == after.get(name)}
         lanes = tuple(self.lanes.values())
         await self._end([lane for lane in lanes if lane.rule.name in before.keys() - kept])
+        sends_otherwise = self._sent_by(self._options) != self._sent_by(other._options)
         self._options, self._checked = other._options, other._checked
+        if begins_anew or sends_otherwise:
+            await self._fail_taking(
+                f"bridge {self.name!r} was changed by a reload",
+                f"give `drain --hand-over {self.name}` again: it goes on with what is here, as the bridge is now",
+            )
         if begins_anew:
             await self._end_process()
         if broker is None:
@@ -193,8 +209,13 @@ class Bridge:
         for name, (rule, _) in after.items():
             if name not in kept:
                 self._begin(rule, broker)
-        if begins_anew and self.lanes:
+        if self.lanes:
             self._keep_process()
+
+    @staticmethod
+    def _sent_by(options: BridgeOptions) -> list[RuleOptions]:
+        """The rules by which queues that are handed over get their names."""
+        return [rule for rule in options.rules if rule.direction is Direction.OUT]
 
     def _runs(self, process: BridgeProcess | None) -> None:
         self._process = process

@@ -42,6 +42,7 @@ class HandingLane(OutLane):
         self._refused: dict[str, str] = {}
         self._taken: dict[str, str] = {}  # by queue, its name at the other broker
         self._leaving: set[str] = set()
+        self._failure: tuple[str, str] | None = None
 
     # --- QueueTaker ------------------------------------------------------------------------------
 
@@ -55,6 +56,17 @@ class HandingLane(OutLane):
     def refused(self) -> Mapping[str, str]:
         """See QueueTaker."""
         return self._refused
+
+    @property
+    def failure(self) -> tuple[str, str] | None:
+        """See QueueTaker."""
+        return self._failure
+
+    async def fail(self, why: str, remedy: str) -> None:
+        """Its bridge has changed: what was sent is waited for, and the rest is not begun."""
+        await self.end()
+        self._failure = why, remedy
+        self._changed()
 
     def take(self, queue: str) -> None:
         """See QueueTaker."""
@@ -72,12 +84,11 @@ class HandingLane(OutLane):
         """See QueueTaker."""
         if queue in self._taken:
             self._leaving.add(queue)
-            self._leave_done()
+            self._leave_if_done(queue)
 
     async def end(self) -> None:
         """See QueueTaker."""
         await super().end()
-        self.problem = self.problem or "its bridge has ended it"
         self._ended(self)
 
     # --- OutLane ---------------------------------------------------------------------------------
@@ -104,19 +115,18 @@ class HandingLane(OutLane):
 
     def _settled_some(self) -> None:
         super()._settled_some()
-        self._leave_done()
+        for queue in tuple(self._leaving):
+            self._leave_if_done(queue)
         self._changed()
 
-    def _leave_done(self) -> None:
-        """Unsubscribe from what is to be left and has nothing on the way."""
-        if not self._leaving:
+    def _leave_if_done(self, queue: str) -> None:
+        """Unsubscribe from what is to be left when it has nothing on the way."""
+        if self._in_flight.has_key(queue) or self._aside.has_key(queue):
             return
-        there = {key for key, _ in self._in_flight.values()}
-        for queue in self._leaving - there:
-            self._leaving.discard(queue)
-            self._taken.pop(queue, None)
-            if self._connection is not None:
-                self._connection.unsubscribe(queue)
+        self._leaving.discard(queue)
+        self._taken.pop(queue, None)
+        if self._connection is not None:
+            self._connection.unsubscribe(queue)
 
     def _name_there(self, queue: str) -> str:
         """Where messages of *queue* go; "": to a queue of its name."""

@@ -172,6 +172,7 @@ class Lane(ABC):
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._there = self.server = ""
 
     def _spawn(self, name: str, work: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(

@@ -28,6 +28,7 @@ from tidegate.spi import (
 )
 from tidegate.spi.events import Event
 from tidegate_bridge import _protocol as protocol
+from tidegate_bridge._in_flight import InFlight, size_of
 from tidegate_bridge._lane import AT_ONCE, Lane
 from tidegate_bridge._options import BridgeOptions, RuleOptions
 from tidegate_bridge._parking import parked, parking_queue
@@ -89,8 +90,8 @@ class OutLane(Lane):
     ) -> None:
         super().__init__(number, options, rule, broker, tell)
         self._drain = drain
-        self._in_flight: dict[int, tuple[str, Message]] = {}
-        self._aside: dict[int, tuple[str, Message]] = {}  # being put aside
+        self._in_flight = InFlight()
+        self._aside = InFlight()  # being put aside
         self._queue: deque[int] = deque()
         self._wake = asyncio.Event()
         self._consumer: Consuming | None = None
@@ -102,8 +103,8 @@ class OutLane(Lane):
 
     @property
     def on_the_way(self) -> tuple[int, int]:
-        found = (*self._in_flight.values(), *self._aside.values())
-        return len(found), sum(_size(message) for _, message in found)
+        going, aside = self._in_flight, self._aside
+        return len(going) + len(aside), going.size + aside.size
 
     def _ready(self) -> None:
         # What the attempt before has sent may or may not have arrived: all of it again, in order.
@@ -168,14 +169,14 @@ class OutLane(Lane):
     @property
     def is_settled(self) -> bool:
         # What was told to the process may be at the other broker; what is in the queue is not.
-        return not self._aside and not self._in_flight.keys() - set(self._queue)
+        return not self._aside and set(self._in_flight) <= set(self._queue)
 
     def delivered(self, consumer: Consuming, key: str, messages: Sequence[StoredMessage]) -> None:
         """They are in flight from here on."""
         if consumer is not self._consumer:
             return
         for stored in messages:
-            self._in_flight[stored.sequence] = key, stored.message
+            self._in_flight.add(stored.sequence, key, stored.message)
             self._queue.append(stored.sequence)
         self._wake.set()
 
@@ -240,12 +241,12 @@ class OutLane(Lane):
         by_key: dict[str, list[int]] = {}
         count = size = 0
         for number in told.numbers:
-            found = self._in_flight.pop(number, None)
+            found = self._in_flight.pop(number)
             if number == self.suspect.number:
                 self.suspect.forget()
             if found is not None:
                 by_key.setdefault(found[0], []).append(number)
-                count, size = count + 1, size + _size(found[1])
+                count, size = count + 1, size + size_of(found[1])
         self.looped += told.looped
         self._has_moved(count - told.looped, size)
         for key, numbers in by_key.items():
@@ -294,7 +295,8 @@ class OutLane(Lane):
         if consumer is not self._consumer or epoch != self.epoch:
             return  # it may have been sent again meanwhile
         try:
-            self._aside[number] = self._in_flight.pop(number)
+            self._in_flight.pop(number)
+            self._aside.add(number, key, message)
             connection.begin(_PARKING)
             connection.publish(moved, transaction=_PARKING)
             connection.acknowledge(key, [number], transaction=_PARKING)
@@ -311,7 +313,7 @@ class OutLane(Lane):
         """What was put aside is where it belongs."""
         for token in tokens:
             if isinstance(token, _Parked):
-                self._aside.pop(token.number, None)
+                self._aside.pop(token.number)
                 self.parked += 1
                 if self.suspect.number == token.number:
                     self.suspect.forget()
@@ -360,7 +362,3 @@ async def _copied(bodies: LargeBodies, body: LargeBody) -> LargeBody:
         raise
     finally:
         reader.close()
-
-
-def _size(message: Message) -> int:
-    return len(message.body) if message.large is None else message.large.size

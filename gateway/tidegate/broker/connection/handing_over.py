@@ -43,6 +43,10 @@ _WILLS: Final = "they are published here when they are due; what queues get of t
 _BRANCHES: Final = "end these transactions here (XA): what they hold is in doubt"
 
 
+class _FailedError(Exception):
+    """Who takes the queues has ended."""
+
+
 @dataclass(slots=True)
 class Found:
     """What one look at everything finds. Attributes: todo: queues with what can go; messages: in them; left_more: beyond LEFT_MAX."""
@@ -89,6 +93,11 @@ class HandingOver:
         """Over which it goes; "": it does not."""
         return self._name
 
+    @property
+    def has_failed(self) -> bool:
+        """It goes on only when it is asked for again."""
+        return self._phase is HandOverPhase.FAILED
+
     def begin(self, through: TakesQueues) -> None:
         """Begin when the clients have gone. Raises: RequestError."""
         self._taker, self._name = through.begin_taking(self._wake.set), through.name
@@ -106,7 +115,7 @@ class HandingOver:
         if taker is None:
             return
         await taker.end()
-        if self._has_begun:
+        if self._has_begun and not self.has_failed:
             text = "handing_over=0 bridge=%s moved=%d"
             self._parts.events.tell(Event.HAND_OVER_ENDED, _log, text, name, taker.row().moved)
 
@@ -118,6 +127,7 @@ class HandingOver:
         queues = self._parts.destinations.queues
         waiting = [queues[name].cursor.size for name in found.todo[:LEFT_MAX] if name in queues]
         messages = sum(waiting) if len(found.todo) <= LEFT_MAX else found.messages
+        problem, remedy = self._taker.failure or (row.problem, row.remedy)
         return HandOver(
             self._name,
             self._phase,
@@ -126,13 +136,27 @@ class HandingOver:
             row.moved_bytes,
             len(found.todo),
             messages + row.on_the_way,
-            row.problem,
-            row.remedy,
+            problem,
+            remedy,
             tuple(found.left),
             found.left_more,
         )
 
     async def _run(self, taker: QueueTaker) -> None:
+        try:
+            await self._hand_over(taker)
+        except _FailedError:
+            with contextlib.suppress(GatewayError):
+                await self._until_durable()  # of what was acknowledged last
+            await self._look(taker, is_again=True)
+            self._phase = HandOverPhase.FAILED
+            why, remedy = taker.failure or ("", "")
+            text = "handing_over=failed bridge=%s moved=%d queues=%d problem=%r remedy=%r"
+            values = (self._name, taker.row().moved, len(self._found.todo), why, remedy)
+            self._parts.events.tell(Event.HAND_OVER_FAILED, _log, text, *values)
+
+    async def _hand_over(self, taker: QueueTaker) -> None:
+        """Raises: _FailedError."""
         while self._clients():
             await self._changed(taker)
         self._has_begun, self._phase = True, HandOverPhase.MOVING
@@ -150,6 +174,8 @@ class HandingOver:
                     await self._take_all(taker, found)
                 else:
                     await self._set_done(taker)
+            except _FailedError:
+                raise
             except FAILURES:  # or nothing would go on, and nobody would know
                 _log.exception("handing over failed, and goes on")
             await self._changed(taker)
@@ -171,14 +197,16 @@ class HandingOver:
         return queue.cursor.size > 0
 
     async def _changed(self, taker: QueueTaker) -> None:
-        """Wait until something was confirmed, or for a moment."""
+        """Wait until something was confirmed, or for a moment. Raises: _FailedError."""
         self._wake.clear()
         moment = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._wake.set)
         try:
             await self._wake.wait()
         finally:
             moment.cancel()
-        row = taker.row()  # made once: it sums up what is on the way
+        if taker.failure is not None:
+            raise _FailedError
+        row = taker.row()
         if row.on_the_way:
             self._phase = HandOverPhase.MOVING
         self._tell_progress(row)

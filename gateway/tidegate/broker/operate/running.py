@@ -41,7 +41,7 @@ class RunningOperated(Authorized):
             raise RequestError("moved where? give a server_reference")
         core, bridge = self._core, request.hand_over
         through = self._through(bridge) if bridge else None
-        if core.handing_over.bridge != bridge:
+        if core.handing_over.bridge != bridge or core.handing_over.has_failed:
             await core.handing_over.end()
             if through is not None:
                 core.handing_over.begin(through)

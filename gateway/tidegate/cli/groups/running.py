@@ -94,6 +94,10 @@ def _handed_over(client: OperatorClient, bridge: str) -> DrainState:
             bars("handing over", now.moved, now.moved + now.messages)
             if now.phase is HandOverPhase.DONE:
                 return found
+            if now.phase is HandOverPhase.FAILED:
+                raise ClientError(
+                    f"the hand-over has failed, {now.moved} messages are there and {now.messages} here: {now.problem}; {now.remedy}"
+                )
             problem = f"{now.problem}: {now.remedy}" if now.problem and not now.server else ""
             if problem not in ("", said):
                 typer.echo(printable(f"not now: {problem}"), err=True)

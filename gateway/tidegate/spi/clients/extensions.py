@@ -83,6 +83,11 @@ class QueueTaker(Protocol):
         """By queue that it could not take: why."""
         ...
 
+    @property
+    def failure(self) -> tuple[str, str] | None:
+        """Why it has ended by itself, and what to do; None: it has not. `changed` is called when it has."""
+        ...
+
     def take(self, queue: str) -> None:
         """Send what waits in *queue* as well, and what comes, in order, each acknowledged when the other broker has
         confirmed it. One that was refused is tried again."""

@@ -76,11 +76,13 @@ class ShowDrain(msgspec.Struct, frozen=True, tag="show-drain"):
 
 
 class HandOverPhase(enum.Enum):
-    """How far a hand-over is. WAITING: for clients to go. DONE: no queue has anything that can go."""
+    """How far a hand-over is. WAITING: for clients to go. DONE: no queue has anything that can go. FAILED: its bridge was
+    removed or changed meanwhile; what has not gone is in its queues, and it can be asked for again."""
 
     WAITING = "waiting"
     MOVING = "moving"
     DONE = "done"
+    FAILED = "failed"
 
 
 class LeftKind(enum.Enum):
@@ -111,7 +113,7 @@ class HandOver(msgspec.Struct, frozen=True):
         bridge: over which; server: what the other broker says that it is, "" while it is not connected.
         moved, moved_bytes: confirmed there since this began, and bytes of their bodies.
         queues, messages: in how many queues something waits that can go, and how much, with what is on the way.
-        problem, remedy: why it was not connected last, or what the other broker refused, and what to do.
+        problem, remedy: why it was not connected last, or what the other broker refused, or why it failed, and what to do.
         left: what is not handed over, at most ``LEFT_MAX`` of them; left_more: how many more there are.
     """
 

@@ -12,7 +12,7 @@ import { addressOf } from './destinations/destinations.js';
 
 const EVERY_MS = 2000;
 const TIMES = [['10', '10 seconds'], ['30', '30 seconds'], ['60', 'a minute'], ['300', '5 minutes'], ['1800', '30 minutes'], ['86400', 'a day']];
-const PHASES = { waiting: 'begins when all clients have gone', moving: 'queues are on their way', done: 'done: no queue has anything that can go' };
+const PHASES = { waiting: 'begins when all clients have gone', moving: 'queues are on their way', done: 'done: no queue has anything that can go', failed: 'failed: ask for it again' };
 const KINDS = {
   'empty-subscriptions': 'subscriptions without messages', sessions: 'sessions', retained: 'retained messages', wills: 'wills', branches: 'prepared transactions',
 };

@@ -1,0 +1,63 @@
+"""What is on the way of a rule that takes out, summed up as it comes and goes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from tidegate.spi import Message
+
+
+class InFlight:
+    """Messages by sequence, each with the key of its subscription. Attributes: size: bytes of their bodies."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._found: dict[int, tuple[str, Message]] = {}
+        self._of_key: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._found
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._found)
+
+    def has_key(self, key: str) -> bool:
+        """Something of *key* is on the way."""
+        return key in self._of_key
+
+    def get(self, number: int) -> tuple[str, Message] | None:
+        """Key and message."""
+        return self._found.get(number)
+
+    def add(self, number: int, key: str, message: Message) -> None:
+        """It comes, and was not there."""
+        assert number not in self._found
+        self._found[number] = key, message
+        self._of_key[key] += 1
+        self.size += size_of(message)
+
+    def pop(self, number: int) -> tuple[str, Message] | None:
+        """It goes; None: it was not there."""
+        found = self._found.pop(number, None)
+        if found is not None:
+            key, message = found
+            self.size -= size_of(message)
+            self._of_key[key] -= 1
+            if not self._of_key[key]:
+                del self._of_key[key]
+        return found
+
+    def clear(self) -> None:
+        """All of it goes."""
+        self._found.clear()
+        self._of_key.clear()
+        self.size = 0
+
+
+def size_of(message: Message) -> int:
+    """Bytes of its body."""
+    return len(message.body) if message.large is None else message.large.size
