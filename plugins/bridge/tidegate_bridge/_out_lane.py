@@ -2,6 +2,10 @@
 
 What is consumed stays in flight here until the process says that the other broker has confirmed it. When the other
 broker goes away, what is in flight waits for it, and is sent again in order: nothing is counted as a failed delivery.
+
+What is sent again goes one message at first, then two, four, when those are confirmed. A broker that ends the connection
+because of one message need not say which: it would get, and may keep, all that comes behind it with each attempt. So it is
+soon alone, and known.
 """
 
 from __future__ import annotations
@@ -93,6 +97,9 @@ class OutLane(Lane):
         self._in_flight = InFlight()
         self._aside = InFlight()  # being put aside
         self._queue: deque[int] = deque()
+        self._sent: set[int] = set()  # in this attempt, and not confirmed
+        self._again_to = 0  # up to this one it is sent again
+        self._again_at_once = 1
         self._wake = asyncio.Event()
         self._consumer: Consuming | None = None
         self._connection: BrokerConnection | None = None
@@ -109,6 +116,8 @@ class OutLane(Lane):
     def _ready(self) -> None:
         # What the attempt before has sent may or may not have arrived: all of it again, in order.
         self._queue = deque(sorted(self._in_flight))
+        self._sent.clear()
+        self._again_to, self._again_at_once = max(self._in_flight, default=0), 1
         suspect = self.suspect
         if suspect.number not in self._in_flight:
             suspect.forget()
@@ -169,7 +178,7 @@ class OutLane(Lane):
     @property
     def is_settled(self) -> bool:
         # What was told to the process may be at the other broker; what is in the queue is not.
-        return not self._aside and set(self._in_flight) <= set(self._queue)
+        return not self._aside and not self._sent
 
     def delivered(self, consumer: Consuming, key: str, messages: Sequence[StoredMessage]) -> None:
         """They are in flight from here on."""
@@ -180,10 +189,15 @@ class OutLane(Lane):
             self._queue.append(stored.sequence)
         self._wake.set()
 
+    @property
+    def _waits(self) -> bool:
+        """For what was sent again to be confirmed."""
+        return self._queue[0] <= self._again_to and len(self._sent) >= self._again_at_once
+
     async def _pump(self, consumer: Consuming) -> None:
         done = 0
         while self._consumer is consumer:
-            if not self._queue or not self._there or self._is_over:
+            if not self._queue or not self._there or self._is_over or self._waits:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
@@ -204,6 +218,7 @@ class OutLane(Lane):
                 self._queue.append(number)
                 self._settled_some()
                 continue
+            self._sent.add(number)
             self._tell(protocol.Take(self.number, epoch, number, message, self._target(key)))
             done += 1
             if not done % AT_ONCE:
@@ -233,20 +248,31 @@ class OutLane(Lane):
             if self.suspect.is_held and len(told.numbers) > told.looped:
                 self._park()
         else:
-            if isinstance(told, protocol.Lost) and told.refused in self._in_flight:
-                self.suspect.refused(told.refused, told.problem)
+            if isinstance(told, protocol.Lost):
+                # Named by the other broker, or the only one of which it can be.
+                refused = told.refused or (next(iter(self._sent)) if len(self._sent) == 1 else 0)
+                if refused in self._in_flight:
+                    self.suspect.refused(refused, told.problem)
             super()._heard(told)
+
+    def lost(self, problem: str, remedy: str, again_s: float) -> None:
+        self._sent.clear()
+        super().lost(problem, remedy, again_s)
 
     def _acknowledge(self, told: protocol.Done) -> None:
         by_key: dict[str, list[int]] = {}
         count = size = 0
         for number in told.numbers:
             found = self._in_flight.pop(number)
+            self._sent.discard(number)
             if number == self.suspect.number:
                 self.suspect.forget()
             if found is not None:
                 by_key.setdefault(found[0], []).append(number)
                 count, size = count + 1, size + size_of(found[1])
+        if not self._sent:
+            self._again_at_once *= 2
+        self._wake.set()
         self.looped += told.looped
         self._has_moved(count - told.looped, size)
         for key, numbers in by_key.items():
@@ -341,6 +367,7 @@ class OutLane(Lane):
         self._in_flight.clear()
         self._aside.clear()
         self._queue.clear()
+        self._sent.clear()
         self._wake.set()
         if connection is not None:
             connection.disconnect(graceful=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import re
 import socket
 import threading
 from collections.abc import Mapping
@@ -32,6 +33,8 @@ _HEARTBEATS: Final = (10_000, 0)
 _KEEPALIVE: Final = ("linux", 20, 5, 3)
 _JOIN_S: Final = 5.0
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", ":": "\\c", "\r": "\\r"})
+#: Artemis gives no reason, and all properties of the message, with another id each time: they belong into no log.
+_DUMPED: Final = re.compile(r"\b(\w*Message)\[.*", re.DOTALL)
 _UNESCAPES: Final[Mapping[str, str]] = {"n": "\n", "c": ":", "\\": "\\", "r": "\r"}
 
 
@@ -156,7 +159,8 @@ class StompConnection:
 
     def on_error(self, frame: Any) -> None:
         body = bytes(frame.body or b"").decode("utf-8", "replace").strip()
-        text = " ".join(f"{frame.headers.get('message', '')} {body}".split())[:300]
+        text = " ".join(f"{frame.headers.get('message', '')} {body}".split())
+        text = _DUMPED.sub(r"\1 […]: its log says why", text)[:300]
         if self._answered.is_set():
             self._heard.error(frame.headers, text)
         else:
