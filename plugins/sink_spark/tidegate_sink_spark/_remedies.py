@@ -45,10 +45,10 @@ _REMEDIES: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
             "its Java machine ended: killed, or out of memory (see the kernel's log; driver_memory)",
         ),
         (
-            "does not support managed table|catalogmanaged",
+            r"does not support managed table|catalog.?managed",
             (
-                "that catalog makes no table of its own for the sink: let the sink write to a path or URI, and make an "
-                "external table of that in the catalog"
+                "the sink writes no table whose commits a catalog decides: let it write to a path or URI of its own, and "
+                "make an external table of that in the catalog"
             ),
         ),
         ("no space left|disk quota", "free some space where the table is"),

@@ -89,6 +89,7 @@ def test_what_a_task_failed_of_is_told_with_its_remedy() -> None:
             "ended",
         ),
         ("ApiException: Unity Catalog does not support managed table.", "external table"),
+        ("[DELTA_PATH_BASED_ACCESS_TO_CATALOG_MANAGED_TABLE_BLOCKED] Path", "external table"),
         ("the commit failed: java.io.IOException: No space left on device", "free some space"),
         ("[Errno 13] Permission denied: '/srv/lake'", "let the gateway's user write there"),
         ("[Errno 20] Not a directory: '/srv/lake/t/_tidegate'", "a file is in the way"),

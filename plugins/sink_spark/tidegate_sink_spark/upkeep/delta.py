@@ -2,8 +2,9 @@
 
 The mark is Delta's transaction identifier, which each checkpoint carries on: neither step touches it. OPTIMIZE changes
 no row, so appends beside it go through, whichever commits first. Both hold the table's lock, together with the
-commits of this job, as what they write to the log is renamed, too. Other jobs wait for it, so a table with partitions is
-compacted in slices, with the lock given back after each. (OPTIMIZE takes no part of a clustered table, or of one without partitions.)
+commits of this job, as what they write to the log is renamed, too. Those do not wait for it; other jobs do, so a table with
+partitions is compacted in slices, with the lock given back after each. (OPTIMIZE takes no part of a clustered table, or of one without
+partitions.)
 
 A session of its own has its own settings, and its Spark jobs are a pool of their own (``FAIR``): the next task to run
 is the one of a commit, when there is one.
