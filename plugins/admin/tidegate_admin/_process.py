@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from tidegate.spi.machine.children import follow_lines, kill_group, start_child
+from tidegate.spi.machine.children import NICENESS, follow_lines, kill_group, start_child
 from tidegate_admin import _protocol as protocol
 
 _log = logging.getLogger("tidegate.admin")
@@ -47,7 +47,9 @@ class AdminProcess:
         with theirs:
             try:
                 number = theirs.fileno()
-                process = await start_child([*COMMAND, str(number)], pass_fds=(number,))
+                process = await start_child(
+                    [*COMMAND, str(number)], pass_fds=(number,), niceness=NICENESS
+                )
             except BaseException:
                 ours.close()
                 raise

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from tidegate.spi.machine.children import follow_lines, kill_group, start_child
+from tidegate.spi.machine.children import NICENESS, follow_lines, kill_group, start_child
 from tidegate_bridge import _protocol as protocol
 
 _log = logging.getLogger("tidegate.bridge")
@@ -54,7 +54,9 @@ class BridgeProcess:
         try:
             with theirs:
                 number = theirs.fileno()
-                process = await start_child([*COMMAND, str(number)], pass_fds=(number,))
+                process = await start_child(
+                    [*COMMAND, str(number)], pass_fds=(number,), niceness=NICENESS
+                )
             reader, writer = await asyncio.open_connection(sock=ours)
         except BaseException:
             ours.close()

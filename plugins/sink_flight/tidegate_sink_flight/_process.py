@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from tidegate.spi import GatewayError
-from tidegate.spi.machine.children import follow_lines, kill_group, start_child
+from tidegate.spi.machine.children import NICENESS, follow_lines, kill_group, start_child
 from tidegate_sink_flight import _protocol as protocol
 
 _log = logging.getLogger("tidegate.sink.flight")
@@ -60,7 +60,7 @@ class ServerProcess:
         ours, theirs = socket.socketpair()
         with theirs:
             process = await start_child(
-                [*COMMAND, str(theirs.fileno())], pass_fds=(theirs.fileno(),)
+                [*COMMAND, str(theirs.fileno())], pass_fds=(theirs.fileno(),), niceness=NICENESS
             )
         reader, writer = await asyncio.open_connection(sock=ours)
         server = cls(process, reader, writer)

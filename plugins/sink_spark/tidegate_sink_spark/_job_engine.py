@@ -94,6 +94,7 @@ class JobEngine:
             environment=self._environment,
             work_directory=self._work_directory,
             command=self._job_command,
+            niceness=self._options.niceness,  # clients wait for the gateway, nobody waits for the table
         )
 
     def _config(self, staged: StagedLog, conf: Mapping[str, str], shared: Path | None) -> JobConfig:
@@ -111,7 +112,6 @@ class JobEngine:
             commit_rows=options.commit_rows,
             commit_bytes=options.commit_size,
             floor=staged.floor,
-            niceness=options.niceness,
             spark_conf=dict(conf),
             vacuum_retention=options.vacuum_retention,
             # The sink's directory is closed; a table elsewhere is for whom the operator says.

@@ -44,6 +44,7 @@ class JobProcess:
         environment: Mapping[str, str],
         work_directory: Path,
         command: Sequence[str] = JOB_COMMAND,
+        niceness: int = 0,
     ) -> JobProcess:
         """Start the job in a session of its own (no Ctrl-C reaches it). Raises: OSError."""
         process = await start_child(
@@ -52,6 +53,7 @@ class JobProcess:
             stdout=asyncio.subprocess.PIPE,
             environment=environment,
             directory=work_directory,
+            niceness=niceness,
         )
         job = cls(process)
         job._write(encode_line(config))

@@ -41,7 +41,6 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
         commit_interval: seconds between two looks at the staging directory; 0: it looks when it is told.
         commit_rows, commit_bytes: most of one commit, but for its first file.
         floor: the store has released everything up to here, so no file can hold it.
-        niceness: added to the process's own.
         spark_conf: complete Spark configuration; empty for another engine.
         umask: for what the job makes; None: the gateway's.
         format: ``delta``, ``iceberg`` or ``parquet``.
@@ -61,7 +60,6 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
     table: str
     layout: str
     floor: int
-    niceness: int
     spark_conf: dict[str, str] = {}
     commit_interval: float = 0.0
     commit_rows: int = COMMIT_ROWS

@@ -64,7 +64,6 @@ class TableInStore:
             commit_interval=0.1,
             segment_rows=100,
             segment_interval=0.02,
-            niceness=0,
         )
         return SparkSink(context, options, DeltaRsEngine(context, options), restart_delay=0.05)
 

@@ -81,7 +81,6 @@ async def test_kills_and_a_name_node_that_is_away_leave_each_row_once(
         segment_rows=1_000,
         segment_interval=0.05,
         compact_interval=1.0,
-        niceness=0,
     )
     directory = tmp_path / "sink"
     directory.mkdir()

@@ -25,7 +25,6 @@ async def test_a_name_is_a_table_of_the_catalog(tmp_path: Path, spark: Any, kit:
         commit_interval=0.1,
         segment_rows=1_000,
         segment_interval=0.05,
-        niceness=0,
         spark_conf={
             **spark.SHORT_JOB,
             "spark.sql.catalogImplementation": "hive",

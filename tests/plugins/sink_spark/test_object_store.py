@@ -78,7 +78,6 @@ async def test_the_job_is_killed_and_the_store_away(
         commit_interval=0.1,
         segment_rows=1_000,
         segment_interval=0.05,
-        niceness=0,
         spark_conf={**spark.SHORT_JOB, **conf_of(store)},
     )
     directory = tmp_path / "sink"

@@ -12,6 +12,7 @@ from tidegate.spi import ConfigError, SinkContext
 from tidegate_sink_spark import _spark_engine
 from tidegate_sink_spark._engine import StagedLog
 from tidegate_sink_spark._options import SparkSinkOptions
+from tidegate_sink_spark._process import JobProcess
 from tidegate_sink_spark._sink import SparkSink
 from tidegate_sink_spark.cluster import place
 from tidegate_sink_spark.connect import engine as connect_engine
@@ -83,6 +84,10 @@ def told(options: SparkSinkOptions, directory: Path, monkeypatch: pytest.MonkeyP
     async def reached(*_: object) -> str:
         return ""
 
+    async def start(config: object, **more: Any) -> None:
+        asked.append([msgspec.to_builtins(config), more["niceness"]])
+
+    monkeypatch.setattr(JobProcess, "start", start)
     monkeypatch.setattr(runtime, "find_java", find_java)
     monkeypatch.setattr(jars, "ensure_jars", ensure_jars)
     monkeypatch.setattr(_spark_engine, "unreachable_master", reached)
@@ -92,12 +97,13 @@ def told(options: SparkSinkOptions, directory: Path, monkeypatch: pytest.MonkeyP
     assert isinstance(sink, SparkSink)
     engine: Any = sink._engine
     asyncio.run(engine.prepare())
-    conf: Any = asyncio.run(engine._spark_conf())
+    staged = StagedLog("store-1", place.staging_directory(options, context), 0)
     if options.job == "submitted":
         conf = place.submitted_conf(options, {"HOME": str(directory)})
-    staged = StagedLog("store-1", place.staging_directory(options, context), 0)
-    config = engine._config(staged, conf, None)
-    return [type(engine).__name__, msgspec.to_builtins(config), *asked]
+        asked.append(msgspec.to_builtins(engine._config(staged, conf, None)))
+    else:
+        asyncio.run(engine.start(staged))
+    return [type(engine).__name__, *asked]
 
 
 @pytest.mark.parametrize("key", OF_THE_ENGINE)

@@ -22,7 +22,6 @@ def config(directory: Path, **conf: str) -> JobConfig:
         table=str(directory / "table.json"),
         layout="clustered",
         commit_interval=3600.0,
-        niceness=0,
         floor=0,
         spark_conf=conf,
     )

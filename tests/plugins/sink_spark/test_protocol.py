@@ -28,7 +28,6 @@ CONFIG = JobConfig(
     layout="clustered",
     commit_interval=5.0,
     floor=3,
-    niceness=0,
     spark_conf={"spark.master": "local[1]"},
 )
 

@@ -46,7 +46,6 @@ class Bench:
             commit_interval=0.1,
             segment_rows=1_000,
             segment_interval=0.05,
-            niceness=0,
             spark_conf={**self.spark.SHORT_JOB, **changes},
         )
         context = SinkContext(name, "gw", directory)

@@ -12,6 +12,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -27,6 +28,12 @@ _READ_BYTES: Final = 1 << 16
 AGAIN_S: Final = 0.1
 _AGAIN_MAX_S: Final = 30.0
 _LASTED_S: Final = 60.0
+NICENESS_MAX: Final = 19
+#: Of what runs beside the gateway and takes its time: clients wait for the gateway.
+NICENESS: Final = 5
+#: The kernel takes the weight of a session from users but root once in a tenth of a second, whosever it is.
+_WEIGH_AGAIN_S: Final = 0.15
+_WEIGH_TRIES: Final = 20
 
 
 class Supervised(Protocol):
@@ -55,6 +62,7 @@ async def start_child(
     pass_fds: Sequence[int] = (),
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
+    niceness: int = 0,
 ) -> asyncio.subprocess.Process:
     """Start *command* in a session of its own, which no Ctrl-C reaches and which can be killed as a group.
 
@@ -63,10 +71,11 @@ async def start_child(
         stdin, stdout, stderr: as ``asyncio.create_subprocess_exec`` takes them.
         pass_fds: descriptors that the child gets besides, and no other.
         environment: its own; None: ours. directory: where it runs; None: where we do.
+        niceness: how far it, and all that it starts, steps back when we want the processor (0 to 19, added to ours).
     Raises: OSError. Cancellation: safe before the child has started.
     """
     await _keep_descriptors()
-    return await asyncio.create_subprocess_exec(
+    process = await asyncio.create_subprocess_exec(
         *command,
         stdin=stdin,
         stdout=stdout,
@@ -77,6 +86,9 @@ async def start_child(
         start_new_session=True,
         limit=LINE_BYTES_MAX,
     )
+    if niceness:
+        _step_back(process.pid, niceness)
+    return process
 
 
 def kill_group(process: asyncio.subprocess.Process) -> None:
@@ -133,6 +145,30 @@ async def follow_lines(stream: asyncio.StreamReader | None, take: Callable[[str]
             take(line)
     if rest:
         take(rest)
+
+
+def _step_back(pid: int, niceness: int) -> None:
+    """Where Linux groups processes by session (sched(7), autogroup), sessions get equal parts of a processor, however nice
+    the processes in them are to one another: there the session is what has to be nice."""
+    with suppress(OSError):  # it has ended
+        ours = os.getpriority(os.PRIO_PROCESS, 0)
+        os.setpriority(os.PRIO_PGRP, pid, min(ours + niceness, NICENESS_MAX))
+    with suppress(OSError, ValueError):  # no Linux, or it does not group so
+        ours = int(Path("/proc/self/autogroup").read_text().rpartition(" ")[2])
+        _weigh(pid, min(ours + niceness, NICENESS_MAX), _WEIGH_TRIES)
+
+
+def _weigh(pid: int, niceness: int, tries: int) -> None:
+    with suppress(OSError):
+        descriptor = os.open(f"/proc/{pid}/autogroup", os.O_WRONLY)
+        try:
+            os.write(descriptor, b"%d" % niceness)
+        except BlockingIOError:  # some other session's was changed just now, and we are not root
+            if tries > 1:
+                loop = asyncio.get_running_loop()
+                loop.call_later(_WEIGH_AGAIN_S, _weigh, pid, niceness, tries - 1)
+        finally:
+            os.close(descriptor)
 
 
 async def _keep_descriptors() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import resource
 import socket
 import ssl
@@ -19,8 +18,6 @@ from tidegate_admin.server.connections import HEADER_BYTES_MAX, KEEP_ALIVE_S, bo
 from tidegate_admin.server.history import EVERY_S, HISTORY_FILE, Ring, Sampler
 from tidegate_admin.server.link import Link
 
-#: The gateway is more important when the processor is short.
-NICENESS: Final = 5
 #: The longest line of an answer: a page of rows with long names.
 _ANSWER_BYTES_MAX: Final = 256 << 20
 #: Descriptors besides those of connections.
@@ -76,7 +73,6 @@ def _bound_descriptors(connections_max: int) -> None:
 def main(arguments: list[str]) -> None:
     """Wait to be told how to serve, and serve until the gateway is gone. Args: arguments: the number of its socket."""
     link = socket.socket(fileno=int(arguments[0]))
-    os.nice(NICENESS)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     # What strangers send is nothing to be told of.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)

@@ -6,16 +6,12 @@ import logging
 import os
 import socket
 import sys
-from typing import Final
 
 from tidegate_bridge import _protocol as protocol
 from tidegate_bridge.remote.lane import Lane
 from tidegate_bridge.remote.link import Link
 from tidegate_bridge.remote.mqtt_lane import MqttLane
 from tidegate_bridge.remote.stomp_lane import StompLane
-
-#: The gateway is more important when the processor is short.
-NICENESS: Final = 5
 
 
 def serve(link: Link) -> None:
@@ -40,7 +36,6 @@ def serve(link: Link) -> None:
 
 def main(arguments: list[str]) -> None:
     """Move messages until the gateway is gone."""
-    os.nice(NICENESS)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
     # What went wrong is told to the gateway, once; the libraries would say it with each attempt.
     logging.getLogger("stomp.py").setLevel(logging.CRITICAL)

@@ -16,14 +16,11 @@ from tidegate_sink_flight.server.link import Link
 
 #: How long a port that is in use is waited for: a gateway that was killed leaves its server for a moment.
 PORT_TIMEOUT_S: Final = 10.0
-#: The gateway is more important when the processor is short.
-NICENESS: Final = 5
 
 
 def main(arguments: list[str]) -> None:
     """Serve until the gateway is gone."""
     link = Link(socket.socket(fileno=int(arguments[0])))
-    os.nice(NICENESS)
     start = link.receive_start()
     try:
         port = take_port(start.host, start.port)

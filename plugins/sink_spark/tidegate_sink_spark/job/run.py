@@ -52,7 +52,6 @@ def main() -> int:
     ).start()
     if config.umask is not None:
         os.umask(config.umask)
-    os.nice(config.niceness)  # clients wait for the gateway, nobody waits for the table
 
     def report(value: Report) -> None:
         try:

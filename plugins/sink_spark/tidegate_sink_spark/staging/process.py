@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from tidegate.spi import EncodedRows
-from tidegate.spi.machine.children import follow_lines, kill_group, start_child
+from tidegate.spi.machine.children import NICENESS, follow_lines, kill_group, start_child
 from tidegate_sink_spark.staging.building import Added, Bad, BuilderGoneError
 from tidegate_sink_spark.staging.dead import DeadLetter
 from tidegate_sink_spark.staging.files import StagedFile
@@ -271,7 +271,9 @@ class ProcessBuilder:
                 shared, room = _make_room()
                 try:
                     numbers = [fd for fd in (theirs.fileno(), shared) if fd >= 0]
-                    process = await start_child([*COMMAND, *map(str, numbers)], pass_fds=numbers)
+                    process = await start_child(
+                        [*COMMAND, *map(str, numbers)], pass_fds=numbers, niceness=NICENESS
+                    )
                 finally:
                     if room is not None:
                         os.close(shared)

@@ -21,15 +21,12 @@ from tidegate_sink_spark.staging.building import Segment
 from tidegate_sink_spark.staging.selection import Selection
 from tidegate_sink_spark.staging.storage import StagingDirectory
 
-#: The gateway is more important when the processor is short.
-NICENESS: Final = 5
 _ROOM_BYTES: Final = 1 << 20
 
 
 def main(arguments: list[str]) -> None:
     """Build until the gateway is gone, or asks for no more."""
     gateway = os.getppid()
-    os.nice(NICENESS)
     with socket.socket(fileno=int(arguments[0])) as link:
         frames = _Frames(link, _shared(arguments[1:]))
         first = frames.next()

@@ -75,6 +75,30 @@ async def test_many_descriptors_do_not_hold_the_loop(tmp_path: Path) -> None:
     assert turns.count >= 7
 
 
+async def test_it_steps_back_with_all_that_it_starts(tmp_path: Path) -> None:
+    """Also where Linux weighs sessions against one another, and a process's own niceness counts within its session alone."""
+    look = (
+        "import json, os; from pathlib import Path; group = Path('/proc/self/autogroup');"
+        "print(json.dumps([os.nice(0), group.read_text() if group.exists() else '']), flush=True)"
+    )
+    program = (
+        f"import subprocess, sys; input(); subprocess.run([sys.executable, '-S', '-c', {look!r}])"
+    )
+    child = await start_child(
+        [sys.executable, "-S", "-c", program],
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        directory=tmp_path,
+        niceness=7,
+    )
+    output, _ = await child.communicate(b"\n")
+    niceness, session = json.loads(output)
+    assert niceness == min(os.nice(0) + 7, 19)
+    if session:  # the kernel groups so
+        ours = int(Path("/proc/self/autogroup").read_text().split()[-1])
+        assert int(session.split()[-1]) == min(ours + 7, 19)
+
+
 async def test_it_has_a_session_and_a_directory_of_its_own(tmp_path: Path) -> None:
     program = "import os; print(os.getsid(0) == os.getpid(), os.getcwd(), os.environ['HERE'])"
     child = await start_child(

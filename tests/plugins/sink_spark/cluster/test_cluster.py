@@ -41,7 +41,6 @@ def options_of(directory: Path, spark: Any, master: str, **changes: Any) -> Spar
         "segment_rows": 100,
         "segment_interval": 0.02,
         "drain_on_stop": False,
-        "niceness": 0,
         "spark_conf": {
             **spark.SHORT_JOB,
             "spark.driver.host": "127.0.0.1",

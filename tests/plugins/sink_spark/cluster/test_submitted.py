@@ -334,7 +334,6 @@ def test_a_job_follows_the_sinks_wishes_until_another_session_begins(
         layout="plain",
         commit_interval=1.0,
         floor=0,
-        niceness=0,
     )
     desk = job.Desk(tmp_path)
     write(tmp_path / TASK_NAME, Task("one", config))

@@ -72,7 +72,6 @@ def make(directory: Path, url: str, **changes: Any) -> tuple[SparkSink, Path]:
         segment_rows=100,
         segment_interval=0.02,
         drain_on_stop=False,
-        niceness=0,
     )
     check_connect(options)
     context = SinkContext("lake", "gw", directory / "data")

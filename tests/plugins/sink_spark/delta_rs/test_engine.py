@@ -40,7 +40,6 @@ class Bench:
             "segment_rows": 100,
             "segment_interval": 0.02,
             "stop_timeout": 60.0,
-            "niceness": 0,
         }
         self.directory.mkdir(exist_ok=True)
         context = SinkContext("lake", gateway, self.directory)

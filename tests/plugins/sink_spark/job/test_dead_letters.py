@@ -388,7 +388,6 @@ def test_real_tables_keep_dead_letters_apart(
         layout=layout,
         commit_interval=1.0,
         floor=0,
-        niceness=0,
         spark_conf={},
         format="parquet" if kind == "parquet" else "delta",
         engine="deltalake" if kind == "deltalake" else "spark",

@@ -78,7 +78,6 @@ class Jobs:
             layout=layout,
             commit_interval=3600.0,
             floor=0,
-            niceness=0,
             vacuum_retention=3600.0,
             spark_conf=self.spark.conf(work, self.format)
             | {"spark.hadoop.fs.s3a.secret.key": SECRET},
@@ -643,7 +642,6 @@ async def test_killed_jobs_and_lost_local_state_leave_every_row_once(
         segment_rows=1_000,
         segment_interval=0.05,
         drain_on_stop=False,
-        niceness=0,
         spark_conf=dict(spark.SHORT_JOB),
     )
 
@@ -723,7 +721,6 @@ async def test_java_alone_is_killed_and_the_sink_comes_back(
         segment_rows=1_000,
         segment_interval=0.05,
         drain_on_stop=False,
-        niceness=0,
         spark_conf=dict(spark.SHORT_JOB),
     )
     directory = tmp_path / "sink"

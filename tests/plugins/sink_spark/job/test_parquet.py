@@ -180,7 +180,6 @@ async def test_killed_writers_leave_every_row_once(tmp_path: Path, kit: Any) -> 
         commit_interval=0.1,
         segment_rows=500,
         segment_interval=0.05,
-        niceness=0,
     )
     sink = SparkSink(context, options, JobEngine(context, options), restart_delay=0.01)
 

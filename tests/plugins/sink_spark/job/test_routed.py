@@ -132,7 +132,6 @@ def test_the_jobs_configuration_opens_all_tables(
         layout="partitioned",
         commit_interval=1.0,
         floor=0,
-        niceness=0,
         spark_conf={},
         format="parquet",
         routes=(RouteConfig("queue://orders.0", str(tmp_path / "zero")),),

@@ -28,7 +28,6 @@ def make(table: Path, table_format: str, spark: Any) -> SparkSink:
         segment_rows=1_000,
         segment_interval=0.05,
         drain_on_stop=False,
-        niceness=0,
         spark_conf=dict(spark.SHORT_JOB),
     )
     directory = table.parent.parent / "sink"

@@ -44,7 +44,6 @@ class Bench:
             vacuum_retention=0.0 if kind == "parquet" else 3600.0,
             segment_rows=200,
             segment_interval=0.05,
-            niceness=0,
             **options,
         )
         engines = {"parquet": JobEngine, "deltalake": DeltaRsEngine}
