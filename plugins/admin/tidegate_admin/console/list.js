@@ -10,9 +10,6 @@ import { Pager, Table } from './table.js';
 const EVERY_MS = 5000;
 const ROWS = 50;
 
-/** What of which page was used last to ask for something else: the page is made anew by that, and who uses the keyboard is to stay there. */
-let used = null;
-
 /**
  * page: in the address; request: its tag; sorts: [[value, label]], the first is the usual one; choices: more of what is asked
  * for, [{name, label, options}]; fields: from what was entered to the request's fields; nothing: told when there is no row; more: of an answer, a sentence besides;
@@ -24,19 +21,18 @@ export function list(root, place, signal, { page, title, request, columns, key, 
   const values = Object.fromEntries(choices.map(({ name, options }) => [name, chosen(options, query.get(name))]));
   const text = query.get('match') ?? '';
 
-  function go(changed, name) {
-    used = { page, name };
+  function go(changed) {
     const entered = Object.fromEntries(choices.map(({ name }, index) => [name, inputs[index].value]));
     const asked = { match: search.value.trim(), ...entered, sort: by, ...changed };
     const wanted = new URLSearchParams(Object.entries(asked).filter(([name, value]) => value && !(name === 'sort' && value === sorts[0][0])));
     location.hash = `#/${page}${wanted.size ? `?${wanted}` : ''}`;
   }
 
-  const search = el('input', { type: 'search', id: 'match', placeholder, spellcheck: 'false', 'aria-describedby': 'match-hint', onchange: () => go({}, 'match') });
+  const search = el('input', { type: 'search', id: 'match', placeholder, spellcheck: 'false', 'aria-describedby': 'match-hint', onchange: () => go({}) });
   search.value = text;
-  const inputs = choices.map(({ name, label, options }) => select(label, options, values[name], () => go({}, name)));
-  const order = select('Order', sorts, by, () => go({ sort: order.value }, 'sort'));
-  const table = new Table({ caption: title, columns, key, sorting: { by, set: (sort) => go({ sort }, 'head') }, empty: text || Object.values(values).some(Boolean) ? 'Nothing is found by that.' : nothing });
+  const inputs = choices.map(({ name, label, options }) => select(label, options, values[name], () => go({})));
+  const order = select('Order', sorts, by, () => go({ sort: order.value }));
+  const table = new Table({ caption: title, columns, key, sorting: { by, set: (sort) => go({ sort }) }, empty: text || Object.values(values).some(Boolean) ? 'Nothing is found by that.' : nothing });
   const pager = new Pager(() => refresh());
   const problem = el('p', { class: 'problem', role: 'alert' });
   const besides = el('p', { class: 'quiet', role: 'status' });
@@ -45,16 +41,10 @@ export function list(root, place, signal, { page, title, request, columns, key, 
     el('div', { class: 'head' }, el(level, {}, title), head),
     el('form', { class: 'tools', role: 'search', onsubmit: (event) => {
       event.preventDefault();
-      go({}, 'match');
+      go({});
     } }, el('label', { for: 'match' }, 'Search'), search, inputs, sorts.length > 1 && order, el('button', { type: 'submit' }, 'Find'),
     el('small', { id: 'match-hint' }, `${hint} Press / to search.`)),
     problem, besides, table.element, pager.element);
-
-  if (used?.page === page) {
-    const named = new Map([['match', search], ['sort', order], ['head', table.sorted], ...choices.map(({ name }, index) => [name, inputs[index]])]);
-    named.get(used.name)?.focus();
-  }
-  used = null;
 
   let asking = 0;
   async function load() {

@@ -57,6 +57,7 @@ const links = new Map();
 const notice = el('div', { role: 'status' });
 let leaving = null;
 let watched = null;
+let shown = null;
 
 /** Where the address says that one is: #/page/what?fields. */
 function place() {
@@ -103,14 +104,27 @@ function show(isArrival = false) {
   }
   document.title = `${found.what || label || 'Overview'} - Tidegate`;
   const root = el('div');
+  // The same page, asked for something else: who uses the keyboard stays where they are.
+  const isSame = shown?.page === found.page && shown.what === found.what;
+  const mark = isSame && main.contains(document.activeElement) ? markOf(document.activeElement) : '';
+  shown = found;
   main.replaceChildren(root);
   page.show(root, found, leaving.signal);
   scrollTo(0, 0);
+  if (mark) root.querySelector(mark)?.focus();
   if (isArrival || root.contains(document.activeElement)) return;
   // A screen reader is told where it is now.
   const heading = root.querySelector('h1');
   heading?.setAttribute('tabindex', '-1');
   heading?.focus({ preventScroll: true });
+}
+
+/** By what a control is found again when its page is made anew; "": by nothing. */
+function markOf(node) {
+  if (node.id) return `#${CSS.escape(node.id)}`;
+  if (node.ariaLabel) return `[aria-label="${CSS.escape(node.ariaLabel)}"]`;
+  if (node.closest('th')) return 'th[aria-sort] button';
+  return node.type === 'submit' ? '[type=submit]' : '';
 }
 
 function showState() {

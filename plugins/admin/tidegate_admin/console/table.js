@@ -16,7 +16,7 @@ export class Table {
     this.heads = columns.map((column) => this.head(column, sorting));
     this.all = el('input', { type: 'checkbox', 'aria-label': 'All on this page', onchange: () => this.chooseAll() });
     this.body = el('tbody');
-    this.empty = el('p', { class: 'empty' }, empty);
+    this.empty = el('p', { class: 'empty', hidden: true }, empty); // before the first answer nobody knows
     const headRow = el('tr', {}, chosen && el('td', { class: 'check' }, this.all), this.heads);
     this.table = el('table', {}, el('caption', { class: 'unseen' }, caption), el('thead', {}, headRow), this.body);
     this.element = el('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': caption }, this.table, this.empty);
@@ -27,7 +27,6 @@ export class Table {
     const name = sorting && column.sort
       ? el('button', { type: 'button', class: 'plain', onclick: () => sorting.set(column.sort) }, column.head, isSorted ? (column.isNumber ? ' ↓' : ' ↑') : '')
       : column.head;
-    if (isSorted) this.sorted = name;
     const order = isSorted ? (column.isNumber ? 'descending' : 'ascending') : null;
     return el('th', { scope: 'col', class: column.isNumber ? 'number' : null, 'aria-sort': order }, name);
   }
@@ -115,6 +114,7 @@ export class Pager {
     this.onward = el('button', { type: 'button', onclick: () => this.go(this.next, true) }, 'Next →');
     this.text = el('span', { class: 'quiet', role: 'status' });
     this.element = el('nav', { class: 'pager', 'aria-label': 'Pages' }, this.back, this.text, this.onward);
+    this.element.hidden = true;
     this.load = load;
   }
 

@@ -36,6 +36,15 @@ def test_a_connection_is_seen_with_what_it_consumes_and_ended(console: Console) 
         browser.shows("No client is connected.")
 
 
+def test_of_a_connection_that_is_gone_nothing_is_shown_but_that(console: Console) -> None:
+    with connected(console, "/queue/left", client_id="brief"):
+        browser = console.go("connections")
+        browser.press("brief")
+        browser.shows("End connection \u2026", "Given")
+    browser.shows("it may have ended")
+    assert not [item for item in browser.all("main table, main button") if item.is_displayed()]
+
+
 def test_a_session_and_its_subscription_are_seen_and_deleted(console: Console) -> None:
     async def leave() -> None:
         client = await MqttClient.connect(console.gateway.mqtt_port, "meter-7", clean=False)

@@ -286,6 +286,11 @@ def test_who_uses_the_keyboard_stays_where_they_are(console: Console) -> None:
     browser.press("Pending")
     browser.until(lambda: "sort=pending" in browser.driver.current_url)
     assert browser.driver.switch_to.active_element.text == "Pending \u2193"
+    browser.press("Events")
+    browser.field("Severity").send_keys(Keys.ARROW_DOWN)
+    browser.until(lambda: "severity=" in browser.driver.current_url)
+    active = browser.driver.switch_to.active_element
+    assert active.get_attribute("aria-label") == "Severity"
 
 
 def test_a_name_is_shown_with_all_its_spaces_and_what_is_asked_in_lines(console: Console) -> None:

@@ -167,7 +167,14 @@ def test_a_gateway_that_is_gone_is_said_to_be_and_comes_back(console: Console) -
     browser.shows("the gateway does not answer. What is shown is from")
     browser.press("Delete …")  # what cannot be asked for is told
     assert browser.one(".notice.bad").text.startswith("the gateway does not answer")
+    browser.press("Destinations")
+    browser.until(lambda: browser.one("main .problem").text == "the gateway does not answer")
+    assert "There are no destinations" not in browser.text()  # nobody knows
+    browser.press("Events")
+    browser.shows("it is tried again")
     console.gateway.start()
+    browser.shows("live")
+    browser.until(lambda: browser.rows("Events"))
     browser.until(lambda: not browser.one(".content").text.count("the gateway does not answer"))
     browser.press("Overview")
     browser.shows("Ready", "running")

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 from browser import Browser
 from console import Console
+from gateway_process import GatewayProcess
 
 pytestmark = pytest.mark.long
 
@@ -20,7 +21,23 @@ NAMES = {
     "console-destinations.png",
     "console-events.png",
     "console-dead-letter.png",
+    "console-drain.png",
 }
+OTHERS: list[GatewayProcess] = []
+
+
+def EXTRA(directory: Path) -> str:
+    """A bridge to another gateway, for its queues."""
+    (directory / "other").mkdir()
+    OTHERS[:] = [GatewayProcess(directory / "other")]
+    return f"""
+[[extensions]]
+plugin = "bridge"
+name = "next"
+remote = "stomp://localhost:{OTHERS[0].stomp_port}"
+reconnect_min = "50ms"
+reconnect_max = "200ms"
+"""
 
 
 def test_the_pictures_of_the_docs_can_be_made(console: Console, tmp_path: Path) -> None:
@@ -57,6 +74,14 @@ def test_the_pictures_of_the_docs_can_be_made(console: Console, tmp_path: Path) 
         browser.press(browser.rows("Messages")[0][1])
         browser.shows("tenant")
         take(browser, folder / "console-dead-letter.png")
+        browser.is_dark(False)
+        with OTHERS[0]:
+            console.ask("drain", server_reference="b.example:61613", hand_over="next")
+            browser.driver.execute_script("location.hash = '#/drain'")
+            browser.until(lambda: browser.rows("What stays here"))
+            browser.shows("done: no queue has anything that can go")
+            take(browser, folder / "console-drain.png")
+            console.ask("undrain")
     finally:
         browser.is_dark(False)
         browser.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

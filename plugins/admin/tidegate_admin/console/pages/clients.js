@@ -193,13 +193,21 @@ export const subscription = { show(root, place, signal) {
 /** The frame of one thing's page. load: fills it; what it throws is shown. */
 function detail(root, { up: [page, label], heading, beside, parts, load, signal }) {
   const problem = el('p', { class: 'problem', role: 'alert' });
-  root.append(el('nav', { 'aria-label': 'You are here' }, el('a', { href: `#/${page}` }, `← ${label}`)), el('div', { class: 'head' }, heading, beside), problem, ...parts);
+  const rest = el('div', { class: 'rest' }, parts);
+  root.append(el('nav', { 'aria-label': 'You are here' }, el('a', { href: `#/${page}` }, `← ${label}`)), el('div', { class: 'head' }, heading, beside), problem, rest);
   every(EVERY_MS, async () => {
     try {
       await load();
       problem.textContent = '';
+      rest.hidden = false;
     } catch (error) {
-      if (!signal.aborted) problem.textContent = error.message;
+      if (signal.aborted) return;
+      problem.textContent = error.message;
+      // Nothing can be done to what is not there any more.
+      if (error.status === 400) {
+        rest.hidden = true;
+        beside?.replaceChildren();
+      }
     }
   }, signal);
 }

@@ -10,6 +10,7 @@ import { addressOf } from './destinations/destinations.js';
 /** Events that the page shows at most, and that wait while it is paused. */
 const ROWS = 500;
 /** So often the page changes at most. */
+const AGAIN_MS = 2000;
 const SHOW_MS = 250;
 
 const KINDS = ['gateway', 'operator', 'client', 'access', 'destination', 'subscription', 'consumer', 'message', 'limit', 'store', 'sink', 'listener', 'bridge'];
@@ -137,13 +138,16 @@ export function show(root, place, signal) {
   async function first() {
     try {
       const page = await look('list-events', { ...fields, newest: true, limit: ROWS }, signal);
+      problem.textContent = '';
       waiting = page.rows;
       after = page.next;
       update();
       document.addEventListener('visibilitychange', begin, { signal });
       begin();
     } catch (error) {
-      if (!signal.aborted) problem.textContent = error.message;
+      if (signal.aborted) return;
+      problem.textContent = `${error.message}; it is tried again.`;
+      setTimeout(() => signal.aborted || first(), AGAIN_MS);
     }
   }
   first();
