@@ -122,7 +122,8 @@ function show(isArrival = false) {
 /** By what a control is found again when its page is made anew; "": by nothing. */
 function markOf(node) {
   if (node.id) return `#${CSS.escape(node.id)}`;
-  if (node.ariaLabel) return `[aria-label="${CSS.escape(node.ariaLabel)}"]`;
+  const label = node.getAttribute('aria-label');
+  if (label) return `[aria-label="${CSS.escape(label)}"]`;
   if (node.closest('th')) return 'th[aria-sort] button';
   return node.type === 'submit' ? '[type=submit]' : '';
 }
