@@ -27,15 +27,18 @@ class OrderedMemory:
     """A deque of messages in sequence order that knows how much memory it stands for.
 
     Attributes:
-        messages: in sequence order. Read it; change it only through the methods.
+        messages: in sequence order, but for those in front that came back since they were last put in
+            order, see :meth:`in_order`. Read it; change it only through the methods.
         body_bytes: bytes of their bodies.
     """
 
-    __slots__ = ("body_bytes", "messages")
+    __slots__ = ("_back_to", "_mixed", "body_bytes", "messages")
 
     def __init__(self) -> None:
         self.messages: deque[StoredMessage] = deque()
         self.body_bytes = 0
+        self._mixed = 0  # messages in front that are not in order
+        self._back_to = 0  # the highest sequence among them
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -90,7 +93,7 @@ class OrderedMemory:
 
     def take(self, limit: int, bytes_max: int) -> Sequence[StoredMessage]:
         """Remove and return the first messages; see :meth:`tidegate.spi.PendingCursor.take`."""
-        queue = self.messages
+        queue = self.in_order() if self._mixed else self.messages
         if not queue or limit < 1:
             return ()
         if limit >= len(queue) and self.body_bytes <= bytes_max:
@@ -112,21 +115,44 @@ class OrderedMemory:
         return taken
 
     def put_back(self, messages: Sequence[StoredMessage]) -> None:
-        """Return taken messages to their places; they may come in any order."""
+        """Return taken messages to their places; they may come in any order.
+
+        Those that belong among others get there when somebody looks: when three hundred consumers
+        are lost at a time, each with a thousand messages, they are put in order once.
+        """
         if not messages:
             return
         returned = sorted(messages, key=_sequence_of)
         last = returned[-1].sequence
         queue = self.messages
-        while queue and queue[0].sequence < last:
-            returned.append(queue.popleft())
-        returned.sort(key=_sequence_of)  # two runs that are sorted already: a linear merge
+        if self._mixed or (queue and queue[0].sequence < last):
+            self._mixed += len(returned)
+            self._back_to = max(self._back_to, last)
         queue.extendleft(reversed(returned))
         self.body_bytes += sum([message.size for message in messages])
 
+    def in_order(self) -> deque[StoredMessage]:
+        """``messages``, all of them in sequence order."""
+        queue, count = self.messages, self._mixed
+        if not count:
+            return queue
+        take_first = queue.popleft
+        returned = [take_first() for _ in range(count)]
+        last, self._back_to, self._mixed = self._back_to, 0, 0
+        far = count * _SINGLY_COST
+        if far < len(queue) and queue[far].sequence < last:
+            for message in returned:
+                queue.insert(bisect_left(queue, message.sequence, key=_sequence_of), message)
+            return queue
+        while queue and queue[0].sequence < last:
+            returned.append(take_first())
+        returned.sort(key=_sequence_of)  # runs that are sorted already: they are merged
+        queue.extendleft(reversed(returned))
+        return queue
+
     def claim(self, sequences: set[int]) -> set[int]:
         """Take the messages with these sequences. Returns the sequences of those that are here."""
-        queue = self.messages
+        queue = self.in_order()
         found: set[int] = set()
         while queue and queue[0].sequence in sequences:  # whoever wants all of them begins here
             message = queue.popleft()
@@ -159,7 +185,7 @@ class OrderedMemory:
 
     def remove(self, sequences: set[int]) -> int:
         """Remove the messages with these sequences. Returns how many there were."""
-        queue = self.messages
+        queue = self.in_order()
         before = len(queue)
         while queue and queue[0].sequence in sequences:  # expiry and purge begin at the front
             self.body_bytes -= queue.popleft().size
@@ -182,7 +208,7 @@ class OrderedMemory:
 
         Returns: how many.
         """
-        queue = self.messages
+        queue = self.in_order()
         before = len(queue)
         while len(queue) > 1 and self.memory_bytes > floor_bytes:
             last = queue[-1]
@@ -194,4 +220,4 @@ class OrderedMemory:
     def clear(self) -> None:
         """Forget everything."""
         self.messages.clear()
-        self.body_bytes = 0
+        self.body_bytes = self._mixed = self._back_to = 0

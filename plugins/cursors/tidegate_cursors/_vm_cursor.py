@@ -145,7 +145,7 @@ class VmCursor:
 
     def _release_waiting(self) -> None:
         if self._waiting.messages and not self._recovered.count:
-            self._memory.append(self._waiting.messages)
+            self._memory.append(self._waiting.in_order())
             self._waiting.clear()
 
     def _account(self) -> None:
