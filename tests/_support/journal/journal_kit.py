@@ -50,6 +50,13 @@ def ack(*sequences: int, pending_list: int = 1) -> Acknowledge:
     return Acknowledge(pending_list, sequences, times, 2000, "client", "subscription", "stomp")
 
 
+async def until(condition: Callable[[], object]) -> None:
+    """Wait for what comes about."""
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
 def options(**changes: Any) -> JournalOptions:
     """Small files, and no checkpoint or cleanup by the clock unless asked for."""
     values: dict[str, Any] = {

@@ -7,57 +7,23 @@ from typing import Any
 
 import msgspec
 import pytest
-from broker_harness import Broker, Client, message
+from broker_harness import Broker, message
+from walls import SECRET, STORED, Wall, stored
 
 from tidegate.broker.publish.access import OwnWrite, check_own
 from tidegate.config import DestinationPolicy
 from tidegate.spi import (
     AccessError,
     Action,
-    AuditEvent,
-    AuditKind,
     BranchId,
-    Credentials,
     Held,
     Identity,
     Message,
-    Principal,
     RequestError,
     RetainHandling,
     Verdict,
     names,
 )
-
-#: A stored MQTT session.
-STORED: dict[str, Any] = {"clean_start": False, "session_expiry": 1000}
-
-
-class Wall:
-    """Refuses (action, destination); a filter that covers some of those is answered FILTER."""
-
-    def __init__(self, *refused: tuple[Action, str]) -> None:
-        self.refused = set(refused)
-        self.asked: list[tuple[Action, str]] = []
-
-    def authorize(self, identity: Identity, action: Action, destination: str) -> Verdict:
-        self.asked.append((action, destination))
-        if (action, destination) in self.refused:
-            return Verdict.DENY
-        for refused, concrete in self.refused:
-            if (
-                refused is action
-                and destination[:8] == concrete[:8]
-                and names.matches(names.name_of(destination), names.name_of(concrete))
-            ):
-                return Verdict.FILTER
-        return Verdict.ALLOW
-
-
-SECRET = (Action.SUBSCRIBE, "topic://secret.plan")
-
-
-async def stored(broker: Broker, client_id: str = "c", **more: Any) -> Client:
-    return await broker.client("mqtt", client_id, **{**STORED, **more})
 
 
 async def test_a_filter_does_not_deliver_what_is_refused_under_its_own_name() -> None:
@@ -301,109 +267,6 @@ async def test_browsing_and_retaining_are_rights_of_their_own() -> None:
         assert len(client.bodies()) == 2
 
 
-async def test_a_will_is_asked_about_again_when_it_is_published() -> None:
-    wall = Wall()
-    async with Broker(extensions=[wall]) as broker:
-        reader = await broker.client()
-        reader.subscribe("topic://wills")
-        for refuses in (False, True):
-            will = message("topic://wills", f"{refuses}")
-            client = await stored(broker, will=will, will_delay=10)
-            client.connection.disconnect(graceful=False)
-            wall.refused = {(Action.PUBLISH, "topic://wills")} if refuses else set()
-            broker.core.rights_changed()
-            await broker.kill() if refuses else None
-            broker.core.wills.publish_due(1 << 60)
-            await broker.settle()
-            if not refuses:
-                assert reader.bodies() == [b"False"]
-        assert all(body != b"True" for body in broker.store.pending("topic://wills"))
-
-
-async def test_a_will_of_before_the_start_is_its_client_s_with_groups_and_address() -> None:
-    seen: list[Identity] = []
-
-    class Notes:
-        def authorize(self, identity: Identity, action: Action, destination: str) -> Verdict:
-            seen.append(identity)
-            return Verdict.ALLOW
-
-    async with Broker(extensions=[Notes()]) as broker:
-        await stored(broker, will=message("topic://wills", "w"), will_delay=10)
-        await broker.settle()
-        before = seen[-1]
-        seen.clear()
-        await broker.kill()
-        broker.core.wills.publish_due(1 << 60)
-        assert seen == [before]
-        assert before.address == "127.0.0.1"
-
-
-class Staff(Wall):
-    """Who is in its list is in group ``staff``, which alone may publish wills; and it knows so later."""
-
-    def __init__(self, *names: str) -> None:
-        super().__init__()
-        self.names = {*names}
-        self.is_gone = False
-
-    async def authenticate(self, credentials: Credentials) -> Principal:
-        name = credentials.username or "reader"
-        return Principal(name, frozenset({"staff"} if name in self.names else ()))
-
-    def principal_now(self, principal: Principal) -> Principal | None:
-        if self.is_gone and principal.name != "reader":
-            return None
-        groups = frozenset({"staff"} if principal.name in self.names else ())
-        return Principal(principal.name, groups)
-
-    def authorize(self, identity: Identity, action: Action, destination: str) -> Verdict:
-        if destination == "topic://wills" and action is Action.PUBLISH:
-            return Verdict.ALLOW if "staff" in identity.groups else Verdict.DENY
-        return Verdict.ALLOW
-
-
-@pytest.mark.parametrize("what", ["nothing", "the group", "the user"])
-@pytest.mark.parametrize("more", [{}, {**STORED, "will_delay": 10}])
-async def test_a_will_is_of_whom_its_client_would_be_by_now(
-    what: str, more: dict[str, Any], logged_errors: list[str]
-) -> None:
-    logged_errors.append("will=lost")
-    staff = Staff("ann")
-    async with Broker(extensions=[staff]) as broker:
-        will = message("topic://wills", "w")
-        client = await broker.client("mqtt", "c", username="ann", will=will, **more)
-        reader = await broker.client()
-        reader.subscribe("topic://wills")
-        if more:
-            client.connection.disconnect(graceful=False)
-        if what == "the group":
-            staff.names.clear()
-        staff.is_gone = what == "the user"
-        broker.core.rights_changed()
-        if not more and client.ended is None:
-            client.connection.disconnect(graceful=False)
-        broker.core.wills.publish_due(1 << 60)
-        await broker.settle()
-        assert reader.bodies() == ([b"w"] if what == "nothing" else [])
-
-
-async def test_a_will_of_before_the_start_is_of_the_groups_that_its_client_had_at_last() -> None:
-    staff = Staff("ann")
-    async with Broker(extensions=[staff]) as broker:
-        will = message("topic://wills", "w")
-        await stored(broker, username="ann", will=will, will_delay=10)
-        staff.names.clear()
-        broker.core.rights_changed()
-        await broker.settle()
-        await broker.kill()
-        reader = await broker.client()
-        reader.subscribe("topic://wills")
-        broker.core.wills.publish_due(1 << 60)
-        await broker.settle()
-        assert reader.bodies() == []
-
-
 class Redirect:
     """Sends what is for ``topic://a`` to ``topic://b``, and retains it on demand."""
 
@@ -581,56 +444,6 @@ async def test_an_answer_that_is_none_is_a_refusal(
         with pytest.raises(AccessError):
             client.subscribe("topic://t")
     assert "taken for a refusal" in caplog.text
-
-
-class Notes(Wall):
-    """Takes note of everything."""
-
-    def __init__(self, *refused: tuple[Action, str], bug: BaseException | None = None) -> None:
-        super().__init__(*refused)
-        self.events: list[AuditEvent] = []
-        self.bug = bug
-
-    def audit(self, event: AuditEvent) -> None:
-        self.events.append(event)
-        if self.bug is not None:
-            raise self.bug
-
-    async def authenticate(self, credentials: Credentials) -> Principal | None:
-        if credentials.password == b"wrong":
-            raise AccessError("wrong user name or password", principal=credentials.username)
-        return Principal(credentials.username, frozenset({"g"}))
-
-
-async def test_auditors_hear_of_logins_and_refusals() -> None:
-    notes = Notes((Action.PUBLISH, "topic://t"), SECRET)
-    async with Broker(extensions=[notes]) as broker:
-        client = await broker.client(username="ann", password=b"right")
-        with pytest.raises(AccessError):
-            await broker.client(username="bob", password=b"wrong")
-        with pytest.raises(AccessError):
-            client.send("topic://t", "m")
-        client.subscribe("topic://*.plan", qos=0, acknowledge=False)
-        client.send("topic://secret.plan", "what a filter leaves out is no news")
-        await broker.settle()
-        told = [(event.kind, event.identity.principal, event.destination) for event in notes.events]
-        assert told == [
-            (AuditKind.LOGIN, "ann", ""),
-            (AuditKind.LOGIN_REFUSED, "bob", ""),
-            (AuditKind.REFUSED, "ann", "topic://t"),
-        ]
-        assert notes.events[1].problem == "wrong user name or password"
-        assert notes.events[2].action is Action.PUBLISH
-        assert notes.events[0].identity.groups == {"g"}
-
-
-async def test_an_auditor_that_fails_changes_nothing(
-    bug: BaseException, logged_errors: list[str]
-) -> None:
-    logged_errors.append("auditor=")
-    async with Broker(extensions=[Notes(bug=bug)]) as broker:
-        client = await broker.client(username="ann")
-        client.send("topic://t", "m")
 
 
 async def test_what_is_remembered_of_rights_is_held_for_the_connection() -> None:

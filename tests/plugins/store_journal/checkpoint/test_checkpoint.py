@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 from pathlib import Path
@@ -19,6 +18,7 @@ from journal_kit import (
     killed,
     opened,
     pending,
+    until,
     write,
     write_only,
 )
@@ -31,13 +31,6 @@ from tidegate_store_journal.checkpoint.checkpoint import RESERVE_BYTES, RESERVE_
 
 def checkpointer_of(store: JournalStore) -> Checkpointer:
     return store._checkpointer  # pyright: ignore[reportPrivateUsage]
-
-
-async def until(condition: object) -> None:
-    assert callable(condition)
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_what_comes_and_goes_between_two_checkpoints_never_reaches_the_metadata(

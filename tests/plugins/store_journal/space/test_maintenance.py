@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from journal_kit import (
-    KB,
-    CrashStorage,
-    ack,
-    add,
-    data_files,
-    opened,
-    write,
-)
+from journal_kit import KB, CrashStorage, ack, add, data_files, opened, until, write
 
 from tidegate.spi import StoreFullError
 from tidegate_store_journal.log.room import RoomWatch
-
-
-async def until(condition: object) -> None:
-    assert callable(condition)
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_cleanup_happens_at_its_interval(tmp_path: Path) -> None:

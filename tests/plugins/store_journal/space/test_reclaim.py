@@ -8,7 +8,18 @@ import logging
 from pathlib import Path
 
 import pytest
-from journal_kit import KB, CrashStorage, ack, add, opened, options, pending, write, write_only
+from journal_kit import (
+    KB,
+    CrashStorage,
+    ack,
+    add,
+    opened,
+    options,
+    pending,
+    until,
+    write,
+    write_only,
+)
 
 from tidegate.spi import AddDestination, StoreContext, is_store_low_again
 from tidegate_store_journal import JournalStore
@@ -18,13 +29,6 @@ from tidegate_store_journal.space.reclaim import Reclaim
 
 def reclaim_of(store: JournalStore) -> Reclaim:
     return store._reclaim  # pyright: ignore[reportPrivateUsage]
-
-
-async def until(condition: object) -> None:
-    assert callable(condition)
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def test_a_long_load_that_is_consumed_writes_each_byte_once(tmp_path: Path) -> None:
