@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidegate.plugin_exit import FAILURES
-from tidegate.spi import Exchangeable, Resident
+from tidegate.spi import DrainStage, Exchangeable, HeedsDrain, Resident
 from tidegate.spi.operate import Change
 
 if TYPE_CHECKING:
@@ -99,6 +99,8 @@ async def carry_out(
     for resident in exchange.added:
         residents.append(resident)
         try:
+            if isinstance(resident, HeedsDrain) and broker.draining.stage is not DrainStage.OPEN:
+                await resident.heed_drain(broker.draining.stage)
             await resident.move_in(broker)
         except FAILURES as error:
             _log.exception("beginning %s", resident)

@@ -26,7 +26,7 @@ from tidegate.broker.operate.operations import Operations
 from tidegate.config import require_acknowledged_log, require_measured_store
 from tidegate.listening import Listeners, logged
 from tidegate.operator_desk import Desk
-from tidegate.operator_parts import bridge_rows, plugin_rows, takers
+from tidegate.operator_parts import bridge_rows, heed_drain, plugin_rows, takers
 from tidegate.operator_socket import OperatorSocket
 from tidegate.plugin_exit import exit_is_error
 from tidegate.reloading import Running, reload
@@ -228,6 +228,7 @@ class Gateway:
         broker.acknowledged_log.announce = self._plugins.announce_filling
         broker.disk.announce = self._plugins.announce_shortage
         broker.bridges = self._bridges
+        broker.draining.heed = lambda stage: heed_drain(self._residents, stage)
         # Only now: the store's lock says that no other gateway uses the directory.
         await asyncio.to_thread(_empty_directory, temporary)
         if not self._serves:

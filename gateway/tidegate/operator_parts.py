@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tidegate.config import Bind, options_set, toml_text
 from tidegate.plugins import PluginHost, PluginKind
-from tidegate.spi import Bridging, Resident, TakesQueues
+from tidegate.spi import Bridging, DrainStage, HeedsDrain, Resident, TakesQueues
 from tidegate.spi.operate import BridgeRow, PluginPart, PluginRow
 
 if TYPE_CHECKING:
     from tidegate.config import ResolvedConfig, ResolvedListener
+
+_log = logging.getLogger("tidegate.gateway")
 
 
 def plugin_rows(config: ResolvedConfig, plugins: PluginHost) -> list[PluginRow]:
@@ -36,6 +40,15 @@ def plugin_rows(config: ResolvedConfig, plugins: PluginHost) -> list[PluginRow]:
 def bridge_rows(residents: Iterable[Resident]) -> list[BridgeRow]:
     """The rules of all bridges among *residents*."""
     return [row for item in residents if isinstance(item, Bridging) for row in item.bridge_rows()]
+
+
+async def heed_drain(residents: Iterable[Resident], stage: DrainStage) -> None:
+    """Tell those of *residents* that want to know; all at once, since each may wait for what it sent."""
+    told = [item for item in residents if isinstance(item, HeedsDrain)]
+    ends = await asyncio.gather(*[one.heed_drain(stage) for one in told], return_exceptions=True)
+    for one, came in zip(told, ends, strict=True):
+        if isinstance(came, BaseException):
+            _log.error("%s does not heed the drain", one, exc_info=came)
 
 
 def takers(residents: Iterable[Resident]) -> list[TakesQueues]:

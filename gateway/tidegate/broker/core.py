@@ -114,7 +114,7 @@ class BrokerCore(Parts):
         self._expiring: set[Connection] = set()
         self.draining = Draining(self.clients, self.until_durable, self.tasks, self.now)
         self.draining.tell = tell
-        self.handing_over = HandingOver(self, self.clients, self.until_durable)
+        self.handing_over = HandingOver(self, self.clients, self.until_durable, self.draining)
         self._memory_watch = MemoryWatch(lambda: account.refused, tell)
         self._sink_watch = SinkWatch(self.acknowledged_log.health, tell)
         self._closing = False
@@ -307,7 +307,7 @@ class BrokerCore(Parts):
             future.cancel()
 
     def _check_let_in(self, request: ConnectRequest) -> None:
-        if not request.hands_over:
+        if not request.heeds_drain:
             self.draining.check()
         if len(self.connections) >= self.config.connections_max:
             raise FlowControlError(
@@ -444,7 +444,7 @@ class BrokerCore(Parts):
 
     def clients(self) -> list[Connection]:
         """All that a drain sends away."""
-        return [connection for connection in self.connections if not connection.hands_over]
+        return [connection for connection in self.connections if not connection.heeds_drain]
 
     def _forget(self, connection: Connection) -> None:
         self.connections.discard(connection)

@@ -17,9 +17,11 @@ from tidegate.spi.clients.connection import (
 )
 from tidegate.spi.clients.extensions import (
     Bridging,
+    DrainStage,
     Exchangeable,
     Extension,
     ExtensionFactory,
+    HeedsDrain,
     QueueTaker,
     Resident,
     TakesQueues,
@@ -286,6 +288,7 @@ __all__ = [
     "Directory",
     "Discard",
     "DiscardReason",
+    "DrainStage",
     "DuplicateId",
     "DuplicateIds",
     "Durability",
@@ -310,6 +313,7 @@ __all__ = [
     "GatewayError",
     "GatewayInfo",
     "Headers",
+    "HeedsDrain",
     "Held",
     "Identity",
     "InflightDirection",

@@ -114,6 +114,7 @@ class Event(enum.Enum):
     LISTENER_REMOVED = "listener-removed"
     BRIDGE_CONNECTED = "bridge-connected"
     BRIDGE_LOST = "bridge-lost"
+    BRIDGE_PAUSED = "bridge-paused"
     BRIDGE_PARKED = "bridge-parked"
 
 
@@ -192,6 +193,7 @@ EVENTS: Final[Mapping[Event, EventMeaning]] = {
     Event.LISTENER_REMOVED: _of(EventKind.LISTENER, _WARNING, "A reload removed a listener, and its clients were told."),
     Event.BRIDGE_CONNECTED: _of(EventKind.BRIDGE, _INFO, "A rule of a bridge has the other broker, and messages flow."),
     Event.BRIDGE_LOST: _of(EventKind.BRIDGE, _WARNING, "It has not, or not any more, and tries again."),
+    Event.BRIDGE_PAUSED: _of(EventKind.BRIDGE, _INFO, "A rule waits for the end of a drain, or of its hand-over."),
     Event.BRIDGE_PARKED: _of(EventKind.BRIDGE, _WARNING, "The other broker refused a message again and again and took one behind it: the message is in the rule's queue for such."),
 }  # fmt: skip
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import fields
 
-from tidegate.spi import Broker, RequestError
+from tidegate.spi import Broker, DrainStage, RequestError, names
 from tidegate.spi.machine.children import supervise
 from tidegate.spi.operate import BridgeRow
 from tidegate_bridge import _protocol as protocol
@@ -36,6 +36,9 @@ class Bridge:
         self._supervising: asyncio.Task[None] | None = None
         self._broker: Broker | None = None
         self._numbers = 0
+        self._stage = DrainStage.OPEN
+        self._paused: dict[str, Lane] = {}
+        self._changing = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"bridge {self.name}"
@@ -47,20 +50,67 @@ class Bridge:
 
     def bridge_rows(self) -> list[BridgeRow]:
         """See Bridging."""
-        return [lane.row() for lane in self.lanes.values()]
+        order = {rule.name: number for number, rule in enumerate(self._options.rules)}
+        lanes = (*self.lanes.values(), *self._paused.values())
+        return [
+            lane.row()
+            for lane in sorted(lanes, key=lambda lane: order.get(lane.rule.name, len(order)))
+        ]
 
     async def move_in(self, broker: Broker) -> None:
         """See Resident."""
-        self._broker = broker
-        for rule in self._options.rules:
-            self._begin(rule, broker)
+        async with self._changing:
+            self._broker = broker
+            await self._let_run(broker)
 
-    def _begin(self, rule: RuleOptions, broker: Broker) -> None:
+    async def heed_drain(self, stage: DrainStage) -> None:
+        """See HeedsDrain."""
+        async with self._changing:
+            self._stage = stage
+            if self._broker is not None:
+                await self._let_run(self._broker)
+
+    def _pause_of(self, rule: RuleOptions) -> str:
+        """Why *rule* may not run now; "": it may."""
+        if self._stage is DrainStage.OPEN:
+            return ""
+        if rule.direction is Direction.IN:
+            return "the gateway is drained, and nothing new comes into it; `tidegate undrain` lets it go on"
+        if self._stage is DrainStage.HANDING_OVER and names.is_queue(rule.local):
+            return "the hand-over takes what waits in queues, so that it stays in order"
+        return ""
+
+    async def _let_run(self, broker: Broker) -> None:
+        """The rules that may, and pause the others."""
+        running = {
+            lane.rule.name: lane
+            for lane in self.lanes.values()
+            if not isinstance(lane, HandingLane)
+        }
+        pausing = {name: lane for name, lane in running.items() if self._pause_of(lane.rule)}
+        await self._end_all(
+            pausing.values(), [lane.pause(self._pause_of(lane.rule)) for lane in pausing.values()]
+        )
+        self._paused |= pausing
+        for rule in self._options.rules:
+            why = self._pause_of(rule)
+            lane = self._paused.get(rule.name)
+            if why:
+                lane = lane or self._made(rule, broker)
+                lane.paused = why
+                self._paused[rule.name] = lane
+            elif lane is not None:
+                del self._paused[rule.name]
+                lane.go_on(self._next_number())
+                self._add(lane)
+            elif rule.name not in running:
+                self._add(self._made(rule, broker))
+
+    def _made(self, rule: RuleOptions, broker: Broker) -> Lane:
         number = self._next_number()
         if rule.direction is Direction.IN:
-            self._add(InLane(number, self._options, rule, broker, self._tell))
-        else:
-            self._add(OutLane(number, self._options, rule, broker, self._tell, self._drain))
+            return InLane(number, self._options, rule, broker, self._tell)
+        return OutLane(number, self._options, rule, broker, self._tell, self._drain)
 
     def _next_number(self) -> int:
         self._numbers += 1
@@ -119,6 +169,10 @@ class Bridge:
 
     async def move_out(self) -> None:
         """See Resident."""
+        async with self._changing:
+            await self._move_out()
+
+    async def _move_out(self) -> None:
         self._broker = None  # from here on it takes no queues
         await self._fail_taking(
             f"bridge {self.name!r} has ended",
@@ -126,6 +180,7 @@ class Bridge:
             "here; `undrain` lets clients in",
         )
         await self._end(tuple(self.lanes.values()))
+        self._paused.clear()
         await self._end_process()
 
     async def _fail_taking(self, why: str, remedy: str) -> None:
@@ -135,10 +190,13 @@ class Bridge:
 
     async def _end(self, lanes: Collection[Lane]) -> None:
         """All at once: each may wait for what it sent."""
-        ending = [lane.end() for lane in lanes]
-        for lane, came in zip(
-            lanes, await asyncio.gather(*ending, return_exceptions=True), strict=True
-        ):
+        await self._end_all(lanes, [lane.end() for lane in lanes])
+
+    async def _end_all(
+        self, lanes: Collection[Lane], ending: Collection[Coroutine[object, object, None]]
+    ) -> None:
+        ended = await asyncio.gather(*ending, return_exceptions=True)
+        for lane, came in zip(lanes, ended, strict=True):
             if isinstance(came, BaseException):
                 _log.error("bridge=%s rule=%s", self.name, lane.rule.name, exc_info=came)
             self._remove(lane)
@@ -190,11 +248,17 @@ class Bridge:
     async def become(self, other: object) -> None:
         """See Exchangeable. With other options than rules all rules begin anew, in another process."""
         assert isinstance(other, Bridge)
+        async with self._changing:
+            await self._become(other)
+
+    async def _become(self, other: Bridge) -> None:
         before, after, broker = self._rules(), other._rules(), self._broker
         begins_anew = bool(self._other_options(other))
         kept = {name for name in before if not begins_anew and before[name] == after.get(name)}
         lanes = tuple(self.lanes.values())
-        await self._end([lane for lane in lanes if lane.rule.name in before.keys() - kept])
+        gone = before.keys() - kept
+        await self._end([lane for lane in lanes if lane.rule.name in gone])
+        self._paused = {name: lane for name, lane in self._paused.items() if name not in gone}
         sends_otherwise = self._sent_by(self._options) != self._sent_by(other._options)
         self._options, self._checked = other._options, other._checked
         if begins_anew or sends_otherwise:
@@ -206,9 +270,7 @@ class Bridge:
             await self._end_process()
         if broker is None:
             return
-        for name, (rule, _) in after.items():
-            if name not in kept:
-                self._begin(rule, broker)
+        await self._let_run(broker)
         if self.lanes:
             self._keep_process()
 

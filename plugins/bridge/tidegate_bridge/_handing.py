@@ -23,8 +23,6 @@ _PARKED: Final = "the other broker refused these messages: `dlq` says why, and s
 class HandingLane(OutLane):
     """A :class:`tidegate.spi.QueueTaker`. Args: changed: see TakesQueues; ended: called when it has let go."""
 
-    _hands_over = True
-
     def __init__(
         self,
         number: int,

@@ -45,9 +45,8 @@ class Lane(ABC):
         problem, remedy: of the last attempt that ended; moved, moved_bytes, looped: since the start.
         last_at: when something was confirmed last, microseconds since the Unix epoch; 0: never.
         suspect: the message that goes out and is refused; parked: put aside since the start; failures: attempts that ended.
+        paused: why it waits; "": it does not.
     """
-
-    _hands_over = False  # it is let into a gateway that is drained
 
     def __init__(
         self,
@@ -70,6 +69,7 @@ class Lane(ABC):
         self.suspect = Suspect(options.park_after)
         self.parked = 0
         self.failures = 0
+        self.paused: str = ""
         self._options = options
         self._broker = broker
         self._tell = tell
@@ -107,6 +107,7 @@ class Lane(ABC):
             refused_attempts=self.suspect.attempts,
             parked=self.parked,
             failures=self.failures,
+            paused=self.paused,
         )
 
     def heard(self, told: protocol.FromProcess) -> None:
@@ -141,6 +142,10 @@ class Lane(ABC):
 
     def lost(self, problem: str, remedy: str, again_s: float) -> None:
         """The other broker is not connected, or not any more."""
+        if self._is_over:  # nobody waits for it any more
+            self._there = self.server = ""
+            self._settled.set()
+            return
         again = problem == self.problem and not self.server
         self._there = self.server = ""
         self.problem, self.remedy = problem, remedy
@@ -174,6 +179,24 @@ class Lane(ABC):
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._there = self.server = ""
 
+    async def pause(self, why: str) -> None:
+        """End, until it goes on."""
+        self.paused = why
+        await self.end()
+        self._broker.tell(
+            Event.BRIDGE_PAUSED,
+            _log,
+            "bridge=%s rule=%s paused: %s",
+            self._options.name,
+            self.rule.name,
+            why,
+        )
+
+    def go_on(self, number: int) -> None:
+        """It is not paused any more. Args: number: what the process knows it by from here on, or what is on its way would count."""
+        self.paused, self.number, self.epoch = "", number, 0
+        self._is_over = False
+
     def _spawn(self, name: str, work: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(
             work, name=f"bridge {self._options.name} {self.rule.name} {name}"
@@ -194,7 +217,7 @@ class Lane(ABC):
                 username=options.principal,
                 tls_principal=Principal(options.principal),
                 rules=_RULES,
-                hands_over=self._hands_over,
+                heeds_drain=True,
             ),
             peer,
         )

@@ -49,7 +49,7 @@ class Client(ABC):
         rights: what is remembered of what it may do.
         account: what is charged to it; in_flight: what it has not acknowledged.
         number: of this connection alone; connected_at: microseconds since the epoch.
-        version, listener, certificate, hands_over: see ConnectRequest.
+        version, listener, certificate, heeds_drain: see ConnectRequest.
         delivered: messages that it was given; confirmed_count: what it was told is durable.
         origin: whose publishes these are; key: what the client is found by, "" without a client id.
     """
@@ -68,7 +68,7 @@ class Client(ABC):
         "connected_at",
         "delivered",
         "expires_at",
-        "hands_over",
+        "heeds_drain",
         "held_back",
         "identity",
         "in_flight",
@@ -102,7 +102,7 @@ class Client(ABC):
         self.version = request.version
         self.listener = request.listener
         self.certificate = request.tls_subject
-        self.hands_over = request.hands_over
+        self.heeds_drain = request.heeds_drain
         self.number = 0
         self.connected_at = parts.writer.now()
         self.delivered = 0

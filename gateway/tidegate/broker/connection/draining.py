@@ -15,7 +15,7 @@ from typing import Final, final
 
 from tidegate.broker.connection.connection import Connection
 from tidegate.broker.turn.flow import Tasks
-from tidegate.spi import ConnectionEndedError, GatewayError
+from tidegate.spi import ConnectionEndedError, DrainStage, GatewayError
 from tidegate.spi.events import Event, Tell, log_only
 
 _log = logging.getLogger("tidegate.broker")
@@ -30,6 +30,10 @@ USE_ANOTHER: Final = "use-another-server"
 MOVED: Final = "server-moved"
 
 
+async def _nobody(stage: DrainStage) -> None:
+    """There are no residents."""
+
+
 @final
 class Draining:
     """See the module.
@@ -37,7 +41,8 @@ class Draining:
     Args: connections: all that are to go; until_durable: waits for all that was asked for; now: microseconds since the epoch.
 
     Attributes: is_on: nobody is let in; since, ends_at: when that began, and when the time of clients is over, 0 while it is
-        not on; server_reference: where clients are sent, "" for nowhere; is_moved: for good; tell: of events.
+        not on; server_reference: where clients are sent, "" for nowhere; is_moved: for good; tell: of events;
+        stage: that residents are told of by heed.
     """
 
     def __init__(
@@ -52,6 +57,9 @@ class Draining:
         self._tasks = tasks
         self._now = now
         self.tell: Tell = log_only
+        self.stage = DrainStage.OPEN
+        self.heed: Callable[[DrainStage], Awaitable[None]] = _nobody
+        self._telling = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._finishing: set[Connection] = set()
         self.is_on = False
@@ -76,6 +84,8 @@ class Draining:
             timeout_s,
             server_reference or "none",
         )
+        if self.stage is DrainStage.OPEN:
+            self._enter(DrainStage.DRAINING)
         self._task = self._tasks.spawn(self._run(timeout_s), "drain")
 
     def end(self) -> None:
@@ -85,10 +95,23 @@ class Draining:
         self.is_on, self.since, self.ends_at = False, 0, 0
         self.server_reference, self.is_moved = "", False
         self._cancel()
+        self._enter(DrainStage.OPEN)
         for connection in self._finishing:
             connection.go_on()
         self._finishing.clear()
         self.tell(Event.DRAIN_ENDED, _log, "draining=0 connections=%d", len(self._connections()))
+
+    async def reach(self, stage: DrainStage) -> None:
+        """Return when all residents heed *stage*. Cancellation: safe; they are told all the same."""
+        await asyncio.shield(self._enter(stage))
+
+    def _enter(self, stage: DrainStage) -> asyncio.Task[None]:
+        self.stage = stage
+        return self._tasks.spawn(self._tell_stage(), "drain's stage")
+
+    async def _tell_stage(self) -> None:
+        async with self._telling:
+            await self.heed(self.stage)  # the last one, also where several have been asked for
 
     def check(self) -> None:
         """Whether a client is let in. Raises: ConnectionEndedError."""

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 from tidegate.broker.connection.connection import Connection
-from tidegate.broker.connection.draining import LOOK_EVERY_S
+from tidegate.broker.connection.draining import LOOK_EVERY_S, Draining
 from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.parts import Parts
 from tidegate.broker.purged import origin_of
 from tidegate.broker.turn.walks import STEP_LISTS, Walk, in_slices
 from tidegate.plugin_exit import FAILURES
-from tidegate.spi import GatewayError, QueueTaker, TakesQueues, names
+from tidegate.spi import DrainStage, GatewayError, QueueTaker, TakesQueues, names
 from tidegate.spi.events import Event
 from tidegate.spi.operate import LEFT_MAX, BridgeRow, HandOver, HandOverPhase, LeftHere, LeftKind
 
@@ -74,8 +74,10 @@ class HandingOver:
         parts: Parts,
         clients: Callable[[], Collection[Connection]],
         until_durable: Callable[[], Awaitable[None]],
+        draining: Draining,
     ) -> None:
         self._parts = parts
+        self._draining = draining
         self._until_durable = until_durable
         self._clients = clients
         self._taker: QueueTaker | None = None
@@ -115,9 +117,15 @@ class HandingOver:
         if taker is None:
             return
         await taker.end()
+        await self._end_stage()
         if self._has_begun and not self.has_failed:
             text = "handing_over=0 bridge=%s moved=%d"
             self._parts.events.tell(Event.HAND_OVER_ENDED, _log, text, name, taker.row().moved)
+
+    async def _end_stage(self) -> None:
+        """Residents send what waits in queues by themselves again."""
+        if self._draining.stage is DrainStage.HANDING_OVER:
+            await self._draining.reach(DrainStage.DRAINING)
 
     def state(self) -> HandOver | None:
         """How far it is; None: there is none."""
@@ -154,11 +162,14 @@ class HandingOver:
             text = "handing_over=failed bridge=%s moved=%d queues=%d problem=%r remedy=%r"
             values = (self._name, taker.row().moved, len(self._found.todo), why, remedy)
             self._parts.events.tell(Event.HAND_OVER_FAILED, _log, text, *values)
+            await self._end_stage()
 
     async def _hand_over(self, taker: QueueTaker) -> None:
         """Raises: _FailedError."""
         while self._clients():
             await self._changed(taker)
+        # What others took from queues is at its target or in its queue again, or there would be two orders.
+        await self._draining.reach(DrainStage.HANDING_OVER)
         self._has_begun, self._phase = True, HandOverPhase.MOVING
         tell, loop = self._parts.events.tell, asyncio.get_running_loop()
         tell(Event.HAND_OVER_BEGUN, _log, "handing_over=1 bridge=%s", self._name)

@@ -20,7 +20,7 @@ _BRIDGES: Final[Columns[BridgeRow]] = (
     ("rule", lambda row: row.rule),
     ("from", lambda row: row.source),
     ("to", lambda row: row.target),
-    ("connected to", lambda row: row.server or "-"),
+    ("connected to", lambda row: row.server or (f"paused: {row.paused}" if row.paused else "-")),
     ("moved", lambda row: row.moved),
     ("on the way", lambda row: f"{row.on_the_way} ({format_size(row.on_the_way_bytes)})"),
     ("hangs on", _hangs_on),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
@@ -66,6 +67,28 @@ class Exchangeable(Protocol):
         ...
 
 
+class DrainStage(enum.Enum):
+    """How much of the gateway is being emptied. OPEN: nothing; DRAINING: nobody is let in, and nothing is to come in;
+    HANDING_OVER: all that waits in queues goes to another broker besides, in order."""
+
+    OPEN = "open"
+    DRAINING = "draining"
+    HANDING_OVER = "handing-over"
+
+
+@runtime_checkable
+class HeedsDrain(Protocol):
+    """What a resident may be besides: it pauses by itself what must not go on in a gateway that is drained.
+
+    Its connections say ``heeds_drain`` (:class:`ConnectRequest`).
+    """
+
+    async def heed_drain(self, stage: DrainStage) -> None:
+        """Be as *stage* wants it. Called with each change, never twice at once, and before `move_in` of one that comes during
+        a drain. Bounded in time; raises nothing."""
+        ...
+
+
 class QueueTaker(Protocol):
     """Takes queues out of a gateway that is drained, to another broker. On the event loop; nothing here raises."""
 
@@ -124,7 +147,7 @@ class TakesQueues(Protocol):
     def begin_taking(self, changed: Callable[[], None]) -> QueueTaker:
         """Begin without a queue. Args: changed: to be called when some more are on the way, confirmed, or refused.
 
-        Its connections must say ``hands_over`` (:class:`ConnectRequest`). Raises: RequestError: it cannot, for the reason of
+        Its connections must say ``heeds_drain`` (:class:`ConnectRequest`). Raises: RequestError: it cannot, for the reason of
         `taking_problem`.
         """
         ...

@@ -60,7 +60,7 @@ class ConnectRequest(msgspec.Struct, frozen=True, kw_only=True):
         exchange: a finished exchange of :meth:`Broker.begin_authentication`, which stands for the
             credentials; None when the client authenticates by user name and password or not at all.
         rules: of its protocol.
-        hands_over: it takes queues out of a gateway that is drained, which lets it in and leaves it be.
+        heeds_drain: of a resident that pauses by itself in a gateway that is drained (HeedsDrain), which lets it in and leaves it be.
     """
 
     protocol: str
@@ -80,7 +80,7 @@ class ConnectRequest(msgspec.Struct, frozen=True, kw_only=True):
     tls_principal: Principal | None = None
     exchange: AuthenticationExchange | None = None
     rules: ClientRules = ClientRules()
-    hands_over: bool = False
+    heeds_drain: bool = False
 
 
 class SubscribeRequest(msgspec.Struct, frozen=True, kw_only=True):

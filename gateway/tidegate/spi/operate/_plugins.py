@@ -87,6 +87,7 @@ class BridgeRow(msgspec.Struct, frozen=True):
             refused_attempts: how often in a row, `problem` has the words.
         parked: messages that were put aside because of that since the gateway's start; failures: attempts that ended or did
             not come about.
+        paused: why it waits, and is not connected because of that; "": it does not.
     """
 
     bridge: str
@@ -108,6 +109,7 @@ class BridgeRow(msgspec.Struct, frozen=True):
     refused_attempts: int = 0
     parked: int = 0
     failures: int = 0
+    paused: str = ""
 
     @property
     def is_connected(self) -> bool:
