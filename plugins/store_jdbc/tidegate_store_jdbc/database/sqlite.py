@@ -152,12 +152,14 @@ class SqliteAdapter:
         connection = _Connection(connector, iter_chunk_size=64)
         try:
             await connection
-        except OSError as error:
+        except BaseException as error:
+            # Also when it is cancelled: its thread tells the loop how it went, which must not be closed by then.
             await connection.ended()
-            raise store_error(f"cannot open {file}", error) from error
-        except sqlite3.Error as error:
-            await connection.ended()
-            raise _open_error(error, file) from error
+            if isinstance(error, OSError):
+                raise store_error(f"cannot open {file}", error) from error
+            if isinstance(error, sqlite3.Error):
+                raise _open_error(error, file) from error
+            raise
         self._connections.append(connection)
         return connection
 

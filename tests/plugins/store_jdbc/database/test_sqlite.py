@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import sqlite3
 import stat
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,8 +25,8 @@ from jdbc_kit import (
     write,
 )
 
-from tidegate.spi import CorruptRecordError, StoreFullError, StoreIOError
-from tidegate_store_jdbc import STATEMENTS, DatabaseError, JdbcStore, Step
+from tidegate.spi import CorruptRecordError, StoreContext, StoreFullError, StoreIOError
+from tidegate_store_jdbc import STATEMENTS, DatabaseError, JdbcOptions, JdbcStore, Step
 from tidegate_store_jdbc.database import sqlite
 from tidegate_store_jdbc.database.sqlite import CHUNKS, DIALECT, SqliteAdapter
 
@@ -160,6 +162,31 @@ async def test_no_room_for_what_lies_beside_the_database_is_told_from_a_broken_d
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=blocks))
     with pytest.raises(StoreIOError if blocks else StoreFullError, match=said):
         await opened(tmp_path)
+
+
+async def test_one_that_is_cancelled_while_it_is_opened_leaves_no_thread_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would tell a loop that is closed by then how it went, with a trace at the end of the log."""
+    set_up, is_there, may_go_on = sqlite._set_up, threading.Event(), threading.Event()
+
+    def waits(connection: sqlite3.Connection, *, is_first: bool) -> None:
+        is_there.set()
+        may_go_on.wait(60)
+        set_up(connection, is_first=is_first)
+
+    monkeypatch.setattr(sqlite, "_set_up", waits)
+    made = adapter(JdbcStore(StoreContext(tmp_path, "here"), JdbcOptions()))
+    connecting = asyncio.create_task(made.connect())
+    assert await asyncio.to_thread(is_there.wait, 60)
+    connecting.cancel()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not connecting.done()  # its thread has not ended
+    may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await connecting
+    assert not [each for each in threading.enumerate() if "_connection_worker" in each.name]
 
 
 async def test_a_directory_that_cannot_be_made_is_an_error_that_names_it(tmp_path: Path) -> None:
