@@ -259,8 +259,13 @@ def evolved():
     table = IcebergTable(spark, "lake.sales.old", Shape("clustered"), app_id, is_name=True)
     table.append(Addition([Path(staged)], 0, 100, 100))
     return [len(now) == len(spark.table("lake.sales.old").columns), table.state().mark]
+def unwritten():
+    # A table without a row has no directory of data yet.
+    table = IcebergTable(spark, "lake.sales.unwritten", Shape("clustered"), app_id, is_name=True)
+    turn = upkeep.IcebergUpkeep(spark, table, retention=3600.0).turn(vacuums=True)
+    return [turn.removed, turn.added]
 print(json.dumps({
-    "evolved": evolved(),
+    "evolved": evolved(), "unwritten": unwritten(),
     "own": [by_name("files.sales.acknowledged"), by_name("lake.sales.acknowledged"), routed(), refused()],
     "upkeep": [turn.removed, turn.added, *gone],
     "cold": cold, "optimized": optimized, "snapshots": snapshots,

@@ -89,6 +89,8 @@ class IcebergUpkeep:
         )
 
     def _remove_orphans(self) -> None:
+        if self._table.java_table.currentSnapshot() is None:
+            return  # nobody has committed yet, and there may be no such directory
         properties = self._table.java_table.properties()
         if any(properties.containsKey(key) for key in _ELSEWHERE):
             return

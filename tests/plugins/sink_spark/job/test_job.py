@@ -110,6 +110,12 @@ def test_upkeep_deletes_what_kills_left_and_nothing_young(facts: Facts) -> None:
     assert (left, young) == (False, True)
 
 
+@OF_ICEBERG
+@pytest.mark.long
+def test_upkeep_of_a_table_that_has_no_row_yet_has_nothing_to_do(iceberg: Facts) -> None:
+    assert iceberg.cold["unwritten"] == [0, 0]
+
+
 @pytest.mark.long
 def test_spark_proves_the_table_and_its_contents_before_and_after_a_compaction(
     facts: Facts,
