@@ -75,13 +75,9 @@ def _race(spark: Any, uri: str) -> int:
     log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, uri)
     path = jvm.org.apache.hadoop.fs.Path(log.logPath(), _FIRST)
     conf = log.newDeltaHadoopConf()
-    converters = jvm.scala.jdk.javaapi.CollectionConverters
     start = threading.Barrier(_WRITERS)
 
-    def commit(number: int) -> bool:
-        lines = jvm.java.util.ArrayList()
-        lines.add(f'{{"commitInfo":{{"writer":{number}}}}}')
-        actions = converters.asScala(lines.iterator())
+    def commit(actions: Any) -> bool:
         start.wait()
         try:
             log.store().write(path, actions, False, conf)
@@ -91,8 +87,16 @@ def _race(spark: Any, uri: str) -> int:
             return False
         return True
 
+    writers = [_actions(jvm, number) for number in range(_WRITERS)]
     try:
         with ThreadPoolExecutor(_WRITERS) as pool:
-            return sum(pool.map(commit, range(_WRITERS)))
+            return sum(pool.map(commit, writers))
     finally:
         directory.getFileSystem(conf).delete(directory, True)
+
+
+def _actions(jvm: Any, writer: int) -> Any:
+    """What *writer* commits, as a log store takes it."""
+    lines = jvm.java.util.ArrayList()
+    lines.add(f'{{"commitInfo":{{"writer":{writer}}}}}')
+    return jvm.scala.jdk.javaapi.CollectionConverters.asScala(lines.iterator())
