@@ -113,13 +113,16 @@ class Tables:
         """Wait a while for a database that is being started at the same time."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self._options.network_timeout
+        told = ""
         while True:
             try:
                 await self.connect()
             except DatabaseUnavailableError as error:
                 if loop.time() + FAIL_SECONDS > end:
                     raise
-                logger.warning("waiting for the database %s: %s", self.url, error)
+                if told != str(error):
+                    told = str(error)
+                    logger.warning("waiting for the database %s: %s", self.url, error)
                 await asyncio.sleep(FAIL_SECONDS)
             else:
                 return

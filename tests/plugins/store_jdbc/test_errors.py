@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from free_ports import free_port
 from jdbc_kit import QUEUE, ack, add, opened, pending, write
 
 from tidegate.spi import (
@@ -296,3 +297,14 @@ class TestFull(StoreFullConformance):
                 adapter.room = 1 << 40 if size is None else size
 
         return limit
+
+
+async def test_a_database_that_is_waited_for_at_start_is_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"postgresql://127.0.0.1:{free_port()}/orders"
+    options = JdbcOptions(url=url, network_timeout=1.0)
+    with pytest.raises(StoreUnavailableError):
+        await JdbcStore(StoreContext(tmp_path, "here"), options).open()
+    (told,) = [text for text in caplog.messages if "waiting for the database" in text]
+    assert url in told
