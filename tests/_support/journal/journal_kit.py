@@ -9,6 +9,8 @@ import mmap
 import os
 import random
 import shutil
+import signal
+import subprocess
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -55,6 +57,28 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.002)
+
+
+def killed_after(command: Sequence[str], enough: int, acked: set[int]) -> int:
+    """Run a program that writes and says ``added LAST`` and ``acked LAST`` of 15, and kill it.
+
+    Args: enough: messages were added when it is killed; acked: those that were acknowledged join it.
+    Returns: the last one that was added.
+    """
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    added = 0
+    for line in process.stdout:  # to its end: what was confirmed just before the kill counts
+        what, number = line.split()
+        if what == b"added":
+            added = int(number)
+        else:
+            acked |= set(range(int(number) - 14, int(number) + 1))
+        if added >= enough:
+            process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    return added
 
 
 def options(**changes: Any) -> JournalOptions:

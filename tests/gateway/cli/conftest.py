@@ -4,13 +4,15 @@ import importlib.metadata
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from operating import Command
 
 from tidegate.cli import main
+from tidegate.testing.embedded import EmbeddedGateway
 
 TOYS_TOML = """
 [broker]
@@ -92,3 +94,16 @@ def process(site) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[EmbeddedGateway]:
+    """A gateway of the test's own process."""
+    async with EmbeddedGateway(data_directory=tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    """Commands of an operator's that find that gateway."""
+    return Command(tmp_path, capsys)

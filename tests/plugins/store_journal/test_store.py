@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from journal_kit import (
     check_bodies,
     checkpoint,
     data_files,
+    killed_after,
     message,
     new_store,
     opened,
@@ -371,22 +370,9 @@ async def test_a_real_kill_under_load_loses_nothing_that_was_confirmed(
     journal.mkdir()
     acked: set[int] = set()
     for turn in range(3):
-        process = subprocess.Popen(
-            [*child, str(journal), str(SUPPORT), journal_type],
-            stdout=subprocess.PIPE,
+        added = killed_after(
+            [*child, str(journal), str(SUPPORT), journal_type], (turn + 1) * 1000 + turn * 7, acked
         )
-        assert process.stdout is not None
-        added = 0
-        for line in process.stdout:  # to its end: what was confirmed just before the kill counts
-            what, number = line.split()
-            if what == b"added":
-                added = int(number)
-            else:
-                acked |= set(range(int(number) - 14, int(number) + 1))
-            if added >= (turn + 1) * 1000 + turn * 7:
-                process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
 
         async def check(added: int = added, acked: frozenset[int] = frozenset(acked)) -> None:
             store, state = await opened(journal, keep=True)

@@ -4,28 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import mqtt_raw as raw
-import pytest
 from operating import Command
 from wire import MqttClient, StompClient
 
 from tidegate.cli._exit import ExitCode
 from tidegate.testing.embedded import EmbeddedGateway
-
-
-@pytest.fixture
-async def gateway(tmp_path: Path) -> AsyncIterator[EmbeddedGateway]:
-    async with EmbeddedGateway(data_directory=tmp_path) as found:
-        yield found
-
-
-@pytest.fixture
-def command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(tmp_path, capsys)
 
 
 async def test_connections_of_both_protocols_are_listed_shown_and_ended(

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -15,17 +14,6 @@ from wire import MqttClient
 
 from tidegate.cli._exit import ExitCode
 from tidegate.testing.embedded import EmbeddedGateway
-
-
-@pytest.fixture
-async def gateway(tmp_path: Path) -> AsyncIterator[EmbeddedGateway]:
-    async with EmbeddedGateway(data_directory=tmp_path) as found:
-        yield found
-
-
-@pytest.fixture
-def command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(tmp_path, capsys)
 
 
 async def test_events_are_listed_by_kind_severity_and_sequence(

@@ -5,17 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
 from operating import Command
 from wire import StompClient
 
 from tidegate.cli._exit import ExitCode
 from tidegate.testing.embedded import EmbeddedGateway
-
-
-@pytest.fixture
-def command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command(tmp_path, capsys)
 
 
 async def test_limits_and_what_is_held_are_shown(tmp_path: Path, command: Command) -> None:

@@ -7,8 +7,6 @@ import contextlib
 import errno
 import os
 import random
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -27,6 +25,7 @@ from journal_kit import (
     CrashStorage,
     ack,
     check_bodies,
+    killed_after,
     opened,
     pending,
     write,
@@ -493,22 +492,11 @@ async def test_a_real_kill_loses_nothing_that_was_confirmed_in_any_directory(
 ) -> None:
     acked: set[int] = set()
     for turn in range(3):
-        process = subprocess.Popen(
+        added = killed_after(
             [sys.executable, "-c", CHILD, str(tmp_path), str(SUPPORT)],
-            stdout=subprocess.PIPE,
+            (turn + 1) * 300 + turn * 7,
+            acked,
         )
-        assert process.stdout is not None
-        added = 0
-        for line in process.stdout:  # to its end: what was confirmed just before the kill counts
-            what, number = line.split()
-            if what == b"added":
-                added = int(number)
-            else:
-                acked |= set(range(int(number) - 14, int(number) + 1))
-            if added >= (turn + 1) * 300 + turn * 7:
-                process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
 
         async def check(added: int = added, acked: frozenset[int] = frozenset(acked)) -> None:
             store, state = await opened(tmp_path, keep=True, per_destination=ALL)
