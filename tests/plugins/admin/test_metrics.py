@@ -106,7 +106,7 @@ SINKS = SinkList(
 
 def rule(name: str, moved: int = 0) -> BridgeRow:
     facts = ("stomp/1", moved, 10 * moved, 3, 4, 0, 0, "", "")
-    more = {"refused": 9, "refused_attempts": 2, "parked": 5, "failures": 6}
+    more: dict[str, Any] = {"refused": 9, "refused_attempts": 2, "parked": 5, "failures": 6}
     return BridgeRow("old", name, "in", "stomp://x", "/queue/a", "queue://a", *facts, **more)
 
 
