@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from tidegate_sink_spark.delta_rs.batches import by_partition
 from tidegate_sink_spark.delta_rs.statistics import FileFacts
-from tidegate_sink_spark.job.batches import by_partition
 from tidegate_sink_spark.job.table import FurtherColumns, columns_of
 
 pc: Final[Any] = importlib.import_module("pyarrow.compute")

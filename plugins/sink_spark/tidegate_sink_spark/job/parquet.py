@@ -34,7 +34,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
-from tidegate_sink_spark.job.batches import BATCH_ROWS, by_partition, staged_batches, staged_schema
+from tidegate_sink_spark.delta_rs.batches import (
+    BATCH_ROWS,
+    by_partition,
+    staged_batches,
+    staged_schema,
+)
 from tidegate_sink_spark.job.driver import Addition, CommitError, TableState
 from tidegate_sink_spark.job.durable import directories_above, sync_files
 from tidegate_sink_spark.job.files import FileCount, wait_for_lock

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from tidegate_sink_spark.job.batches import staged_batches, staged_schema
+from tidegate_sink_spark.delta_rs.batches import staged_batches, staged_schema
 from tidegate_sink_spark.job.driver import Addition, Table, TableState
 from tidegate_sink_spark.job.table import FurtherColumns
 from tidegate_sink_spark.staging.selection import REMEMBERED_MAX, routed

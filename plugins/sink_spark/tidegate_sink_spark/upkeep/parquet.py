@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tidegate_sink_spark.job.batches import BATCH_ROWS
+from tidegate_sink_spark.delta_rs.batches import BATCH_ROWS
 from tidegate_sink_spark.job.driver import CommitError
 from tidegate_sink_spark.job.durable import sync_files
 from tidegate_sink_spark.job.parquet import OWN_DIRECTORY, ParquetTable
