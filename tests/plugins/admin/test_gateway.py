@@ -405,7 +405,7 @@ async def test_a_start_that_fails_leaves_no_socket_open(monkeypatch: pytest.Monk
         made.extend(pair())
         return made[0], made[1]
 
-    async def fails(*_: object, pass_fds: object) -> None:
+    async def fails(*_: object, **__: object) -> None:
         raise OSError("no process")
 
     monkeypatch.setattr(socket, "socketpair", recorded)
