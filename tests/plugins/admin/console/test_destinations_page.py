@@ -170,6 +170,7 @@ def test_messages_move_to_a_queue_that_is_there(console: Console) -> None:
 
 def test_a_queue_with_messages_is_deleted_only_when_that_is_said(console: Console) -> None:
     console.publish("/queue/to.delete", b"1")
+    console.publish("/queue/to.stay", b"1")
     browser = console.go(f"destination/{quote('queue://to.delete', safe='')}")
     browser.press("Delete …")
     browser.shows("It has 1 pending message and 0 consumers.")
