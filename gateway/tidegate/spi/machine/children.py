@@ -154,8 +154,9 @@ def _step_back(pid: int, niceness: int) -> None:
         ours = os.getpriority(os.PRIO_PROCESS, 0)
         os.setpriority(os.PRIO_PGRP, pid, min(ours + niceness, NICENESS_MAX))
     with suppress(OSError, ValueError):  # no Linux, or it does not group so
-        ours = int(Path("/proc/self/autogroup").read_text().rpartition(" ")[2])
-        _weigh(pid, min(ours + niceness, NICENESS_MAX), _WEIGH_TRIES)
+        ours = Path("/proc/self/autogroup").read_text().rpartition(" ")[2]
+        # Empty in the machine's first session (one that PID 1 started without setsid), which has no weight of its own.
+        _weigh(pid, min(int(ours or 0) + niceness, NICENESS_MAX), _WEIGH_TRIES)
 
 
 def _weigh(pid: int, niceness: int, tries: int) -> None:
