@@ -270,7 +270,7 @@ class Serving:
             durable = subscription is not None and subscription.durable
             if durable:
                 parts.destinations.leave(pending_list)
-            if not pending_list.consumers and (forget or not durable):
+            if not pending_list.consumers and _ends_unserved(pending_list, forget=forget):
                 if not durable and self._client.is_closed:
                     # Nobody can ask for it any more.
                     self._ended.append((pending_list, gone.get(pending_list, 0)))
@@ -288,10 +288,7 @@ class Serving:
             pending_list
             for pending_list in consumer.lists
             if pending_list.consumers == [consumer]
-            and (
-                (subscription := pending_list.subscription) is None
-                or not (subscription.share_group or (subscription.durable and not forget))
-            )
+            and _ends_unserved(pending_list, forget=forget)
         }
 
     def restore(
@@ -383,3 +380,11 @@ class Serving:
 def _size_of(request: SubscribeRequest) -> int:
     """What a subscription takes in memory beside its pending list."""
     return CONSUMER_BYTES + SELECTOR_FACTOR * len(request.selector)
+
+
+def _ends_unserved(pending_list: PendingList, *, forget: bool) -> bool:
+    """A topic's list that goes with its last consumer. Args: forget: the client gives up its durable ones, too."""
+    subscription = pending_list.subscription
+    return subscription is None or not (
+        subscription.share_group or (subscription.durable and not forget)
+    )
