@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidegate.broker.connection.connection import Connection
 from tidegate.broker.operate.authorized import Authorized
-from tidegate.broker.operate.paging import in_steps
+from tidegate.broker.operate.paging import each
 from tidegate.spi import Action, Identity, RequestError, TakesQueues
 from tidegate.spi.operate import (
     STILL_HERE_MAX,
@@ -69,18 +69,26 @@ class RunningOperated(Authorized):
     async def _drain_state(self) -> DrainState:
         core, draining = self._core, self._core.draining
         clients = core.clients()
-        in_flight = await in_steps(clients, _in_flight)
-        busy = await in_steps(clients if draining.is_on else (), _busy)
+        in_flight, still_here = 0, list[StillHere]()
+
+        def count(connection: Connection) -> None:
+            nonlocal in_flight
+            its = sum([len(consumer.in_flight) for consumer in connection.consumers.values()])
+            in_flight += its
+            if draining.is_on and not connection.is_idle and len(still_here) < STILL_HERE_MAX:
+                still_here.append(_still_here(connection, its))
+
+        await each(clients, count)
         return DrainState(
             draining.is_on,
             len(clients),
-            sum(in_flight),
+            in_flight,
             draining.server_reference,
             draining.is_moved,
             core.handing_over.state(),
             draining.since,
             draining.ends_at,
-            tuple(map(_still_here, busy[:STILL_HERE_MAX])),
+            tuple(still_here),
             tuple(
                 HandsOver(one.name, one.remote, one.taking_problem)
                 for one in self._around.takes_queues()
@@ -98,20 +106,12 @@ class RunningOperated(Authorized):
         return there[bridge]
 
 
-def _busy(connection: Connection) -> Connection | None:
-    return None if connection.is_idle else connection
-
-
-def _still_here(connection: Connection) -> StillHere:
+def _still_here(connection: Connection, in_flight: int) -> StillHere:
     return StillHere(
         connection.number,
         connection.principal,
         connection.client_id,
         connection.address,
-        _in_flight(connection),
+        in_flight,
         connection.transaction_count,
     )
-
-
-def _in_flight(connection: Connection) -> int:
-    return sum([len(consumer.in_flight) for consumer in connection.consumers.values()])
