@@ -10,8 +10,8 @@ import { addressOf } from './destinations/destinations.js';
 /** Events that the page shows at most, and that wait while it is paused. */
 const ROWS = 500;
 /** So often the page changes at most. */
-const AGAIN_MS = 2000;
 const SHOW_MS = 250;
+const AGAIN_MS = 2000;
 
 const KINDS = ['gateway', 'operator', 'client', 'access', 'destination', 'subscription', 'consumer', 'message', 'limit', 'store', 'sink', 'listener', 'bridge'];
 const SEVERITIES = [['info', 'All severities'], ['warning', 'Warnings and worse'], ['error', 'Errors and worse']];
