@@ -10,6 +10,7 @@ from operator import itemgetter
 from time import perf_counter
 from typing import Final, Generic, TypeAlias, TypeVar
 
+from tidegate.broker.turn.walks import in_slices
 from tidegate.spi import RequestError
 
 #: Of what operators only look at, which nobody waits for but they; and how long others have the loop then, seconds. A loop that goes
@@ -102,12 +103,8 @@ async def in_steps(items: Iterable[T], made: Callable[[T], U | None]) -> list[U]
 
 
 async def look_through(steps: Iterable[object]) -> None:
-    """Go through *steps*, and let others have their turns after each slice."""
-    ends_at = perf_counter() + SLICE_S
-    for _ in steps:
-        if perf_counter() >= ends_at:
-            await asyncio.sleep(REST_S)
-            ends_at = perf_counter() + SLICE_S
+    """Go through *steps* as operators look: see SLICE_S and REST_S."""
+    await in_slices(steps, SLICE_S, REST_S)
 
 
 async def first(items: Sequence[T], is_it: Callable[[T], bool]) -> T | None:

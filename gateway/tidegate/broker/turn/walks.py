@@ -25,13 +25,16 @@ SLICE_S: Final = 0.001
 Walk: TypeAlias = Iterator[bool | None]
 
 
-async def in_slices(steps: Iterable[object]) -> None:
-    """Go through *steps*, and let others have their turn after each slice."""
-    ends_at = perf_counter() + SLICE_S
+async def in_slices(
+    steps: Iterable[object], slice_s: float | None = None, rest_s: float = 0.0
+) -> None:
+    """Go through *steps*; after each slice others have their turn, and the loop for *rest_s*. Args: slice_s: None: SLICE_S."""
+    slice_s = SLICE_S if slice_s is None else slice_s
+    ends_at = perf_counter() + slice_s
     for _ in steps:
         if perf_counter() >= ends_at:
-            await asyncio.sleep(0)
-            ends_at = perf_counter() + SLICE_S
+            await asyncio.sleep(rest_s)
+            ends_at = perf_counter() + slice_s
 
 
 class Walks:
