@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tidegate.spi import ConfigError, Kind, option
+from tidegate.spi.machine.children import NICENESS, NICENESS_MAX
 from tidegate_sink_spark._protocol import COMMIT_BYTES, COMMIT_ROWS
 
 MB: Final = 1 << 20
@@ -190,9 +191,9 @@ class SparkSinkOptions:
         GB, kind=Kind.SIZE, minimum=512 * MB, help="Java heap of the Spark job."
     )
     niceness: int = option(
-        5,
+        NICENESS,
         minimum=0,
-        maximum=19,
+        maximum=NICENESS_MAX,
         help="How far the job steps back when the gateway wants the processor (nice).",
     )
     spark_conf: dict[str, str] = option(
