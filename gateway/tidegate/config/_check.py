@@ -121,11 +121,10 @@ def check_parts(config: ResolvedConfig) -> None:
         raise error.at(path=config.path, prefix=where) from error.__cause__
     except GatewayError:
         raise
-    except PermissionError as error:
-        if error.filename and Path(error.filename).is_relative_to(directory):
-            raise  # another user's data: no plugin's fault
-        raise PluginContractError(plugin, f"create() failed: {error}") from error
     except Exception as error:
+        named = error.filename if isinstance(error, PermissionError) else None
+        if named and Path(named).is_relative_to(directory):
+            raise  # another user's data: no plugin's fault
         raise PluginContractError(
             plugin, f"create() failed: {type(error).__name__}: {error}"
         ) from error
