@@ -287,8 +287,7 @@ class Serving:
         return {
             pending_list
             for pending_list in consumer.lists
-            if pending_list.consumers == [consumer]
-            and _ends_unserved(pending_list, forget=forget)
+            if pending_list.consumers == [consumer] and _ends_unserved(pending_list, forget=forget)
         }
 
     def restore(

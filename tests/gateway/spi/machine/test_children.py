@@ -95,7 +95,8 @@ async def test_it_steps_back_with_all_that_it_starts(tmp_path: Path) -> None:
     niceness, session = json.loads(output)
     assert niceness == min(os.nice(0) + 7, 19)
     if session:  # the kernel groups so
-        ours = Path("/proc/self/autogroup").read_text().split()  # nothing: we are in the machine's first session
+        # Nothing in it: we are in the machine's first session.
+        ours = Path("/proc/self/autogroup").read_text().split()
         assert int(session.split()[-1]) == min(int(ours[-1] if ours else 0) + 7, 19)
 
 
