@@ -1,17 +1,17 @@
 """A broker core in a test: a store that obeys the test, clients that write down what they hear.
 
-Time is virtual: when nothing is left to do the loop jumps to the next timer, so back-off and
-expiry take no real time and a test that waits for something impossible fails at once.
+The store is the one of ``scripted_store``, the time that of ``virtual_loop``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import selectors
 import tempfile
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
+
+from scripted_store import ScriptedStore
 
 from tidegate.broker import BrokerCore
 from tidegate.broker.connection.connection import Connection
@@ -22,34 +22,24 @@ from tidegate.broker.sessions.state import ID_BYTES, ID_STEP
 from tidegate.broker.unstored.store import SpoolingStore
 from tidegate.config import BrokerConfig, DestinationPolicy, Quota
 from tidegate.spi import (
-    AcknowledgedPage,
     ClientRules,
     ConnectRequest,
     ConnectResult,
     CursorFactory,
-    Durability,
     Extension,
     GatewayError,
     Held,
     Message,
-    Operation,
     RecoveredState,
-    StoreCapabilities,
-    StoreContext,
     StoredMessage,
-    StoreFullError,
-    StoreStatistics,
     SubscribeRequest,
-    SyncedFor,
     Token,
     WriteBatch,
     body_bytes,
     names,
 )
-from tidegate.testing.memory_store import MemoryContents, MemoryStore
+from tidegate.testing.memory_store import MemoryContents
 from tidegate_cursors import FileCursorFactory, StoreCursorFactory, VmCursorFactory
-
-T = TypeVar("T")
 
 START_US = 1_700_000_000_000_000
 ROUNDS_MAX = 2_000
@@ -59,153 +49,6 @@ CURSORS: Mapping[str, CursorFactory] = {
     "vm": VmCursorFactory(),
     "file": FileCursorFactory(),
 }
-
-
-class _JumpingSelector(selectors.DefaultSelector):
-    """Never waits for a timer: tells the loop that its time has come."""
-
-    jumped = 0.0
-
-    def select(self, timeout: float | None = None) -> list[Any]:
-        assert timeout is not None, "the test waits for something that will never happen"
-        self.jumped += max(0.0, timeout)
-        return super().select(0)
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop on which time passes only when there is nothing else to do.
-
-    What others do in a thread is done at once, so that every run of a test is the same.
-    """
-
-    def __init__(self) -> None:
-        self._jumping = _JumpingSelector()
-        super().__init__(self._jumping)
-
-    def time(self) -> float:
-        return self._jumping.jumped
-
-    def run_in_executor(  # type: ignore[override]  # narrower than the loop's own
-        self, executor: object, func: Callable[..., T], *args: Any
-    ) -> asyncio.Future[T]:
-        done: asyncio.Future[T] = self.create_future()
-        try:
-            done.set_result(func(*args))
-        except Exception as error:
-            done.set_exception(error)
-        return done
-
-    def set_default_executor(self, executor: object) -> None:
-        """It has none, whose threads the end of the loop would wait for."""
-
-
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run a test's coroutine on virtual time; an exception nobody handled fails it."""
-    problems: list[dict[str, Any]] = []
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        runner.get_loop().set_exception_handler(lambda _loop, context: problems.append(context))
-        result = runner.run(main)
-    assert not problems, problems
-    return result
-
-
-class ScriptedStore:
-    """A memory store whose writes the test holds back, lets fail, and reads.
-
-    Attributes:
-        batches: operations of each batch that became durable.
-        attempts: how often ``write`` was called.
-        is_full: asked for each batch; True refuses it with StoreFullError.
-        error: raised by the next write (and by a read-only store ever after).
-        waiting: a write stands at the gate.
-    """
-
-    def __init__(self, contents: MemoryContents, *, keep_acknowledged: bool = False) -> None:
-        context = StoreContext(Path("/nowhere"), "test", keep_acknowledged=keep_acknowledged)
-        self.inner = MemoryStore(context, contents)
-        self.contents = contents
-        self.batches: list[list[Operation]] = []
-        self.durabilities: list[Durability] = []
-        self.synced_for: list[SyncedFor] = []
-        self.attempts = 0
-        self.is_full: Callable[[WriteBatch], bool] = lambda _batch: False
-        self.error: BaseException | None = None
-        self.waiting = False
-        self.is_closed = False
-        self._gate = asyncio.Event()
-        self._gate.set()
-        self._writing = False
-
-    @property
-    def capabilities(self) -> StoreCapabilities:
-        return self.inner.capabilities
-
-    def hold(self) -> None:
-        """From now on writes wait."""
-        self._gate.clear()
-
-    def release(self) -> None:
-        """Let the waiting write, and all later ones, go on."""
-        self._gate.set()
-
-    def refuse(self, times: int) -> None:
-        """Be full for the next *times* writes."""
-        left = iter(range(times))
-        self.is_full = lambda _batch: next(left, None) is not None
-
-    async def open(self) -> RecoveredState:
-        return await self.inner.open()
-
-    async def write(self, batch: WriteBatch) -> None:
-        assert not self._writing, "write was called before the last one returned"
-        self._writing = True
-        self.attempts += 1
-        try:
-            self.waiting = not self._gate.is_set()
-            await self._gate.wait()
-            self.waiting = False
-            await asyncio.sleep(0)
-            if self.error is not None:
-                raise self.error
-            if self.is_full(batch):
-                raise StoreFullError("no room")
-            operations = list(batch.operations)
-            await self.inner.write(batch)
-            self.batches.append(operations)
-            self.durabilities.append(batch.durability)
-            self.synced_for.append(batch.synced_for)
-        finally:
-            self._writing = False
-
-    async def page_in(
-        self, pending_list: int, after: int, limit: int, bytes_max: int
-    ) -> Sequence[StoredMessage]:
-        page = await self.inner.page_in(pending_list, after, limit, bytes_max)
-        await asyncio.sleep(0)
-        return page
-
-    async def acknowledged(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
-        return await self.inner.acknowledged(after, limit, bytes_max)
-
-    async def release_acknowledged(self, through: int) -> None:
-        await self.inner.release_acknowledged(through)
-
-    def statistics(self) -> StoreStatistics:
-        return self.inner.statistics()
-
-    async def close(self) -> None:
-        self.is_closed = True
-        await self.inner.close()
-
-    def operations(self, *types: type) -> list[Any]:
-        """Every operation of these types that became durable, in order."""
-        return [op for batch in self.batches for op in batch if isinstance(op, types)]
-
-    def pending(self, destination: str) -> list[bytes]:
-        """Bodies that are durable and pending in a queue."""
-        known = self.contents.destinations.get(destination)
-        messages = self.contents.lists.get(known.pending_list, {}) if known is not None else {}
-        return [stored.message.body for stored in messages.values()]
 
 
 class Client:
@@ -486,6 +329,15 @@ class Broker:
         client.connection = client.result.connection
         if resume:
             client.connection.resume()
+        return client
+
+    async def consumer(self, destination: str = "queue://q", *bodies: bytes | str) -> Client:
+        """A client that consumes from *destination*, and has sent *bodies* there itself."""
+        client = await self.client()
+        client.subscribe(destination)
+        for body in bodies:
+            client.send(destination, body)
+        await self.settle()
         return client
 
     async def settle(self) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from broker_harness import VirtualLoop
+from virtual_loop import VirtualLoop
 
 from tidegate.spi import (
     RecoveredState,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from async_tests import LoopFactory, watched
-from broker_harness import VirtualLoop
+from virtual_loop import VirtualLoop
 
 from tidegate.broker.operate import paging
 

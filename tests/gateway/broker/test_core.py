@@ -8,16 +8,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from broker_harness import (
-    CURSORS,
-    Broker,
-    Client,
-    Core,
-    ScriptedStore,
-    connect_request,
-    key_of,
-    message,
-)
+from broker_harness import CURSORS, Broker, Client, Core, connect_request, key_of, message
+from scripted_store import ScriptedStore
 
 from tidegate.broker.publish.access import AUTHORIZATIONS_MAX
 from tidegate.config import BrokerConfig, DestinationPolicy
@@ -454,14 +446,9 @@ async def test_stopping_does_not_first_empty_a_queue_into_an_automatic_consumer(
 async def test_stopping_returns_what_was_in_flight() -> None:
     contents = MemoryContents()
     async with Broker(contents=contents) as broker:
-        client = await broker.client()
-        client.subscribe("queue://q")
-        client.send("queue://q", "m")
-        await broker.settle()
+        client = await broker.consumer("queue://q", "m")
     async with Broker(contents=contents) as broker:
-        client = await broker.client()
-        client.subscribe("queue://q")
-        await broker.settle()
+        client = await broker.consumer()
         assert (client.bodies(), client.counts()) == ([b"m"], [1])
 
 

@@ -7,7 +7,7 @@ import json
 import logging
 
 import pytest
-from broker_harness import run
+from virtual_loop import run
 
 from tidegate._logging import JsonFormatter
 from tidegate.broker.events import BURST, HISTORY_MAX, KEPT_BYTES_MAX, KEPT_MAX, Events

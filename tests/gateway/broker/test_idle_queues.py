@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from broker_harness import Broker, run
+from broker_harness import Broker
 from operated import ask
+from virtual_loop import run
 
 from tidegate.broker.idle_queues import LOOK_EVERY_US
 from tidegate.config import DestinationPolicy
@@ -65,9 +66,7 @@ def test_clients_do_not_make_a_queue_that_only_the_operator_makes() -> None:
 def test_a_filter_over_queues_needs_none_of_them() -> None:
     async def main() -> None:
         async with Broker(CLOSED) as broker:
-            client = await broker.client()
-            client.subscribe("queue://>")
-            await broker.settle()
+            await broker.consumer("queue://>")
             assert broker.core.destinations.queues == {}
 
     run(main())

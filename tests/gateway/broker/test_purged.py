@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from broker_harness import Broker, run
+from broker_harness import Broker
 from operated import ME, ask, filled
+from virtual_loop import run
 
 from tidegate.broker.purged import LOOK_EVERY_US, kept_name, origin_of
 from tidegate.config import DestinationPolicy

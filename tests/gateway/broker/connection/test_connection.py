@@ -47,9 +47,7 @@ async def test_a_publish_to_a_bad_name_is_refused_at_once(destination: str) -> N
 
 async def test_a_closed_connection_takes_nothing_and_hears_nothing() -> None:
     async with Broker() as broker:
-        client = await broker.client()
-        client.subscribe("queue://q")
-        await broker.settle()
+        client = await broker.consumer()
         broker.store.hold()
         client.send("queue://q", "accepted", "r1")
         client.connection.disconnect(graceful=True)
@@ -185,10 +183,7 @@ async def test_a_subscription_that_is_not_durable_ends_with_its_connection() -> 
 
 async def test_a_subscription_that_is_not_durable_is_gone_after_a_crash() -> None:
     async with Broker() as broker:
-        client = await broker.client()
-        client.subscribe("topic://t")
-        client.send("topic://t", "m")
-        await broker.settle()
+        await broker.consumer("topic://t", "m")
         await broker.kill()
         await broker.settle()
         assert broker.contents.subscriptions == {}

@@ -21,7 +21,8 @@ from typing import Any
 
 import mqtt_raw as raw
 import pytest
-from broker_harness import Core, run
+from broker_harness import Core
+from virtual_loop import run
 
 from tidegate.config import BrokerConfig, DestinationPolicy
 from tidegate.spi import RecoveredState, StoreContext, StoredMessage, WriteBatch

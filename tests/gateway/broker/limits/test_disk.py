@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from broker_harness import Broker, ScriptedStore
+from broker_harness import Broker
+from scripted_store import ScriptedStore
 
 from tidegate.broker.limits.disk import DiskWatch, least_free
 from tidegate.broker.operate.operations import Operations

@@ -7,10 +7,11 @@ import logging
 from typing import Any
 
 import pytest
-from broker_harness import Broker, Client, run
+from broker_harness import Broker, Client
 from examples import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from virtual_loop import run
 
 from tidegate.broker.limits import ledger
 from tidegate.config import DestinationPolicy

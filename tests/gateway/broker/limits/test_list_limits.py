@@ -7,11 +7,12 @@ import gc
 import logging
 
 import pytest
-from broker_harness import START_US, Broker, Client, run
+from broker_harness import START_US, Broker, Client
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from limited import DEAD, QUEUE, TOPIC, bodies, consume, policy, send
+from virtual_loop import run
 
 from tidegate.broker.limits.list_limit import ListLimit
 from tidegate.broker.limits.overflow import Overflow, Overflows

@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from broker_harness import START_US, Broker, run
+from broker_harness import START_US, Broker
 from limited import DEAD, QUEUE, TOPIC, bodies, consume, policy, send
+from virtual_loop import run
 
 from tidegate.broker.limits.list_limit import ListLimit
 from tidegate.config import DestinationPolicy

@@ -123,17 +123,12 @@ async def test_messages_of_a_lost_consumer_return_to_their_place_with_a_raised_c
 
 async def test_the_delivery_count_survives_a_restart() -> None:
     async with Broker() as broker:
-        client = await broker.client()
-        client.subscribe("queue://q")
-        client.send("queue://q", "m")
-        await broker.settle()
+        client = await broker.consumer("queue://q", "m")
         client.connection.reject("s", [1])
         await broker.settle()
         assert client.counts() == [0, 1]
         await broker.kill()
-        again = await broker.client()
-        again.subscribe("queue://q")
-        await broker.settle()
+        again = await broker.consumer()
         assert again.counts() == [1]
 
 
@@ -245,9 +240,7 @@ async def test_a_rejected_message_is_redelivered_and_then_moves_to_the_dead_lett
         assert move.sequence == 1
         assert broker.store.pending("queue://q") == []
         assert broker.store.pending("queue://DLQ.q") == [b"poison"]
-        reader = await broker.client()
-        reader.subscribe("queue://DLQ.q")
-        await broker.settle()
+        reader = await broker.consumer("queue://DLQ.q")
         ((_, dead),) = reader.deliveries
         assert dead.delivery_count == 0
         assert dead.message.destination == "queue://DLQ.q"
@@ -286,10 +279,7 @@ async def test_a_dead_letter_that_was_sent_back_may_die_again() -> None:
 
 async def test_max_deliveries_zero_redelivers_for_ever() -> None:
     async with Broker(DestinationPolicy(match=">", max_deliveries=0)) as broker:
-        client = await broker.client()
-        client.subscribe("queue://q")
-        client.send("queue://q", "m")
-        await broker.settle()
+        client = await broker.consumer("queue://q", "m")
         for _ in range(50):
             reject_all(client)
             await broker.settle()
@@ -315,10 +305,7 @@ async def test_messages_of_a_topic_subscription_die_into_the_queue_of_their_topi
 
 async def test_a_move_that_found_no_room_returns_the_message_and_is_tried_again() -> None:
     async with Broker(DestinationPolicy(match=">", max_deliveries=1)) as broker:
-        client = await broker.client()
-        client.subscribe("queue://q")
-        client.send("queue://q", "m")
-        await broker.settle()
+        client = await broker.consumer("queue://q", "m")
         broker.store.refuse(1)
         reject_all(client)
         await broker.core.writer.drained()

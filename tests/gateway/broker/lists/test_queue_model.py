@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple
 
-from broker_harness import Broker, Client, VirtualLoop
+from broker_harness import Broker, Client
 from examples import examples
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from virtual_loop import VirtualLoop
 
 from tidegate.config import DestinationPolicy
 from tidegate.spi import StoredMessage, StoreFullError

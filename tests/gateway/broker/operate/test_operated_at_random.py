@@ -8,7 +8,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from broker_harness import Broker, Client, run
+from broker_harness import Broker, Client
+from virtual_loop import run
 
 from tidegate.broker.operate.operations import Operations
 from tidegate.broker.turn.writer import FULL_BACK_OFF_S

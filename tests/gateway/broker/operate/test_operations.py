@@ -6,9 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from broker_harness import Broker, run
+from broker_harness import Broker
 from operated import ME, Guard, ask, bodies, consumed, filled
 from turns import counting_turns
+from virtual_loop import run
 
 from tidegate.broker.operate import paging
 from tidegate.broker.operate.operations import Operations
@@ -199,9 +200,7 @@ def test_what_a_transaction_holds_keeps_a_queue_from_being_empty() -> None:
     async def main() -> None:
         async with Broker() as broker:
             await filled(broker, 1)
-            client = await broker.client()
-            client.subscribe(A)
-            await broker.settle()
+            client = await broker.consumer(A)
             client.connection.begin("t")
             client.connection.acknowledge("s", client.sequences(), None, "t")
             client.connection.unsubscribe("s")
@@ -223,9 +222,7 @@ def test_who_consumes_through_a_filter_loses_the_queue_and_what_it_acknowledges_
     async def main() -> None:
         async with Broker() as broker:
             await filled(broker, 2)
-            client = await broker.client()
-            client.subscribe("queue://>")
-            await broker.settle()
+            client = await broker.consumer("queue://>")
             assert client.bodies() == bodies(0, 1)
             await ask(broker, DeleteDestination(A, with_messages=True, with_consumers=True))
             assert client.ended is None
@@ -310,9 +307,7 @@ async def test_a_queue_says_whether_it_is_fed_from_memory_or_pages_since_when_an
         assert broker.core.destinations.feeds.paging == 1
         broker.core.step_us += 1_000_000
         later = broker.core.now()
-        client = await broker.client()
-        client.subscribe(A)
-        await broker.settle()
+        await broker.consumer(A)
         (feed,) = (await ask(broker, ShowDestination(A))).feeds
         assert (feed.is_paging, feed.why) == (False, "drained")
         assert later <= feed.since <= broker.core.now()

@@ -88,11 +88,7 @@ async def test_nobody_is_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -
 
 async def test_a_transaction_counts_what_it_acknowledges_when_it_is_durable() -> None:
     async with Broker() as broker:
-        client = await broker.client()
-        client.subscribe(A)
-        for number in range(3):
-            client.send(A, str(number))
-        await broker.settle()
+        client = await broker.consumer(A, *map(str, range(3)))
 
         def acknowledge(transaction: str) -> None:
             client.connection.begin(transaction)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from broker_harness import Broker, run
+from broker_harness import Broker
 from operated import ME, ask, bodies, consumed, filled
+from virtual_loop import run
 
 from tidegate.broker.operate.operations import Operations
 from tidegate.spi import FlowControlError, RequestError

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pytest
-from broker_harness import Broker, Client, run
+from broker_harness import Broker, Client
 from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from virtual_loop import run
 
 from tidegate.broker.connection import deciding
 from tidegate.broker.turn import walks

@@ -153,9 +153,7 @@ async def test_a_queue_gives_it_to_anyone_and_the_packet_id_is_completed() -> No
         join(first, "queue://q", group="")
         await send(broker, "queue://q")
         first.connection.disconnect(graceful=False, unanswered=unanswered(first))
-        other = await broker.client()
-        other.subscribe("queue://q")
-        await broker.settle()
+        other = await broker.consumer()
         assert other.bodies() == [b"m"]
         again = await member(broker, "first")
         assert [r.state for r in again.result.inflight] == [InflightState.RELEASED]

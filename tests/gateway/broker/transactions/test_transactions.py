@@ -47,9 +47,7 @@ def in_flight(client: Client) -> list[int]:
 async def test_a_commit_is_one_batch_and_nothing_happens_before_it() -> None:
     async with Broker() as broker:
         client = await with_messages(broker)
-        reader = await broker.client()
-        reader.subscribe("queue://out")
-        await broker.settle()
+        reader = await broker.consumer("queue://out")
         broker.store.batches.clear()
         client.connection.acknowledge("s", [1, 2], "held 1", "t")
         client.send("queue://out", "a", "held 2", transaction="t")
@@ -111,9 +109,7 @@ async def test_a_crash_before_the_commit_is_durable_leaves_nothing_of_it() -> No
         assert client.confirmations == []
         await broker.kill()
         assert broker.store.pending("queue://in") == [b"0", b"1", b"2"]
-        reader = await broker.client()
-        reader.subscribe("queue://out")
-        await broker.settle()
+        reader = await broker.consumer("queue://out")
         assert reader.bodies() == []
 
 
@@ -142,9 +138,7 @@ async def test_a_lost_connection_rolls_its_transactions_back() -> None:
         client.connection.acknowledge("s", [1, 2], None, "t")
         client.send("queue://in", "never", transaction="t")
         client.connection.disconnect(graceful=True)
-        other = await broker.client()
-        other.subscribe("queue://in")
-        await broker.settle()
+        other = await broker.consumer("queue://in")
         assert other.bodies() == [b"0", b"1", b"2"]
         assert other.counts() == [1, 1, 1]
 
@@ -158,9 +152,7 @@ async def test_what_a_transaction_holds_of_an_ended_subscription_is_committed_or
         client.connection.unsubscribe("s")
         client.connection.commit("t")
         client.connection.abort("u")
-        other = await broker.client()
-        other.subscribe("queue://in")
-        await broker.settle()
+        other = await broker.consumer("queue://in")
         assert other.bodies() == [b"1", b"2"]
         assert broker.store.pending("queue://in") == [b"1", b"2"]
 
@@ -169,10 +161,7 @@ async def test_a_transaction_that_acknowledges_a_subscription_that_is_gone_commi
     None
 ):
     async with Broker() as broker:
-        client = await broker.client()
-        client.subscribe("topic://t")
-        client.send("topic://t", "m")
-        await broker.settle()
+        client = await broker.consumer("topic://t", "m")
         client.connection.begin("t")
         client.connection.acknowledge("s", [1], None, "t")
         client.send("queue://out", "a", transaction="t")

@@ -116,11 +116,7 @@ async def test_operations_are_written_in_the_order_they_were_asked_for() -> None
 
 async def test_acknowledgements_without_a_receipt_need_no_sync_and_with_one_they_do() -> None:
     async with Broker() as broker:
-        client = await broker.client()
-        client.subscribe("queue://q")
-        client.send("queue://q", "1")
-        client.send("queue://q", "2")
-        await broker.settle()
+        client = await broker.consumer("queue://q", "1", "2")
         one, two = client.sequences()
         client.connection.acknowledge("s", [one])
         await broker.settle()
@@ -132,10 +128,7 @@ async def test_acknowledgements_without_a_receipt_need_no_sync_and_with_one_they
 
 async def test_synchronize_is_confirmed_only_when_earlier_acknowledgements_are_synced() -> None:
     async with Broker() as broker:
-        client = await broker.client()
-        client.subscribe("queue://q")
-        client.send("queue://q", "1")
-        await broker.settle()
+        client = await broker.consumer("queue://q", "1")
         client.ack_all()
         await broker.settle()
         writes = broker.store.attempts
@@ -213,10 +206,7 @@ async def test_units_still_point_to_their_operations_when_acknowledgements_went_
     """The store is full in a turn that also holds acknowledgements: exactly the additions go."""
 
     async with Broker() as broker:
-        client = await broker.client()
-        client.subscribe("queue://q")
-        client.send("queue://q", "old")
-        await broker.settle()
+        client = await broker.consumer("queue://q", "old")
         broker.store.batches.clear()
         broker.store.is_full = lambda batch: has(batch, AddMessage)
         client.send("queue://new", "lost 1", "r1")

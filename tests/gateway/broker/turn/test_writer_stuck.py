@@ -39,9 +39,7 @@ def read_only_is_logged(logged_errors: list[str]) -> None:
 
 async def test_a_full_store_refuses_the_publish_and_its_sender_hears_of_it() -> None:
     async with Broker() as broker:
-        client = await broker.client()
-        client.subscribe("queue://q")
-        await broker.settle()
+        client = await broker.consumer()
         broker.store.refuse(1)
         client.send("queue://q", "lost", "r1")
         await broker.settle()
@@ -59,10 +57,7 @@ async def test_a_receipt_in_a_turn_that_was_dropped_waits_for_the_sync_of_what_c
     """Nothing is left to write of the turn, but the acknowledgement before it was only WRITTEN."""
 
     async with Broker() as broker:
-        client = await broker.client()
-        client.subscribe("queue://q")
-        client.send("queue://q", "1")
-        await broker.settle()
+        client = await broker.consumer("queue://q", "1")
         client.ack_all()
         await broker.settle()
         assert broker.store.durabilities[-1] is Durability.WRITTEN
@@ -93,9 +88,7 @@ async def test_one_that_fails_to_be_told_does_not_keep_the_others_from_it(
             bug()
 
     async with Broker() as broker:
-        client = await broker.client()
-        client.subscribe("queue://q")
-        await broker.settle()
+        client = await broker.consumer()
         turn = broker.core.writer.turn
         if fails == "confirmed":
             turn.unit(len(turn.operations), Bad(), "token")
@@ -115,10 +108,7 @@ async def test_one_that_fails_to_be_told_does_not_keep_the_others_from_it(
 
 async def test_acknowledgements_are_written_again_until_there_is_room() -> None:
     async with Broker() as broker:
-        client = await broker.client()
-        client.subscribe("queue://q")
-        client.send("queue://q", "m")
-        await broker.settle()
+        client = await broker.consumer("queue://q", "m")
         broker.store.refuse(5)
         client.ack_all(token="ack")
         await broker.settle()
@@ -136,11 +126,7 @@ async def test_acknowledgements_free_room_although_new_destinations_do_not_fit()
     queue must not keep the acknowledgements, also those that come later, from being written."""
 
     async with Broker() as broker:
-        client = await broker.client()
-        client.subscribe("queue://q")
-        client.send("queue://q", "1")
-        client.send("queue://q", "2")
-        await broker.settle()
+        client = await broker.consumer("queue://q", "1", "2")
         freed: list[int] = []
 
         def is_full(batch: WriteBatch) -> bool:
@@ -194,9 +180,7 @@ async def test_a_client_that_waits_for_a_turn_goes_on_when_that_waits_for_room(
     """Its acknowledgement may be what makes room."""
     monkeypatch.setattr(flow, "TURN_WORK_MAX", 2 * flow.STATE_WORK)
     async with Broker() as broker:
-        client = await broker.client()
-        client.subscribe("queue://q")
-        await broker.settle()
+        client = await broker.consumer()
         client.send("queue://q", "1")
         await broker.settle()
         is_acknowledged = False
@@ -253,9 +237,7 @@ async def test_a_new_queue_survives_a_publish_that_was_dropped() -> None:
         client.send("queue://new", "kept", "r2")
         await broker.settle()
         await broker.kill()
-        reader = await broker.client()
-        reader.subscribe("queue://new")
-        await broker.settle()
+        reader = await broker.consumer("queue://new")
         assert reader.bodies() == [b"kept"]
 
 
@@ -295,10 +277,7 @@ async def test_a_retained_message_of_a_dropped_publish_is_taken_back() -> None:
 @pytest.mark.usefixtures("read_only_is_logged")
 async def test_a_full_store_does_not_keep_the_gateway_from_stopping() -> None:
     async with Broker() as broker:
-        client = await broker.client()
-        client.subscribe("queue://q")
-        client.send("queue://q", "m")
-        await broker.settle()
+        client = await broker.consumer("queue://q", "m")
         broker.store.refuse(10**9)
         client.ack_all(token="never")
         await broker.core.stop()
@@ -365,10 +344,7 @@ async def test_a_store_that_breaks_while_it_is_full_is_read_only_and_those_who_w
     None
 ):
     async with Broker() as broker:
-        client = await broker.client()
-        client.subscribe("queue://q")
-        client.send("queue://q", "m")
-        await broker.settle()
+        client = await broker.consumer("queue://q", "m")
 
         def is_full(_batch: WriteBatch) -> bool:
             broker.store.error = StoreIOError("broken")  # from the second attempt on
@@ -399,10 +375,7 @@ async def test_producers_that_wait_for_the_store_are_woken_when_it_breaks() -> N
 
 async def test_a_commit_that_only_acknowledges_is_kept_when_the_store_is_full() -> None:
     async with Broker() as broker:
-        client = await broker.client()
-        client.subscribe("queue://q")
-        client.send("queue://q", "m")
-        await broker.settle()
+        client = await broker.consumer("queue://q", "m")
         broker.store.refuse(1)
         client.connection.begin("t")
         client.connection.acknowledge("s", client.sequences(), None, "t")

@@ -6,8 +6,9 @@ from collections import Counter
 
 import msgspec
 import pytest
-from broker_harness import Broker, run
+from broker_harness import Broker
 from operated import ask
+from virtual_loop import run
 
 from tidegate.broker.lists.selector_grammar import LENGTH_MAX
 from tidegate.broker.operate.messages import grouping

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from broker_harness import CURSORS, Broker, run
+from broker_harness import CURSORS, Broker
 from operated import ME, ask, bodies, filled
+from virtual_loop import run
 
 from tidegate.broker.operate.changing import change
 from tidegate.config import DestinationPolicy
@@ -144,9 +145,7 @@ def test_a_message_is_published_durably_to_queues_and_topics() -> None:
                 B,
             )
             assert (row.protocol, row.client_id, row.expires_at) == ("operator", "", 0)
-            client = await broker.client()
-            client.subscribe("topic://t")
-            await broker.settle()
+            client = await broker.consumer("topic://t")
             await ask(broker, PublishMessage("topic://t", b"x"))
             assert client.bodies() == [b"x"]
             client.connection.disconnect(graceful=True)
@@ -279,9 +278,7 @@ def test_queues_of_dead_letters_are_found_by_the_policies() -> None:
             for name in made:
                 if name != "DLQ.":
                     await ask(broker, CreateDestination(f"queue://{name}"))
-            client = await broker.client()
-            client.subscribe("topic://DLQ.a")
-            await broker.settle()
+            client = await broker.consumer("topic://DLQ.a")
             page = await ask(broker, ListDestinations(dead_letters=True))
             assert [row.destination for row in page.rows] == [
                 "queue://DLQ.a",

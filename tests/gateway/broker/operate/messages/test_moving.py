@@ -6,8 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from broker_harness import Broker, run
+from broker_harness import Broker
 from operated import ME, ask, bodies, consumed, filled
+from virtual_loop import run
 
 from tidegate.broker.operate.messages.over_messages import PAGE_COUNT
 from tidegate.broker.operate.operations import Operations

@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from broker_harness import START_US, Broker, Client, run
+from broker_harness import START_US, Broker, Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operated import ME, ask, bodies
+from virtual_loop import run
 
 from tidegate.broker.operate.operations import Operations
 from tidegate.config import DestinationPolicy
@@ -130,9 +131,7 @@ def test_everything_that_a_message_has_is_published() -> None:
             )
             await ask(broker, BeginReplay("r", "plan", "0"))
             await ask(broker, PublishReplayed("r", "0", (item,)))
-            client = await broker.client()
-            client.subscribe(A)
-            await broker.settle()
+            client = await broker.consumer(A)
             (found,) = [stored.message for _, stored in client.deliveries]
             for name in ReplayedMessage.__struct_fields__[1:]:
                 assert getattr(found, name) == getattr(item, name), name

@@ -135,9 +135,7 @@ async def test_a_deleted_session_is_gone_with_what_waited_also_after_a_kill() ->
 async def test_a_session_in_use_is_deleted_only_when_that_is_asked_for() -> None:
     async with Broker() as broker:
         client = await mqtt(broker, "c", T, will=message("topic://w", "gone"))
-        heir = await broker.client()
-        heir.subscribe("topic://w")
-        await broker.settle()
+        heir = await broker.consumer("topic://w")
         with pytest.raises(RequestError, match="its client is connected"):
             await ask_now(broker, DeleteSession(key_of("c")))
         assert client.ended is None

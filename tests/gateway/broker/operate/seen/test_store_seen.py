@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from broker_harness import Broker, ScriptedStore
+from broker_harness import Broker
 from operated import Guard, ask_now
+from scripted_store import ScriptedStore
 
 from tidegate.broker.operate.seen.store_seen import PARTS_S
 from tidegate.spi import (
