@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -10,7 +11,7 @@ from pathlib import Path
 from tidegate.broker.destinations import Destinations
 from tidegate.broker.ended_lists import EndedLists
 from tidegate.broker.events import Events
-from tidegate.broker.limits.accounts import Accounts
+from tidegate.broker.limits.accounts import Accounts, HeldByObservers
 from tidegate.broker.limits.acknowledged import AcknowledgedLog
 from tidegate.broker.limits.list_limits import ListLimits
 from tidegate.broker.publish.access import Access
@@ -26,6 +27,7 @@ from tidegate.broker.turn.flow import Flow, Tasks
 from tidegate.broker.turn.following import Following
 from tidegate.broker.unstored.store import SpoolingStore
 from tidegate.config import SPOOLED, BrokerConfig, DestinationPolicy, Quota
+from tidegate.plugin_exit import FAILURES
 from tidegate.spi import (
     CursorFactory,
     Extension,
@@ -33,6 +35,8 @@ from tidegate.spi import (
     Observer,
     Outcome,
 )
+
+_log = logging.getLogger("tidegate.broker")
 
 
 @dataclass(eq=False, repr=False)
@@ -91,7 +95,7 @@ class Parts:
         if self.keeps_log:
             self.writer.keeps_log = True
             self.writer.logged = frozenset(map(Outcome.of, config.acknowledged_outcomes))
-        observers = [item for item in self.extensions if isinstance(item, Observer)]
+        observers = self._started_observers()
         if observers:
             following = Following(
                 observers, lambda: self.writer.turn, self.acknowledged_log.last_committed
@@ -150,6 +154,20 @@ class Parts:
         self.flow.lower = self.destinations.lower
         self.flow.half_sent = self.sessions.half_sent
         self.flow.ended = self.deliveries.end
+
+    def _started_observers(self) -> list[Observer]:
+        """Those that follow messages, in configured order; one that fails is left out, as it is later on."""
+        held = HeldByObservers(self.accounts.of)
+        started: list[Observer] = []
+        for item in self.extensions:
+            if isinstance(item, Observer):
+                try:
+                    item.observer_starts(held.hold)
+                except FAILURES:
+                    _log.exception("observer=%s failed, and is not called again", item)
+                else:
+                    started.append(item)
+        return started
 
     def now(self) -> int:
         """Microseconds since the Unix epoch; may jump when the operator sets the clock."""

@@ -35,7 +35,7 @@ from tidegate.spi.clients.frontend import (
     Reloadable,
 )
 from tidegate.spi.clients.held import Held
-from tidegate.spi.clients.observing import Headers, Observer
+from tidegate.spi.clients.observing import Headers, HoldFor, Observer
 from tidegate.spi.clients.requests import (
     ClientRules,
     ConnectRequest,
@@ -315,6 +315,7 @@ __all__ = [
     "Headers",
     "HeedsDrain",
     "Held",
+    "HoldFor",
     "Identity",
     "InflightDirection",
     "InflightRecord",

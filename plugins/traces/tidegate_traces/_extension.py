@@ -22,6 +22,7 @@ from tidegate.spi import (
     AddMessage,
     Discard,
     Headers,
+    HoldFor,
     Identity,
     Move,
     Operation,
@@ -46,6 +47,7 @@ from tidegate_traces._spans import (
     PROCESS,
     SEND,
     SETTLE,
+    TEXT_MAX,
     Sent,
     SpanMaker,
     described,
@@ -100,16 +102,17 @@ class Traces:
         self._ids = RandomIdGenerator()
         # Of the turn that is being written: the context that each message came with.
         self._sending: dict[int, tuple[SpanContext, SpanContext | None]] = {}
-        self._waiting = Waiting(options.open_max)
-        self._open = OpenDeliveries(options.open_max)
+        self._waiting = Waiting(options.open_max, self._held_for)
+        self._open = OpenDeliveries(options.open_max, self._held_for)
         self._settled: list[_Settled] = []
-        self._rows = RowsOnTheirWay(options.rows_max)
+        self._rows = RowsOnTheirWay(options.rows_max, self._held_for)
         # Twice as many as may come, where that is possible.
         portion = int(options.rate_max * 2 * _PORTION_INTERVAL_S)
         self._portion = min(_PORTION_MAX, max(_PORTION, portion))
         self._next_portion: asyncio.TimerHandle | None = None
         self._capped = 0
         self._forgotten = 0
+        self._hold: HoldFor = _nobody_counts
 
     def __repr__(self) -> str:
         return "traces"
@@ -127,6 +130,10 @@ class Traces:
             await outlet.close()
 
     # --- Observer --------------------------------------------------------------------------------
+
+    def observer_starts(self, hold: HoldFor) -> None:
+        """See Observer."""
+        self._hold = hold
 
     def observe_publishing(self, messages: Sequence[StoredMessage]) -> Mapping[int, Headers]:
         """See Observer."""
@@ -226,6 +233,9 @@ class Traces:
             **(NOTHING_SENT if self._outlet is None else self._outlet.counts()),
         }
 
+    def _held_for(self, principal: str, size: int) -> bool:
+        return self._hold(principal, size)
+
     # --- publishing ------------------------------------------------------------------------------
 
     def _pick(
@@ -286,14 +296,15 @@ class Traces:
         now = time.time_ns()
         more: dict[str, str | int] = {
             "network.protocol.name": receiver.protocol,
-            "messaging.destination.subscription.name": subscription,
+            "messaging.destination.subscription.name": subscription[:TEXT_MAX],
         }
         if receiver.client_id:
-            more["messaging.client.id"] = receiver.client_id
+            more["messaging.client.id"] = receiver.client_id[:TEXT_MAX]
         if stored.delivery_count:
             more["tidegate.delivery_count"] = stored.delivery_count + 1
         context = made(sent.context.trace_id, self._ids.generate_span_id())
-        delivered = Delivered(sent, context, now, stored.delivery_count, more)
+        owner = receiver.principal
+        delivered = Delivered(sent, context, now, stored.delivery_count, more, owner)
         if not pending_list:
             self._end(delivered, now, _DELIVERED)
             return
@@ -483,6 +494,11 @@ class Traces:
                 operation, of, context, parent, times, more, link=link, problem=problem
             )
             self._outlet.put(span)
+
+
+def _nobody_counts(_principal: str, _size: int) -> bool:
+    """Before the gateway has said who does."""
+    return True
 
 
 def _rows_of(operation: Operation) -> int:

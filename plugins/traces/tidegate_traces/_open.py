@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from opentelemetry.trace import SpanContext
 
+from tidegate.spi import HoldFor
 from tidegate_traces._spans import Sent
+
+#: What a delivery takes beside the message and the texts of its attributes: measured, and rounded up.
+_DELIVERED_BYTES: Final = 700
 
 
 class Delivered(NamedTuple):
     """A delivery that goes on.
 
-    Attributes: began: nanoseconds since the epoch; before: deliveries that came back; more: attributes.
+    Attributes: began: nanoseconds since the epoch; before: deliveries that came back; more: attributes;
+        owner: the principal that it went to.
     """
 
     sent: Sent
@@ -22,20 +27,30 @@ class Delivered(NamedTuple):
     began: int
     before: int
     more: Mapping[str, str | int]
+    owner: str
+
+    @property
+    def size(self) -> int:
+        """Memory that it takes, bytes. What else remembers the message counts it, too."""
+        texts = sum(len(value) for value in self.more.values() if isinstance(value, str))
+        return _DELIVERED_BYTES + texts + self.sent.size
 
 
 class OpenDeliveries:
-    """By list and sequence. Args: limit: how many."""
+    """By list and sequence. Args: limit: how many; hold: counts them for those who got the messages."""
 
-    __slots__ = ("_limit", "by_list", "size")
+    __slots__ = ("_hold", "_limit", "by_list", "size")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, hold: HoldFor) -> None:
         self._limit = limit
+        self._hold = hold
         self.by_list: dict[int, dict[int, Delivered]] = {}
         self.size = 0
 
     def put(self, pending_list: int, sequence: int, delivered: Delivered) -> Delivered | None:
-        """Returns: the oldest of a list, which has to make room."""
+        """Returns: the oldest of a list, which has to make room, or *delivered* when its owner has none."""
+        if not self._hold(delivered.owner, delivered.size):
+            return delivered
         oldest = None
         if self.size >= self._limit:
             first = next(iter(self.by_list))
@@ -55,6 +70,7 @@ class OpenDeliveries:
             return None
         found = of_list.pop(sequence, None)
         if found is not None:
+            self._hold(found.owner, -found.size)
             self.size -= 1
             if not of_list:
                 del self.by_list[pending_list]
@@ -64,16 +80,22 @@ class OpenDeliveries:
         """The list is gone."""
         found = self.by_list.pop(pending_list, {})
         self.size -= len(found)
+        for delivered in found.values():
+            self._hold(delivered.owner, -delivered.size)
         return list(found.values())
 
 
 class Waiting:
-    """Traced messages by sequence, the oldest first. Args: limit: how many."""
+    """Traced messages by sequence, the oldest first.
 
-    __slots__ = ("_limit", "_sent")
+    Args: limit: how many; hold: counts them for those who published them.
+    """
 
-    def __init__(self, limit: int) -> None:
+    __slots__ = ("_hold", "_limit", "_sent")
+
+    def __init__(self, limit: int, hold: HoldFor) -> None:
         self._limit = limit
+        self._hold = hold
         # A plain dict is slow to find its first entry when those before it are gone.
         self._sent: OrderedDict[int, Sent] = OrderedDict()
 
@@ -81,10 +103,12 @@ class Waiting:
         return len(self._sent)
 
     def put(self, sequence: int, sent: Sent) -> bool:
-        """Returns: the oldest was forgotten for it."""
+        """Returns: the oldest was forgotten for it, or it is not remembered, for its owner has no room."""
         is_full = len(self._sent) >= self._limit
         if is_full:
-            self._sent.popitem(last=False)
+            self.forget(next(iter(self._sent)))
+        if not self._hold(sent.owner, sent.size):
+            return True
         self._sent[sequence] = sent
         return is_full
 
@@ -94,4 +118,6 @@ class Waiting:
 
     def forget(self, sequence: int) -> None:
         """Nothing more comes of it."""
-        self._sent.pop(sequence, None)
+        sent = self._sent.pop(sequence, None)
+        if sent is not None:
+            self._hold(sent.owner, -sent.size)

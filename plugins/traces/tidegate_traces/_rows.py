@@ -12,12 +12,14 @@ from typing import Final, NamedTuple
 
 from opentelemetry.trace import SpanContext
 
-from tidegate.spi import SinkCommit, SinkProgress
+from tidegate.spi import HoldFor, SinkCommit, SinkProgress
 from tidegate_traces._spans import Sent
 
 #: Of one sink that wait for their rows to be gone through; later ones are joined, and their rows' commits are
 #: not told apart any more.
 _STEPS_MAX: Final = 100
+#: What a row takes beside the message: measured, and rounded up.
+_ROW_BYTES: Final = 400
 
 
 class Row(NamedTuple):
@@ -31,6 +33,11 @@ class Row(NamedTuple):
     sent: Sent
     settled: SpanContext
     began: int
+
+    @property
+    def size(self) -> int:
+        """Memory that it takes, bytes. What else remembers the message counts it, too."""
+        return _ROW_BYTES + self.sent.size
 
 
 class Committed(NamedTuple):
@@ -55,12 +62,16 @@ class _Sink:
 
 
 class RowsOnTheirWay:
-    """Rows in the order of their numbers. Args: limit: how many."""
+    """Rows in the order of their numbers.
 
-    __slots__ = ("_end", "_first", "_limit", "_rows", "_sinks", "forgotten")
+    Args: limit: how many; hold: counts them for those who published the messages.
+    """
 
-    def __init__(self, limit: int) -> None:
+    __slots__ = ("_end", "_first", "_hold", "_limit", "_rows", "_sinks", "forgotten")
+
+    def __init__(self, limit: int, hold: HoldFor) -> None:
         self._limit = limit
+        self._hold = hold
         self._rows: dict[int, Row] = {}  # by place: _first, _first + 1, … _end - 1
         self._first = self._end = 0
         self._sinks: dict[str, _Sink] = {}
@@ -75,10 +86,16 @@ class RowsOnTheirWay:
         return any(sink.steps for sink in self._sinks.values())
 
     def put(self, row: Row) -> None:
-        """Remember *row*, whose number is not below the last one's; the oldest makes room."""
+        """Remember *row*, whose number is not below the last one's; the oldest makes room.
+
+        One whose owner has no room for it is forgotten itself.
+        """
         if len(self._rows) >= self._limit:
             self._drop_first()
             self.forgotten += 1
+        if not self._hold(row.sent.owner, row.size):
+            self.forgotten += 1
+            return
         self._rows[self._end] = row
         self._end += 1
 
@@ -110,7 +127,8 @@ class RowsOnTheirWay:
             self._drop_first()
 
     def _drop_first(self) -> None:
-        del self._rows[self._first]
+        row = self._rows.pop(self._first)
+        self._hold(row.sent.owner, -row.size)
         self._first += 1
         for sink in self._sinks.values():
             sink.next = max(sink.next, self._first)

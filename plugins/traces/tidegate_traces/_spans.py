@@ -22,7 +22,9 @@ from tidegate.spi.messages import body_bytes
 _SCOPE: Final = InstrumentationScope("tidegate.traces")
 _UNSET: Final = Status()
 #: Of a client's names, so that one attribute is not as large as a packet may be.
-_TEXT_MAX: Final = 256
+TEXT_MAX: Final = 256
+#: One with its dictionary, its numbers and the context, without names: measured, and rounded up.
+_SENT_BYTES: Final = 700
 
 SEND: Final = "send"
 PROCESS: Final = "process"
@@ -46,6 +48,8 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
         name: of its destination, for spans; destination: the canonical one, "" for a long one.
         is_queued: that is a queue.
         is_persistent: as its producer wants it.
+        owner: the principal that published it, "" where the gateway does not keep who did.
+        size: memory that it takes, bytes.
     """
 
     context: SpanContext
@@ -54,25 +58,29 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
     destination: str
     is_queued: bool
     is_persistent: bool
+    owner: str
+    size: int
 
 
 def described(message: Message, sequence: int, context: SpanContext) -> Sent:
     """What spans of *message* say of it."""
     destination = message.destination
-    name = names.name_of(destination)[:_TEXT_MAX]
+    name = names.name_of(destination)[:TEXT_MAX]
     attributes: dict[str, str | int | bool] = {
         "messaging.system": "tidegate",
         "messaging.destination.name": name,
         "messaging.message.id": str(sequence),
         "messaging.message.body.size": body_bytes(message),
-        "tidegate.destination": destination[:_TEXT_MAX],
+        "tidegate.destination": destination[:TEXT_MAX],
     }
     if names.is_temporary(destination):
         attributes["messaging.destination.temporary"] = True
         name = "(temporary)"  # or each would be a name of its own
     is_queued = names.is_queue(destination)
-    kept = destination if len(destination) <= _TEXT_MAX else ""  # a name may have 64 KiB
-    return Sent(context, name, attributes, kept, is_queued, message.persistent)
+    kept = destination if len(destination) <= TEXT_MAX else ""  # a name may have 64 KiB
+    # The three are copies, each of TEXT_MAX at most; what is twice as long is counted so.
+    size = _SENT_BYTES + len(name) + 2 * len(destination[:TEXT_MAX])
+    return Sent(context, name, attributes, kept, is_queued, message.persistent, message.owner, size)
 
 
 class SpanMaker:
@@ -106,7 +114,7 @@ class SpanMaker:
             "messaging.operation.type": operation,
             "messaging.operation.name": operation,
             **{
-                key: value[:_TEXT_MAX] if type(value) is str else value
+                key: value[:TEXT_MAX] if type(value) is str else value
                 for key, value in more.items()
             },
         }

@@ -101,6 +101,71 @@ def queued(body: bytes = b"x", **more: Any) -> Message:
     return Message("queue://a", body, **more)
 
 
+class Purses:
+    """The accounts of principals. Attributes: held: bytes; limit: of each."""
+
+    def __init__(self, limit: int = 1 << 20) -> None:
+        self.held: dict[str, int] = {}
+        self.limit = limit
+
+    def hold(self, principal: str, size: int) -> bool:
+        now = self.held.get(principal, 0) + size
+        if size > 0 and now > self.limit:
+            return False
+        assert now >= 0
+        self.held[principal] = now
+        return True
+
+
+def test_what_is_remembered_is_counted_for_its_owner_until_it_is_forgotten() -> None:
+    world, purses = World(), Purses()
+    world.traces.observer_starts(purses.hold)
+    (stored,) = world.publish(queued(owner="ben"))
+    waiting = purses.held["ben"]
+    assert 500 < waiting < 2000
+    world.deliver(stored)
+    assert 1000 < purses.held["ann"] < 3000
+    world.written(Acknowledge(LIST, (stored.sequence,)), rows=1)
+    row = purses.held["ben"]  # its row waits for a sink's commit, the message for nothing any more
+    assert purses.held["ann"] == 0
+    assert 1000 < row < 2000
+    health = SinkHealth(SinkState.RUNNING, 1, 1, target="/t")
+    world.traces.observe_carried([SinkProgress("lake", health, 0, lambda _: "/t")])
+    assert purses.held == {"ann": 0, "ben": 0}
+    assert world.told("commit")
+
+
+def test_a_long_name_counts() -> None:
+    world, purses = World(), Purses()
+    world.traces.observer_starts(purses.hold)
+    world.publish(queued(owner="ben"), Message("queue://" + "n" * 9000, b"", owner="eve"))
+    assert purses.held["ben"] + 3 * 240 < purses.held["eve"] < purses.held["ben"] + 3 * 256
+
+
+def test_who_has_no_room_is_not_remembered_and_others_are() -> None:
+    world, purses = World(), Purses(limit=1500)
+    world.traces.observer_starts(purses.hold)
+    found = world.publish(*(queued(owner=who) for who in ("ben", "ben", "ben", "eve")))
+    assert world.traces.observer_counts()["traces.forgotten"] == 1
+    purses.limit = 1 << 20
+    world.deliver(*found)  # all of them are told of all the same: their headers say what they are
+    purses.limit = 1500
+    world.written(Acknowledge(LIST, tuple(stored.sequence for stored in found)), rows=4)
+    counts = world.traces.observer_counts()
+    assert (counts["traces.rows"], counts["traces.rows_forgotten"]) == (2, 2)
+    assert world.told("settle") == [("acknowledged", False)] * 4
+    assert purses.held["ben"] <= 1500
+
+
+def test_a_delivery_to_somebody_without_room_is_told_at_once() -> None:
+    world, purses = World(), Purses(limit=0)
+    world.traces.observer_starts(purses.hold)
+    world.deliver(*world.publish(queued()))
+    assert world.told("process") == [("unknown", False)]
+    assert world.traces.observer_counts()["traces.open"] == 0
+    assert not any(purses.held.values())
+
+
 def test_nothing_is_traced_before_it_starts_or_after_it_stopped() -> None:
     traces = Traces(TracesOptions(sample_ratio=1.0))
     assert traces.observe_publishing([StoredMessage.of(1, queued())]) == {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tidegate.spi import Message, SinkCommit, SinkHealth, SinkProgress, SinkState
+from tidegate.spi import HoldFor, Message, SinkCommit, SinkHealth, SinkProgress, SinkState
 from tidegate_traces._context import made
 from tidegate_traces._rows import Committed, Row, RowsOnTheirWay
 from tidegate_traces._spans import described
@@ -31,8 +31,8 @@ def at(
     return SinkProgress(name, health, released, target_of)
 
 
-def rows(*numbers: int, limit: int = 100) -> RowsOnTheirWay:
-    made_ = RowsOnTheirWay(limit)
+def rows(*numbers: int, limit: int = 100, hold: HoldFor = lambda who, size: True) -> RowsOnTheirWay:
+    made_ = RowsOnTheirWay(limit, hold)
     for number in numbers:
         made_.put(row(number))
     return made_
@@ -78,7 +78,7 @@ def test_each_sink_has_its_own_and_the_last_one_lets_go() -> None:
 
 
 def test_what_a_sink_does_not_take_has_no_table_and_another_table_no_version() -> None:
-    waiting = RowsOnTheirWay(100)
+    waiting = rows()
     for number, name in enumerate(("queue://a", "queue://no", "queue://else"), 1):
         waiting.put(row(number, name))
     tables = {"queue://a": "/lake/t", "queue://no": "", "queue://else": "/lake/else"}
@@ -122,7 +122,7 @@ def test_the_oldest_make_room_for_every_sink() -> None:
 
 
 def test_what_sinks_say_while_nothing_is_taken_has_a_limit() -> None:
-    waiting = RowsOnTheirWay(300)
+    waiting = rows(limit=300)
     for number in range(1, 301):
         waiting.put(row(number))
         commit = SinkCommit(at=number, rows=1, version=number, after=number - 1, through=number)

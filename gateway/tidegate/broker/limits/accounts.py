@@ -22,7 +22,7 @@ Beside bytes there are things of which a principal may have so many (:class:`Cou
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, final
 from weakref import WeakValueDictionary
 
@@ -32,6 +32,7 @@ from tidegate.spi import (
     CursorMemory,
     FlowControlError,
     Held,
+    PluginContractError,
     QuotaError,
     TemporarySpace,
     format_size,
@@ -230,6 +231,38 @@ class Account:
         for kind in Held:
             if self.kinds[kind]:
                 self.add(kind, -self.kinds[kind])
+
+
+@final
+class HeldByObservers:
+    """What extensions that follow messages remember, charged to those that it is remembered for.
+
+    Args: account_of: of a principal; an account is kept here for as long as anything is held for it.
+    """
+
+    __slots__ = ("_account_of", "_held")
+
+    def __init__(self, account_of: Callable[[str], Account]) -> None:
+        self._account_of = account_of
+        self._held: dict[str, tuple[Account, int]] = {}
+
+    def hold(self, principal: str, size: int) -> bool:
+        """See :data:`tidegate.spi.HoldFor`. Raises: PluginContractError: fewer than nothing would be held."""
+        account, held = self._held.get(principal) or (self._account_of(principal), 0)
+        if size > 0 and not account.has_room(size):
+            return False
+        held += size
+        if held < 0:
+            raise PluginContractError(
+                "an observer",
+                f"it let go of {-held} bytes more than it held for {principal or 'nobody'!r}",
+            )
+        account.add(Held.OBSERVED, size)
+        if held:
+            self._held[principal] = (account, held)
+        else:
+            self._held.pop(principal, None)
+        return True
 
 
 class Accounts:

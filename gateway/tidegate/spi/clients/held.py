@@ -27,3 +27,4 @@ class Held(enum.IntEnum):
     ALIASES = 11  # long topic names that have one
     RIGHTS = 12  # what is remembered of what a client may do
     CONNECTIONS = 13  # a socket with its buffers, and what there is of each client
+    OBSERVED = 14  # what extensions that follow messages remember of them

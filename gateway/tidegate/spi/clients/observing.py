@@ -13,6 +13,10 @@ from tidegate.spi.storage.operations import Operation, PendingListId
 #: What an :class:`Observer` gives a message instead of its own: names and values, in order.
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 
+#: Counts bytes that an :class:`Observer` holds for a principal ("": nobody knows for whom), more or fewer.
+#: Returns: False when there is no room for that many more; nothing is counted then, and the observer is to do without.
+HoldFor: TypeAlias = Callable[[str, int], bool]
+
 
 @runtime_checkable
 class Observer(Protocol):
@@ -20,6 +24,13 @@ class Observer(Protocol):
 
     Called on the event loop, and must be quick; one that raises is logged and not called again.
     """
+
+    def observer_starts(self, hold: HoldFor) -> None:
+        """Called once, before everything else.
+
+        Args: hold: what it remembers of messages it counts here, and uncounts when it forgets it.
+        """
+        ...
 
     def observe_publishing(self, messages: Sequence[StoredMessage]) -> Mapping[int, Headers]:
         """*messages* have been published, checked and numbered, and are about to be stored: a turn's.

@@ -7,9 +7,9 @@ import gc
 import pytest
 from broker_harness import Broker
 
-from tidegate.broker.limits.accounts import Accounts, Counted
+from tidegate.broker.limits.accounts import Accounts, Counted, HeldByObservers
 from tidegate.config import DEFAULT_QUOTA, BrokerConfig, Quota, quota_for
-from tidegate.spi import FlowControlError, Held, RequestError
+from tidegate.spi import FlowControlError, Held, PluginContractError, RequestError
 
 MB = 1 << 20
 
@@ -174,3 +174,26 @@ async def test_a_subscription_is_counted_once_however_often_it_is_made() -> None
         assert kinds[Held.SUBSCRIPTIONS] == once, "what was refused is not held"
         client.connection.unsubscribe("s")
         assert kinds[Held.SUBSCRIPTIONS] == 0
+
+
+def test_what_observers_hold_counts_for_a_principal_as_long_as_there_is_any() -> None:
+    accounts = Accounts(BrokerConfig(), [Quota(principal="ann", held_limit=1000), DEFAULT_QUOTA])
+    held = HeldByObservers(accounts.of)
+    assert held.hold("ann", 600)
+    gc.collect()  # nobody else has the account
+    assert accounts.of("ann").held == accounts.gateway.kinds[Held.OBSERVED] == 600
+    assert not held.hold("ann", 600)
+    assert held.hold("ben", 600)
+    assert accounts.gateway.refused == 0  # nobody was refused what it asked for
+    assert held.hold("ann", -600)
+    gc.collect()
+    assert [account.name for account in accounts.principals()] == ["user ben"]
+
+
+def test_an_observer_cannot_let_go_of_more_than_it_holds() -> None:
+    accounts = Accounts(BrokerConfig())
+    held = HeldByObservers(accounts.of)
+    assert held.hold("", 5)
+    with pytest.raises(PluginContractError, match="1 bytes more"):
+        held.hold("", -6)
+    assert accounts.gateway.held == 5

@@ -14,6 +14,7 @@ from tidegate.spi import (
     Acknowledge,
     AddMessage,
     Headers,
+    HoldFor,
     Identity,
     Move,
     Operation,
@@ -38,6 +39,11 @@ class Notes:
         self.written: list[Operation] = []
         self.rows: list[int] = []
         self.carried: list[list[tuple[str, int, int, str]]] = []
+        self.hold: HoldFor | None = None
+
+    def observer_starts(self, hold: HoldFor) -> None:
+        assert not self.turns
+        self.hold = hold
 
     def observe_publishing(self, messages: Sequence[StoredMessage]) -> Mapping[int, Headers]:
         self.turns.append([stored.message.body for stored in messages])
@@ -80,6 +86,19 @@ class Notes:
 
     def kinds(self, *types: type) -> list[Operation]:
         return [item for item in self.written if isinstance(item, types)]
+
+
+async def test_what_it_remembers_is_held_for_principals() -> None:
+    notes = Notes()
+    async with Broker(extensions=[notes]) as broker:
+        hold = notes.hold
+        assert hold is not None
+        accounts = broker.core.accounts
+        assert hold("ann", 1000)
+        assert (accounts.of("ann").held, accounts.of("ben").held) == (1000, 0)
+        assert accounts.snapshot()["held.observed.bytes"] == 1000
+        assert hold("ann", -1000)
+        assert accounts.snapshot()["held.observed.bytes"] == 0
 
 
 async def test_headers_that_it_gives_are_stored_and_delivered() -> None:
