@@ -30,6 +30,7 @@ from tidegate.spi import (
     RemoveDestination,
     Session,
     SetRetained,
+    StoreCapabilities,
     Subscription,
 )
 
@@ -134,6 +135,21 @@ def everything() -> list[Operation]:
     ]
 
 
+def storable(operations: list[Operation], offered: StoreCapabilities) -> list[Operation]:
+    """Those of *operations* that a store with these capabilities may be given."""
+
+    def meets(known: Operation) -> bool:
+        match known:
+            case AddDuplicateId():
+                return offered.duplicate_ids is not None
+            case PutBranch() | AddMessage(pending_lists=(BRANCH.pending_list,)):
+                return offered.branches is not None
+            case _:
+                return True
+
+    return [known for known in operations if meets(known)]
+
+
 def by_key(state: RecoveredState) -> dict[str, object]:
     """What opening brought back, comparable: keyed, without empty lists."""
     return {
@@ -152,8 +168,9 @@ def by_key(state: RecoveredState) -> dict[str, object]:
 
 
 async def told(store: MessageStore, state: RecoveredState) -> dict[str, object]:
-    """The same with what the store's optional objects tell besides."""
+    """The same with what the store's optional objects tell besides: nothing, where it has none."""
     found, offered = by_key(state), store.capabilities
+    found |= {"branches": {}, "duplicate_ids": []}
     if offered.branches is not None:
         branches = await offered.branches.recovered_branches()
         found["branches"] = {branch.branch_id: branch for branch in branches}

@@ -349,6 +349,23 @@ class AnswersAfterClose(Broken):
             return ()
 
 
+class OffersNothingOptional(Broken):
+    """Keeps the contract: a durable store with a log, and without what only some stores can do."""
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return dataclasses.replace(
+            self._store.capabilities, large_bodies=None, branches=None, duplicate_ids=None
+        )
+
+    async def write(self, batch: WriteBatch) -> None:
+        for known in batch.operations:
+            assert not isinstance(
+                known, PutBranch | RemoveBranch | AddDuplicateId | ForgetDuplicateIds
+            )
+        await self._store.write(batch)
+
+
 class SharesItsContents(Broken):
     async def open(self) -> object:
         self._store.contents.owner = None
@@ -408,6 +425,18 @@ class BrokenFactory(MemoryStoreFactory):
 
 
 kit = StoreConformance()
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        kit.test_everything_comes_through_the_portable_format,
+        kit.test_an_import_into_a_store_that_holds_something_changes_nothing,
+    ],
+)
+def test_a_store_meets_only_what_it_offers(test: Callable[..., None], tmp_path: Path) -> None:
+    box = StoreBox(BrokenFactory(OffersNothingOptional), None, tmp_path)  # type: ignore[arg-type]
+    test(box, **{name: None for name in ("durable", "logged") if name in test.__annotations__})
 
 
 @pytest.mark.parametrize(

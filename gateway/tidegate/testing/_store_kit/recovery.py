@@ -34,7 +34,7 @@ from tidegate.spi import (
     StoreContext,
     Subscription,
 )
-from tidegate.testing._portable_contents import by_key, contents, everything
+from tidegate.testing._portable_contents import by_key, contents, everything, storable
 from tidegate.testing._store_kit.box import OTHER, QUEUE, StoreBox, StoreFixtures, add, text
 from tidegate.testing.memory_store import MemoryStore
 
@@ -374,7 +374,8 @@ class StoreRecovery(StoreFixtures):
         from tidegate.portable import carry_in, carry_out
 
         first, second = box.other("first"), box.other("second")
-        await first.open(*everything())
+        await first.open()
+        await first.write(*storable(everything(), first.store.capabilities))
         await first.restart()
         held = await contents(first.store, first.state)
         out, back = box.directory / "exported", box.directory / "back"
