@@ -14,6 +14,8 @@ from functools import partial
 from time import perf_counter
 from typing import Final, cast, final
 
+from tidegate.spi.clients.seldom import Seldom
+from tidegate.spi.clients.tls import why_no_handshake
 from tidegate_protocols.transport._link import Handler, Sockets
 from tidegate_protocols.transport._principal import PrincipalOf, nobody
 from tidegate_protocols.transport._proxy import Proxies, ProxyHeaderError, client_of
@@ -26,7 +28,7 @@ from tidegate_protocols.transport._sockets import (
     tune,
 )
 from tidegate_protocols.transport._tcp_link import CLOSE_LINGER_S, TcpLink
-from tidegate_protocols.transport._tls import subject_of, why_no_handshake
+from tidegate_protocols.transport._tls import subject_of
 
 logger = logging.getLogger("tidegate.transport")
 
@@ -54,27 +56,6 @@ ACCEPTED_AT_A_TIME: Final = 16
 #: How long accepting rests when it fails: mostly there is no descriptor or memory left for it, and
 #: the socket would stay ready and the loop do nothing else.
 ACCEPT_RETRY_S: Final = 0.2
-#: Whoever connects decides how often: a line at most so often.
-LOG_EVERY_S: Final = 10.0
-
-
-class _Seldom:
-    """A warning that is written now and then, with how often there was a reason since the last."""
-
-    __slots__ = ("_count", "_next_at", "_text")
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._count = 0
-        self._next_at = 0.0
-
-    def say(self, now: float, *values: object) -> None:
-        """There is a reason. now: monotonic seconds."""
-        self._count += 1
-        if now >= self._next_at:
-            logger.warning(f"{self._text} count=%d", *values, self._count)  # noqa: G004 - a constant
-            self._next_at = now + LOG_EVERY_S
-            self._count = 0
 
 
 @final
@@ -127,10 +108,10 @@ class TcpListener:
         self._beginning: set[asyncio.Task[object]] = set()
         self._connections: set[_Connection] = set()  # those in their handshake, too
         self._none_left = asyncio.Event()
-        self._refused = _Seldom("connections refused connections_max=%d")
-        self._failed = _Seldom("accept failed error=%s")
-        self._unknown = _Seldom("proxy refused peer=%s reason=%s")
-        self._no_handshake = _Seldom("tls refused port=%d peer=%s reason=%r")
+        self._refused = Seldom(logger, "connections refused connections_max=%d")
+        self._failed = Seldom(logger, "accept failed error=%s")
+        self._unknown = Seldom(logger, "proxy refused peer=%s reason=%s")
+        self._no_handshake = Seldom(logger, "tls refused port=%d peer=%s reason=%r")
 
     @property
     def connection_count(self) -> int:
@@ -216,7 +197,7 @@ class TcpListener:
                 ssl_shutdown_timeout=CLOSE_LINGER_S,
             )
         except OSError as error:
-            if reason := why_no_handshake(error):
+            if reason := why_no_handshake(error, "handshake_timeout"):
                 self._no_handshake.say(loop.time(), port, peer, reason)
             raise
 

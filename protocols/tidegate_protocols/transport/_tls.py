@@ -30,19 +30,6 @@ ATTRIBUTES: Final = {
     "domainComponent": "DC",
     "userId": "UID",
 }
-#: What OpenSSL calls the ends of a handshake that have a remedy.
-_NO_TLS: Final = "the peer does not speak TLS: let it use TLS, or another port"
-_REMEDIES: Final = {
-    "HTTP_REQUEST": "the peer speaks HTTP without TLS: https:// or wss://, or another port",
-    "HTTPS_PROXY_REQUEST": _NO_TLS,  # any text that begins with CONNECT
-    "WRONG_VERSION_NUMBER": _NO_TLS,
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the peer shows no certificate; tls_client_certificate asks for one",
-    "TLSV1_ALERT_UNKNOWN_CA": "the peer does not trust the authority of tls_certificate",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "the peer does not accept tls_certificate",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the peer does not accept tls_certificate",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the peer says that tls_certificate has expired",
-    "UNSUPPORTED_PROTOCOL": "the peer speaks only versions of TLS below tls_version_min",
-}
 _ESCAPED: Final = frozenset('"+,;<>\\')
 
 
@@ -172,19 +159,6 @@ def subject_of(certificate: Mapping[str, object] | None) -> str:
         "+".join(f"{ATTRIBUTES.get(key, key)}={_escape(value)}" for key, value in relative)
         for relative in reversed(names)  # RFC 4514 section 2.1: the last one first
     )
-
-
-def why_no_handshake(error: OSError) -> str:
-    """What a handshake ended with, for the log; "": the peer only went, as health checks do."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the peer's certificate is not accepted: {error.verify_message}"
-    if isinstance(error, ssl.SSLError):
-        return _REMEDIES.get(error.reason or "") or (error.reason or str(error)).lower().replace(
-            "_", " "
-        )
-    if isinstance(error, ConnectionAbortedError):
-        return "not complete within handshake_timeout"
-    return ""
 
 
 def _escape(value: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from link_recorder import TIMEOUT_S, Recorder, TwoSockets, hang_up
 
+from tidegate.spi.clients import seldom
 from tidegate_protocols.transport import Sockets, TcpLink, TcpListener
 from tidegate_protocols.transport import _tcp as tcp
 from tidegate_protocols.transport._sockets import bind
@@ -121,15 +122,8 @@ async def test_one_connection_too_many_is_told_and_closed(caplog):
         await hang_up(writer)
 
 
-def test_what_comes_often_is_logged_now_and_then_with_its_number(caplog):
-    seldom = tcp._Seldom("refused connections_max=%d")
-    for second in (0.0, 1.0, tcp.LOG_EVERY_S - 0.1, tcp.LOG_EVERY_S):
-        seldom.say(second, 1)
-    assert re.findall(r"refused connections_max=1 count=(\d+)", caplog.text) == ["1", "3"]
-
-
 async def test_refusals_are_logged_once_though_the_limit_is_left_meanwhile(caplog, monkeypatch):
-    monkeypatch.setattr(tcp, "LOG_EVERY_S", 3600.0)
+    monkeypatch.setattr(seldom, "LOG_EVERY_S", 3600.0)
 
     async with listening(connections_max=1, refusal=b"full\n") as (_, handlers, port):
 
@@ -148,7 +142,7 @@ async def test_refusals_are_logged_once_though_the_limit_is_left_meanwhile(caplo
 
 
 async def test_without_descriptors_the_others_go_on_and_accepting_rests(caplog, monkeypatch):
-    monkeypatch.setattr(tcp, "LOG_EVERY_S", 3600.0)
+    monkeypatch.setattr(seldom, "LOG_EVERY_S", 3600.0)
     loop = asyncio.get_running_loop()
     async with listening(lambda: Recorder(lambda data: data)) as (_, handlers, port):
         reader, writer, _ = await connected(port, handlers)

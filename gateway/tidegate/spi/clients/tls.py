@@ -1,4 +1,4 @@
-"""The certificate of a listener whose library takes PEM files, and no ``ssl.SSLContext``, as they are."""
+"""TLS of listeners of any protocol: the PEM files for libraries that take them as they are; why a handshake failed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,19 @@ from tidegate.spi.private_files import problem_of_others
 #: For a private key: one that everybody can read, or others can replace, protects nothing. Its group may read it:
 #: that is how keys are shared on purpose (``ssl-cert``).
 KEY_NOT_OTHERS: Final = 0o026
+#: What OpenSSL calls the ends of a handshake that have a remedy.
+_NO_TLS: Final = "the peer does not speak TLS: let it use TLS, or another port"
+_REMEDIES: Final = {
+    "HTTP_REQUEST": "the peer speaks HTTP without TLS: https:// or wss://, or another port",
+    "HTTPS_PROXY_REQUEST": _NO_TLS,  # any text that begins with CONNECT
+    "WRONG_VERSION_NUMBER": _NO_TLS,
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the peer shows no certificate; tls_client_certificate asks for one",
+    "TLSV1_ALERT_UNKNOWN_CA": "the peer does not trust the authority of tls_certificate",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the peer does not accept tls_certificate",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the peer does not accept tls_certificate",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the peer says that tls_certificate has expired",
+    "UNSUPPORTED_PROTOCOL": "the peer speaks only versions of TLS that are too old here (tls_version_min)",
+}
 
 
 def read_pair(certificate: Path | None, key: Path | None) -> tuple[str, str]:
@@ -48,3 +61,19 @@ def read_pair(certificate: Path | None, key: Path | None) -> tuple[str, str]:
             key="tls_key",
         ) from None
     return texts[0], texts[1]
+
+
+def why_no_handshake(error: OSError, timeout: str) -> str:
+    """What a handshake ended with, for the log; "": the peer only went, as health checks do.
+
+    Args: timeout: the option that says how long it may take.
+    """
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the peer's certificate is not accepted: {error.verify_message}"
+    if isinstance(error, ssl.SSLError):
+        return _REMEDIES.get(error.reason or "") or (error.reason or str(error)).lower().replace(
+            "_", " "
+        )
+    if isinstance(error, ConnectionAbortedError):
+        return f"not complete within {timeout}"
+    return ""

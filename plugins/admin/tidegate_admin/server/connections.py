@@ -8,19 +8,25 @@ from typing import Any, Final
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from tidegate_admin.server.strangers import FIRST_BYTES, Strangers, peer_of
+
 #: Of a request's line and header.
 HEADER_BYTES_MAX: Final = 32 << 10
 #: How long an idle connection is kept.
 KEEP_ALIVE_S: Final = 30
 
 
-def bounded(connections_max: int, header_timeout_s: float) -> type[asyncio.Protocol]:
-    """What uvicorn is to make for each connection."""
+def bounded(
+    connections_max: int, header_timeout_s: float, strangers: Strangers
+) -> type[asyncio.Protocol]:
+    """What uvicorn is to make for each connection. *strangers* is told who speaks no HTTP."""
 
     class BoundedConnection(H11Protocol):
         """Ends with the first request whose header has not come in time."""
 
         _ends: asyncio.TimerHandle | None = None
+        _first = b""
+        _has_asked = False
 
         def connection_made(self, transport: Any) -> None:
             if len(self.connections) >= connections_max:
@@ -38,8 +44,11 @@ def bounded(connections_max: int, header_timeout_s: float) -> type[asyncio.Proto
         def data_received(self, data: bytes) -> None:
             if self not in self.connections:
                 return
+            if len(self._first) < FIRST_BYTES:
+                self._first += data[:FIRST_BYTES]
             super().data_received(data)
             if self.conn.their_state is not h11.IDLE:
+                self._has_asked = True
                 self._expect_nothing()
             elif self._ends is None and self.conn.trailing_data[0]:
                 self._expect()
@@ -54,6 +63,12 @@ def bounded(connections_max: int, header_timeout_s: float) -> type[asyncio.Proto
 
         def _too_slow(self) -> None:
             self._ends = None
+            if self._first and not self._has_asked:
+                strangers.no_http(peer_of(self.transport), self._first, is_late=True)
             self.transport.close()
+
+        def send_400_response(self, msg: str) -> None:
+            strangers.no_http(peer_of(self.transport), self._first)
+            super().send_400_response(msg)
 
     return BoundedConnection

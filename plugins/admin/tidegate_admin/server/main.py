@@ -6,17 +6,19 @@ import asyncio
 import logging
 import resource
 import socket
-import ssl
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, cast
 
 import uvicorn
 
 from tidegate_admin import _protocol as protocol
 from tidegate_admin.server.app import Application
 from tidegate_admin.server.connections import HEADER_BYTES_MAX, KEEP_ALIVE_S, bounded
+from tidegate_admin.server.handshakes import Handshake, context_of
 from tidegate_admin.server.history import EVERY_S, HISTORY_FILE, Ring, Sampler
 from tidegate_admin.server.link import Link
+from tidegate_admin.server.strangers import Strangers
 
 #: The longest line of an answer: a page of rows with long names.
 _ANSWER_BYTES_MAX: Final = 256 << 20
@@ -32,16 +34,25 @@ async def serve(
     _bound_descriptors(start.connections_max)
 
     def renew() -> None:
-        context: ssl.SSLContext | None = config.ssl
         if context is not None:
             context.load_cert_chain(start.certificate, start.key)
+
+    context = context_of(start.certificate, start.key) if start.certificate else None
+    strangers = Strangers(listening.getsockname()[1])
+    connection = bounded(start.connections_max, start.request_timeout, strangers)
+
+    def connected(**of_uvicorn: Any) -> asyncio.Protocol:
+        make = partial(connection, **of_uvicorn)
+        if context is None:
+            return make()
+        return Handshake(make, context, start.request_timeout, strangers)
 
     link = Link(reader, writer, renew)
     ring = Ring(Path(start.directory) / HISTORY_FILE)
     sampler = Sampler(ring, lambda: link.sample(EVERY_S))
     config = uvicorn.Config(
         Application(start, link, ring).asgi(),
-        http=bounded(start.connections_max, start.request_timeout),
+        http=cast("type[asyncio.Protocol]", connected),  # uvicorn only calls it
         ws="none",
         lifespan="off",
         log_config=None,
@@ -50,12 +61,7 @@ async def serve(
         proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE_S,
         h11_max_incomplete_event_size=HEADER_BYTES_MAX,
-        ssl_certfile=start.certificate or None,
-        ssl_keyfile=start.key or None,
     )
-    config.load()
-    if config.ssl is not None:
-        config.ssl.minimum_version = ssl.TLSVersion.TLSv1_2
     following = [asyncio.create_task(link.follow()), asyncio.create_task(sampler.follow())]
     await uvicorn.Server(config).serve(sockets=[listening])
     for task in following:
@@ -74,7 +80,7 @@ def main(arguments: list[str]) -> None:
     """Wait to be told how to serve, and serve until the gateway is gone. Args: arguments: the number of its socket."""
     link = socket.socket(fileno=int(arguments[0]))
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
-    # What strangers send is nothing to be told of.
+    # What strangers send is told of by ourselves, now and then.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     handed_over = protocol.handed_over(link)
     if handed_over is not None:

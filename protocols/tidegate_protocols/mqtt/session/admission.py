@@ -21,7 +21,7 @@ from tidegate.spi import (
     GatewayError,
     PeerProtocolError,
 )
-from tidegate_protocols._mistaken import mistaken
+from tidegate.spi.clients.mistaken import mistaken
 from tidegate_protocols._pace import Timer
 from tidegate_protocols.mqtt._answers import Answers
 from tidegate_protocols.mqtt._reasons import (

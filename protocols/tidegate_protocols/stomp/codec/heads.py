@@ -10,7 +10,7 @@ import re
 from typing import Final, final
 
 from tidegate.spi import FrameTooLargeError, PeerProtocolError
-from tidegate_protocols._mistaken import mistaken
+from tidegate.spi.clients.mistaken import mistaken
 from tidegate_protocols.stomp.codec.escape import unescape
 from tidegate_protocols.stomp.codec.frames import Limits, Version
 

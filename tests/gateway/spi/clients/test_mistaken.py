@@ -2,7 +2,7 @@
 
 import pytest
 
-from tidegate_protocols._mistaken import mistaken
+from tidegate.spi.clients.mistaken import mistaken, spoken_by
 
 TLS = b"\x16\x03\x01\x00\xc8\x01\x00\x00\xc4\x03\x03"
 HTTP = b"GET /mqtt HTTP/1.1\r\nHost: x\r\n"
@@ -29,7 +29,21 @@ def test_the_other_protocol_is_named(data: bytes, protocol: str, said: str) -> N
 
 @pytest.mark.parametrize(
     ("data", "protocol"),
-    [(MQTT, "MQTT"), (LONG_MQTT, "MQTT"), (STOMP, "STOMP"), (b"\xff" * 40, "MQTT"), (b"", "MQTT")],
+    [
+        (MQTT, "MQTT"),
+        (LONG_MQTT, "MQTT"),
+        (STOMP, "STOMP"),
+        (b"\xff" * 40, "MQTT"),
+        (b"", "MQTT"),
+    ],
 )
 def test_its_own_and_garbage_are_not(data: bytes, protocol: str) -> None:
     assert mistaken(data, protocol) == ""
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [(TLS, "TLS"), (HTTP, "HTTP"), (LONG_MQTT, "MQTT"), (STOMP, "STOMP"), (b"\xff", ""), (b"", "")],
+)
+def test_what_is_spoken_is_told(data: bytes, said: str) -> None:
+    assert spoken_by(data) == said
