@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from broker_harness import Client, Core, connect_request, message
+from broker_harness import CURSORS, Client, Core, connect_request, message
 from interleaving_steps import (
     KINDS,
     Choices,
@@ -40,7 +40,6 @@ from tidegate.spi import (
 )
 from tidegate.testing.faulty_storage import FaultyDisk
 from tidegate.testing.memory_store import MemoryContents, MemoryStore
-from tidegate_cursors import FileCursorFactory, StoreCursorFactory, VmCursorFactory
 from tidegate_store_journal import JournalOptions, JournalStore
 
 T = TypeVar("T")
@@ -154,11 +153,7 @@ class World:
         self.core = Core(
             BrokerConfig(cursor_memory_limit=setting.shared, system_topics_interval=0),
             store,
-            cursors={
-                "store": StoreCursorFactory(),
-                "vm": VmCursorFactory(),
-                "file": FileCursorFactory(),
-            },
+            cursors=CURSORS,
             policies=(policy,),
             temporary_directory=self.directory,
             version="0",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from broker_harness import Broker
 
 from tidegate.broker.operate.operations import Operations
-from tidegate.spi import Action, AuditEvent, Identity, Verdict
+from tidegate.spi import AccessError, Action, AuditEvent, AuditKind, Identity, Verdict
 from tidegate.spi.operate import perform
 
 ME = Identity("local:me", frozenset(), "", "", "operator")
@@ -48,6 +49,15 @@ async def consumed(broker: Broker, destination: str) -> list[bytes]:
 
 def bodies(*numbers: int) -> list[bytes]:
     return [str(number).encode() for number in numbers]
+
+
+async def check_is_refused(request: Any) -> None:
+    """Without the right nobody gets an answer, and auditors hear of it."""
+    guard = Guard()
+    async with Broker(extensions=[guard]) as broker:
+        with pytest.raises(AccessError):
+            await ask_now(broker, request)
+        assert [(e.kind, e.action) for e in guard.events] == [(AuditKind.REFUSED, Action.ADMIN)]
 
 
 class Guard:

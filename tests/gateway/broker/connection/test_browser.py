@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from broker_harness import Broker
+from broker_harness import Broker, Client
 
 from tidegate.broker.connection.browser import PAGE_COUNT
 from tidegate.spi import Acknowledge, Held, RequestError, StoredMessage, StoreIOError
@@ -114,14 +114,20 @@ async def test_leaves_out_what_has_expired() -> None:
         assert client.bodies() == [b"long"]
 
 
+async def stuck(broker: Broker, pages: int) -> Client:
+    """Browses a queue of so many pages, and reads no more after each delivery."""
+    client = await broker.client()
+    for number in range(pages * PAGE_COUNT):
+        client.send("queue://q", str(number))
+    await broker.settle()
+    client.on_deliver = lambda *_: client.connection.writable(False)
+    client.begin_browsing("queue://q")
+    return client
+
+
 async def test_holds_one_page_while_the_client_does_not_read() -> None:
     async with Broker() as broker:
-        client = await broker.client()
-        for number in range(5 * PAGE_COUNT):
-            client.send("queue://q", str(number))
-        await broker.settle()
-        client.on_deliver = lambda *_: client.connection.writable(False)
-        client.begin_browsing("queue://q")
+        client = await stuck(broker, 5)
         for turn in range(1, 6):
             for _ in range(50):
                 await asyncio.sleep(0)
@@ -134,12 +140,7 @@ async def test_holds_one_page_while_the_client_does_not_read() -> None:
 @pytest.mark.parametrize("how", ["unsubscribe", "disconnect"])
 async def test_that_is_given_up_stops_and_leaves_no_task(how: str) -> None:
     async with Broker() as broker:
-        client = await broker.client()
-        for number in range(3 * PAGE_COUNT):
-            client.send("queue://q", str(number))
-        await broker.settle()
-        client.on_deliver = lambda *_: client.connection.writable(False)
-        client.begin_browsing("queue://q")
+        client = await stuck(broker, 3)
         for _ in range(50):
             await asyncio.sleep(0)
         assert [t for t in broker.core.tasks.running if t.get_name().startswith("browse")]

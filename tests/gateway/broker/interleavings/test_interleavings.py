@@ -21,13 +21,12 @@ from typing import Any
 
 import mqtt_raw as raw
 import pytest
-from broker_harness import Core
+from broker_harness import CURSORS, Core
 from virtual_loop import run
 
 from tidegate.config import BrokerConfig, DestinationPolicy
 from tidegate.spi import RecoveredState, StoreContext, StoredMessage, WriteBatch
 from tidegate.testing.memory_store import MemoryContents, MemoryStore
-from tidegate_cursors import FileCursorFactory, StoreCursorFactory, VmCursorFactory
 from tidegate_protocols.mqtt._front_end import LoopRuntime
 from tidegate_protocols.mqtt._options import MqttOptions
 from tidegate_protocols.mqtt.session.context import SessionContext
@@ -205,11 +204,7 @@ class World:
         self.core = Core(
             BrokerConfig(cursor_memory_limit=scenario.shared, system_topics_interval=0),
             self.store,  # type: ignore[arg-type]  # the rest is the inner one's
-            cursors={
-                "store": StoreCursorFactory(),
-                "vm": VmCursorFactory(),
-                "file": FileCursorFactory(),
-            },
+            cursors=CURSORS,
             policies=(policy,),
             temporary_directory=self.directory,
             version="0",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker_harness import Broker
+from broker_harness import Broker, Client
 
 
 async def test_what_waits_in_the_old_list_comes_first_and_at_most_once() -> None:
@@ -82,14 +82,20 @@ async def test_a_lowered_subscription_stays_in_order_and_stores_nothing_once_its
         assert not any(broker.contents.lists.values())
 
 
+async def raised_while_one_waits(broker: Broker) -> tuple[Client, Client]:
+    """A client that takes nothing, whose subscription of QoS 0 has a message and is one of QoS 1 now; and the sender."""
+    client, sender = await broker.client("mqtt", "c"), await broker.client()
+    client.subscribe("topic://t", qos=0, acknowledge=False)
+    client.connection.writable(False)
+    sender.send("topic://t", "0", qos=1)
+    await broker.settle()
+    client.subscribe("topic://t", qos=1)
+    return client, sender
+
+
 async def test_messages_of_qos_0_stay_behind_what_waits() -> None:
     async with Broker() as broker:
-        client, sender = await broker.client("mqtt", "c"), await broker.client()
-        client.subscribe("topic://t", qos=0, acknowledge=False)
-        client.connection.writable(False)
-        sender.send("topic://t", "0", qos=1)
-        await broker.settle()
-        client.subscribe("topic://t", qos=1)
+        client, sender = await raised_while_one_waits(broker)
         sender.send("topic://t", "1", qos=0)
         await broker.settle()
         client.connection.writable(True)
@@ -99,12 +105,7 @@ async def test_messages_of_qos_0_stay_behind_what_waits() -> None:
 
 async def test_an_unsubscription_in_between_ends_both_lists() -> None:
     async with Broker() as broker:
-        client, sender = await broker.client("mqtt", "c"), await broker.client()
-        client.subscribe("topic://t", qos=0, acknowledge=False)
-        client.connection.writable(False)
-        sender.send("topic://t", "0", qos=1)
-        await broker.settle()
-        client.subscribe("topic://t", qos=1)
+        client, sender = await raised_while_one_waits(broker)
         client.connection.unsubscribe("s")
         client.connection.writable(True)
         sender.send("topic://t", "1", qos=1)

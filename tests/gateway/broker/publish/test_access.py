@@ -45,12 +45,17 @@ async def test_a_filter_does_not_deliver_what_is_refused_under_its_own_name() ->
         assert broker.store.pending("topic://*.plan") == []  # what is refused was not kept
 
 
+async def publish_both(broker: Broker, **more: Any) -> None:
+    """A plan that is secret and one that is open."""
+    sender = await broker.client()
+    for name in ("secret", "open"):
+        sender.send(f"topic://{name}.plan", name, **more)
+    await broker.settle()
+
+
 async def test_retained_messages_are_asked_about_one_by_one() -> None:
     async with Broker(extensions=[Wall(SECRET)]) as broker:
-        sender = await broker.client()
-        for name in ("secret", "open"):
-            sender.send(f"topic://{name}.plan", name, retain=True)
-        await broker.settle()
+        await publish_both(broker, retain=True)
         for protocol, more in (("stomp", {}), ("mqtt", STORED)):
             client = await broker.client(protocol, protocol, **more)
             durable: dict[str, Any] = {"durable_name": "s", "qos": 1} if more else {}
@@ -66,10 +71,7 @@ async def test_what_waited_while_the_client_was_away_is_judged_by_the_rights_of_
         client.subscribe("topic://*.plan", "s", durable_name="s", qos=1)
         await broker.settle()
         client.connection.disconnect(graceful=True)
-        sender = await broker.client()
-        for name in ("secret", "open"):
-            sender.send(f"topic://{name}.plan", name)
-        await broker.settle()
+        await publish_both(broker)
         wall.refused.add(SECRET)
         await broker.kill()
         client = await stored(broker)

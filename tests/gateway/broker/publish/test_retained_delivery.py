@@ -380,6 +380,16 @@ async def test_it_ends_with_the_subscription(qos: int) -> None:
         check_nothing_is_under_way(broker)
 
 
+async def back_after_a_kill(broker: Broker) -> Client:
+    """The client of a stored session, with all that it was given."""
+    await broker.kill()
+    client = await broker.client("mqtt", "c", session_expiry=100, clean_start=False, resume=False)
+    client.on_deliver = lambda key, _: client.ack_all(key)
+    client.connection.resume()
+    await broker.settle()
+    return client
+
+
 async def test_a_stored_session_gets_all_of_them_also_when_its_client_leaves_at_once() -> None:
     async with Broker() as broker:
         await retain(broker, 2500, qos=1)
@@ -388,13 +398,7 @@ async def test_a_stored_session_gets_all_of_them_also_when_its_client_leaves_at_
         client.connection.disconnect(graceful=True)
         await broker.settle()
         check_nothing_is_under_way(broker)
-        await broker.kill()
-        again = await broker.client(
-            "mqtt", "c", session_expiry=100, clean_start=False, resume=False
-        )
-        again.on_deliver = lambda key, _: again.ack_all(key)
-        again.connection.resume()
-        await broker.settle()
+        again = await back_after_a_kill(broker)
         assert kinds(again) == all_of(2500)
 
 
@@ -423,13 +427,7 @@ async def test_a_stored_session_is_given_them_again_when_the_gateway_was_killed_
         added = len(broker.store.operations(AddMessage))
         assert 0 < added < 10
         del sender
-        await broker.kill()
-        again = await broker.client(
-            "mqtt", "c", session_expiry=100, clean_start=False, resume=False
-        )
-        again.on_deliver = lambda key, _: again.ack_all(key)
-        again.connection.resume()
-        await broker.settle()
+        again = await back_after_a_kill(broker)
         assert kinds(again) == [*all_of(added), *([] if is_cleared else all_of(10))]
         (subscription,) = broker.contents.subscriptions.values()
         assert subscription.options == options

@@ -57,6 +57,17 @@ async def send(broker: Broker, destination: str = "topic://t", qos: int = 2) -> 
     await broker.settle()
 
 
+async def sent_to_the_first(
+    broker: Broker, *, qos: int = 2, expiry: int = 100
+) -> tuple[Client, Client]:
+    """Two members of the group, of whom the first, whose session lasts *expiry*, was sent the message."""
+    first, second = await member(broker, "first", expiry), await member(broker, "second", 1000)
+    join(first)
+    await send(broker, qos=qos)
+    join(second)
+    return first, second
+
+
 def unanswered(client: Client) -> dict[str, list[int]]:
     return {"s": client.sequences("s")}
 
@@ -86,10 +97,7 @@ async def test_it_waits_for_the_client_that_it_was_sent_to() -> None:
 
 async def test_it_waits_also_when_the_gateway_was_killed() -> None:
     async with Broker() as broker:
-        first, second = await member(broker, "first"), await member(broker, "second")
-        join(first)
-        await send(broker)
-        join(second)
+        first, second = await sent_to_the_first(broker)
         await broker.settle()
         await broker.kill()
         second = await member(broker, "second")
@@ -107,10 +115,7 @@ async def test_it_waits_also_when_the_gateway_was_killed() -> None:
 
 async def test_the_end_of_the_session_discards_it() -> None:
     async with Broker() as broker:
-        first, second = await member(broker, "first", 10), await member(broker, "second", 1000)
-        join(first)
-        await send(broker)
-        join(second)
+        first, second = await sent_to_the_first(broker, expiry=10)
         first.connection.disconnect(graceful=False, unanswered=unanswered(first))
         await asyncio.sleep(20)
         await broker.settle()
@@ -121,10 +126,7 @@ async def test_the_end_of_the_session_discards_it() -> None:
 
 async def test_without_a_stored_session_it_is_discarded_at_once() -> None:
     async with Broker() as broker:
-        first, second = await member(broker, "first", 0), await member(broker, "second")
-        join(first)
-        await send(broker)
-        join(second)
+        first, second = await sent_to_the_first(broker, expiry=0)
         first.connection.disconnect(graceful=False, unanswered=unanswered(first))
         await broker.settle()
         assert second.bodies() == []
@@ -134,10 +136,7 @@ async def test_without_a_stored_session_it_is_discarded_at_once() -> None:
 @pytest.mark.parametrize("qos", [1, 2])
 async def test_what_was_not_sent_or_needs_no_handshake_goes_to_another_member(qos: int) -> None:
     async with Broker() as broker:
-        first, second = await member(broker, "first"), await member(broker, "second")
-        join(first)
-        await send(broker, qos=qos)
-        join(second)
+        first, second = await sent_to_the_first(broker, qos=qos)
         first.connection.disconnect(graceful=False)
         await broker.settle()
         assert second.bodies("s") == [b"m"]
@@ -161,10 +160,7 @@ async def test_a_queue_gives_it_to_anyone_and_the_packet_id_is_completed() -> No
 
 async def test_leaving_the_group_discards_it() -> None:
     async with Broker() as broker:
-        first, second = await member(broker, "first"), await member(broker, "second")
-        join(first)
-        await send(broker)
-        join(second)
+        first, second = await sent_to_the_first(broker)
         first.connection.disconnect(graceful=False, unanswered=unanswered(first))
         again = await member(broker, "first")
         again.connection.unsubscribe("s", forget=True)

@@ -347,12 +347,17 @@ async def test_what_belongs_to_a_session_that_is_not_there_is_removed_at_the_sta
         assert not broker.contents.subscriptions
 
 
+async def group_of_two(broker: Broker) -> tuple[Client, Client]:
+    """One whose session is stored, and one that only passes."""
+    stored, passing = await resume(broker), await broker.client("mqtt", "p")
+    stored.subscribe("topic://t", "s", durable_name="s", qos=1, share_group="g")
+    passing.subscribe("topic://t", "s", qos=1, share_group="g")
+    return stored, passing
+
+
 async def test_a_group_keeps_messages_as_long_as_a_session_belongs_to_it() -> None:
     async with Broker() as broker:
-        stored = await resume(broker)
-        stored.subscribe("topic://t", "s", durable_name="s", qos=1, share_group="g")
-        passing = await broker.client("mqtt", "p")
-        passing.subscribe("topic://t", "s", qos=1, share_group="g")
+        stored, passing = await group_of_two(broker)
         stored.connection.disconnect(graceful=True)
         passing.connection.disconnect(graceful=True)
         sender = await broker.client()
@@ -369,10 +374,7 @@ async def test_a_group_keeps_messages_as_long_as_a_session_belongs_to_it() -> No
 
 async def test_a_group_that_only_connected_clients_are_left_in_ends_with_them() -> None:
     async with Broker() as broker:
-        stored = await resume(broker)
-        stored.subscribe("topic://t", "s", durable_name="s", qos=1, share_group="g")
-        passing = await broker.client("mqtt", "p")
-        passing.subscribe("topic://t", "s", qos=1, share_group="g")
+        stored, passing = await group_of_two(broker)
         stored.connection.unsubscribe("s", forget=True)
         await broker.settle()
         (subscription,) = broker.contents.subscriptions.values()

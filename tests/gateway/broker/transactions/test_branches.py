@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -273,25 +274,32 @@ async def test_a_full_store_leaves_the_branch_prepared_and_the_commit_may_be_rep
         assert broker.store.pending("queue://in") == [b"1", b"2"]
 
 
+async def check_commits_when_it_is_mended(
+    broker: Broker, client: Client, mend: Callable[[], None]
+) -> None:
+    """A commit that fails leaves the branch as it was, and what was wrong may go away."""
+    client.connection.commit_branch(ONE, "first")
+    await broker.settle()
+    assert [token for token, _ in client.failures] == ["first"]
+    assert broker.store.pending("queue://out") == []
+    mend()
+    client.connection.commit_branch(ONE, "second")
+    await broker.settle()
+    assert client.confirmations[-1] == "second"
+    assert broker.store.pending("queue://out") == [b"a", b"b"]
+
+
 async def test_a_branch_whose_messages_cannot_be_read_stays_prepared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with Broker() as broker:
         client = await prepared(broker)
-        page_in = broker.store.page_in
 
         async def broken(*_: object) -> list[StoredMessage]:
             raise StoreIOError("cannot read")
 
         monkeypatch.setattr(broker.store, "page_in", broken)
-        client.connection.commit_branch(ONE, "first")
-        await broker.settle()
-        assert [token for token, _ in client.failures] == ["first"]
-        monkeypatch.setattr(broker.store, "page_in", page_in)
-        client.connection.commit_branch(ONE, "second")
-        await broker.settle()
-        assert client.confirmations[-1] == "second"
-        assert broker.store.pending("queue://out") == [b"a", b"b"]
+        await check_commits_when_it_is_mended(broker, client, monkeypatch.undo)
 
 
 async def test_a_commit_that_fails_half_way_leaves_nothing_of_it(
@@ -307,14 +315,7 @@ async def test_a_commit_that_fails_half_way_leaves_nothing_of_it(
             return publish(message, *rest)  # type: ignore[arg-type]
 
         monkeypatch.setattr(broker.core.publisher, "publish", once)
-        client.connection.commit_branch(ONE, "first")
-        await broker.settle()
-        assert [token for token, _ in client.failures] == ["first"]
-        assert broker.store.pending("queue://out") == []
-        monkeypatch.undo()
-        client.connection.commit_branch(ONE, "second")
-        await broker.settle()
-        assert broker.store.pending("queue://out") == [b"a", b"b"]
+        await check_commits_when_it_is_mended(broker, client, monkeypatch.undo)
 
 
 async def test_a_branch_cannot_be_completed_twice_at_a_time() -> None:

@@ -104,13 +104,19 @@ async def test_what_fails_when_its_turn_comes_is_told_to_its_client() -> None:
         assert not second.is_paused
 
 
+async def waiting(broker: Broker) -> Client:
+    """One whose large transaction comes behind another client's."""
+    first, second = await opened(broker), await opened(broker, 1)
+    first.connection.commit("t")
+    second.connection.commit("t", "done")
+    assert second.connection.has_unconfirmed
+    return second
+
+
 async def test_a_client_that_goes_has_committed_what_waits() -> None:
     async with Broker() as broker:
-        first, second = await opened(broker), await opened(broker, 1)
-        first.connection.commit("t")
-        second.connection.commit("t", "second")
-        assert second.connection.has_unconfirmed
-        second.connection.disconnect(graceful=True)
+        client = await waiting(broker)
+        client.connection.disconnect(graceful=True)
         await broker.settle()
         assert len(broker.store.pending("queue://q")) == 2 * LARGE
         assert not broker.core.flow.deferred.clients
@@ -132,14 +138,11 @@ async def test_what_a_client_asks_for_while_its_transaction_waits_comes_behind_i
 
 async def test_what_is_to_be_confirmed_behind_all_waits_for_a_transaction_that_waits() -> None:
     async with Broker() as broker:
-        first, second = await opened(broker), await opened(broker, 1)
-        first.connection.commit("t")
-        second.connection.commit("t", "done")
-        assert second.connection.has_unconfirmed
-        second.connection.synchronize("all")
+        client = await waiting(broker)
+        client.connection.synchronize("all")
         await broker.settle()
-        assert second.confirmations == ["done", "all"]
-        assert not second.connection.has_unconfirmed
+        assert client.confirmations == ["done", "all"]
+        assert not client.connection.has_unconfirmed
 
 
 async def test_a_store_without_room_refuses_those_that_wait() -> None:
