@@ -359,22 +359,28 @@ async def race(jobs: Jobs, both: list[JobProcess], facts: Facts) -> None:
             facts.kept += [report] if isinstance(report, Kept) else []
 
 
-def read_cold(jobs: Jobs, *further: Path) -> dict[str, Any]:
-    """What a program of one's own sees, in a new process that never had the table open."""
+def of_program(script: str, *arguments: str, **environment: Any) -> Any:
+    """What the last line is that a Python program of one's own prints, as JSON."""
     done = subprocess.run(
-        [
-            *(sys.executable, "-c", COLD_DELTA if jobs.format == "delta" else COLD_ICEBERG),
-            *(json.dumps(dict(jobs.spark.conf_of_reader(jobs.format))), str(jobs.table), APP_ID),
-            *(str(path) for path in further),
-        ],
-        cwd=jobs.directory,
+        [sys.executable, "-c", script, *arguments],
         capture_output=True,
         text=True,
         timeout=400,
         check=False,
+        **environment,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def read_cold(jobs: Jobs, *further: Path) -> dict[str, Any]:
+    """What a program of one's own sees, in a new process that never had the table open."""
+    return of_program(
+        COLD_DELTA if jobs.format == "delta" else COLD_ICEBERG,
+        *(json.dumps(dict(jobs.spark.conf_of_reader(jobs.format))), str(jobs.table), APP_ID),
+        *(str(path) for path in further),
+        cwd=jobs.directory,
+    )
 
 
 # A whole scenario takes minutes: its tests go to the same process of pytest-xdist, which has it once.

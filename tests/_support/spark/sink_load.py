@@ -1,4 +1,4 @@
-"""Messages that a sink shall have: published and acknowledged, each confirmed before the call returns."""
+"""A sink of a gateway, and the messages that it shall have: published and acknowledged, each confirmed before the call returns."""
 
 from __future__ import annotations
 
@@ -13,6 +13,18 @@ from gateway_process import GatewayProcess
 from wire import Frame, StompClient
 
 QUEUE = "/queue/sink"
+
+
+def sink_into(table: Path, **options: str) -> str:
+    """The part of a configuration: a sink that stages and commits often, if *options* do not say otherwise."""
+    keys = {
+        "plugin": "spark",
+        "table": str(table),
+        "commit_interval": "200ms",
+        "segment_interval": "100ms",
+        **options,
+    }
+    return "\n[[sinks]]\n" + "".join(f'{key} = "{value}"\n' for key, value in keys.items())
 
 
 async def publish(port: int, first: int, count: int, *, destination: str = QUEUE) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import deltalake
 import pytest
 from gateway_process import GatewayProcess
-from sink_load import delta_commits, exchange, job_of
+from sink_load import delta_commits, exchange, job_of, sink_into
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(1800)]
 
@@ -30,14 +30,7 @@ def test_a_gateway_killed_while_spark_sleeps_or_wakes_loses_and_doubles_nothing(
     tmp_path: Path,
 ) -> None:
     table, chance, sent = tmp_path / "table", random.Random(15), 0
-    sink = f"""
-[[sinks]]
-plugin = "spark"
-table = "{table}"
-commit_interval = "200ms"
-segment_interval = "100ms"
-driver_idle = "1s"
-"""
+    sink = sink_into(table, driver_idle="1s")
 
     def rows() -> list[int]:
         if not delta_commits(table):

@@ -17,7 +17,7 @@ from pathlib import Path
 import deltalake
 import pytest
 from gateway_process import GatewayProcess
-from sink_load import consume, delta_commits, drain, publish, running_job, stager_of
+from sink_load import consume, delta_commits, drain, publish, running_job, sink_into, stager_of
 
 BATCH = 1_500
 KILLS = 8
@@ -55,16 +55,14 @@ async def consume_and_kill(
 @pytest.mark.timeout(900)
 def test_every_confirmed_message_is_one_row_whatever_is_killed(tmp_path: Path) -> None:
     table = tmp_path / "table"
-    sink = f"""
-[[sinks]]
-plugin = "spark"
-engine = "deltalake"
-table = "{table}"
-commit_interval = "100ms"
-segment_interval = "50ms"
-compact_interval = "1s"
-stop_timeout = "120s"
-"""
+    sink = sink_into(
+        table,
+        engine="deltalake",
+        commit_interval="100ms",
+        segment_interval="50ms",
+        compact_interval="1s",
+        stop_timeout="120s",
+    )
     chance = random.Random(15)
     sent = 0
     with GatewayProcess(tmp_path, extra=sink) as gateway:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from gateway_process import GatewayProcess
-from sink_load import exchange
+from sink_load import exchange, sink_into
 from small_disk import SmallDiskGateway, need_mounts
 from table_batches import table_batches
 
@@ -58,15 +58,7 @@ def wait(gateway: GatewayProcess, condition: Callable[[], object]) -> None:
 def run(directory: Path, engine: str, table_format: str) -> None:
     need_mounts()
     table, sent = directory / "lake" / "table", 0
-    sink = f"""
-[[sinks]]
-plugin = "spark"
-engine = "{engine}"
-format = "{table_format}"
-table = "{table}"
-commit_interval = "200ms"
-segment_interval = "100ms"
-"""
+    sink = sink_into(table, engine=engine, format=table_format)
     gateway = SmallDiskGateway(directory, extra=sink)
     gateway.small, gateway.size_mb = "lake", 32
 

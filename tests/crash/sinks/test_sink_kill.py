@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from gateway_process import GatewayProcess
-from sink_load import delta_commits, exchange, job_of
+from sink_load import delta_commits, exchange, job_of, sink_into
 
 BATCH = 400
 READ = """
@@ -49,14 +49,7 @@ def wait_for_commits(gateway: GatewayProcess, table: Path, count: int) -> None:
 @pytest.mark.timeout(1500)
 def test_every_acknowledgement_is_one_row_whatever_is_killed(tmp_path: Path) -> None:
     table = tmp_path / "table"
-    sink = f"""
-[[sinks]]
-plugin = "spark"
-table = "{table}"
-commit_interval = "200ms"
-segment_interval = "100ms"
-stop_timeout = "120s"
-"""
+    sink = sink_into(table, stop_timeout="120s")
     sent = 0
     with GatewayProcess(tmp_path, extra=sink) as gateway:
 

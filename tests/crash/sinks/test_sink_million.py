@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from crash_crew import amount
 from gateway_process import GatewayProcess
-from sink_load import job_of, stager_of
+from sink_load import job_of, sink_into, stager_of
 from table_batches import table_batches
 from wire import StompClient
 
@@ -154,16 +154,14 @@ def test_every_body_that_was_confirmed_is_in_the_table_once(
     engine: str, table_format: str, tmp_path: Path
 ) -> None:
     table = tmp_path / "table"
-    sink = f"""
-[[sinks]]
-plugin = "spark"
-engine = "{engine}"
-format = "{table_format}"
-table = "{table}"
-commit_interval = "500ms"
-segment_interval = "200ms"
-stop_timeout = "300s"
-"""
+    sink = sink_into(
+        table,
+        engine=engine,
+        format=table_format,
+        commit_interval="500ms",
+        segment_interval="200ms",
+        stop_timeout="300s",
+    )
     started = time.monotonic()
     with GatewayProcess(tmp_path, extra=sink) as gateway:
         loads = asyncio.run(run(gateway, random.Random(f"{engine} {table_format}")))

@@ -12,7 +12,7 @@ import deltalake
 import psutil
 import pytest
 from gateway_process import GatewayProcess
-from sink_load import delta_commits, drain, exchange, running_job
+from sink_load import delta_commits, drain, exchange, running_job, sink_into
 
 COUNT = 300
 
@@ -23,14 +23,7 @@ def test_a_job_that_is_held_up_keeps_no_file_lock_or_port_of_a_gateway_that_was_
     tmp_path: Path,
 ) -> None:
     table, data = tmp_path / "table", tmp_path / "data"
-    sink = f"""
-[[sinks]]
-plugin = "spark"
-engine = "deltalake"
-table = "{table}"
-commit_interval = "100ms"
-segment_interval = "50ms"
-"""
+    sink = sink_into(table, engine="deltalake", commit_interval="100ms", segment_interval="50ms")
     with GatewayProcess(tmp_path, extra=sink) as gateway:
         asyncio.run(exchange(gateway.stomp_port, 0, COUNT))
         while not delta_commits(table):

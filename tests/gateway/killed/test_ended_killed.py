@@ -10,6 +10,7 @@ from typing import Final
 import deltalake
 import pytest
 from gateway_process import GatewayProcess
+from sink_load import sink_into
 from wire import StompClient
 
 from tidegate.operator_socket import OperatorClient
@@ -18,16 +19,6 @@ from tidegate.spi.operate import DeleteDestination
 COUNT: Final = 4_000
 KILLS: Final = 3
 
-SINK: Final = """
-[[sinks]]
-plugin = "spark"
-engine = "deltalake"
-table = "{table}"
-commit_interval = "100ms"
-segment_interval = "50ms"
-stop_timeout = "120s"
-"""
-
 
 @pytest.mark.long
 @pytest.mark.parametrize("store", ["journal", "jdbc", "journaled"])
@@ -35,7 +26,14 @@ async def test_each_message_has_one_row_whenever_the_gateway_is_killed(
     tmp_path: Path, store: str
 ) -> None:
     table = tmp_path / "table"
-    extra = f'[store]\nplugin = "{store}"\n{SINK.format(table=table)}'
+    sink = sink_into(
+        table,
+        engine="deltalake",
+        commit_interval="100ms",
+        segment_interval="50ms",
+        stop_timeout="120s",
+    )
+    extra = f'[store]\nplugin = "{store}"\n{sink}'
     with GatewayProcess(tmp_path, extra=extra) as gateway:
         client = await StompClient.connect(gateway.stomp_port)
         for number in range(COUNT):

@@ -12,11 +12,8 @@ from typing import Any
 
 import pytest
 from hdfs import Hdfs
+from spark_sink import spark_sink
 
-from tidegate.spi import SinkContext
-from tidegate_sink_spark._options import SparkSinkOptions
-from tidegate_sink_spark._sink import SparkSink
-from tidegate_sink_spark._spark_engine import SparkEngine
 from tidegate_sink_spark.job.table import application_id
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(900)]
@@ -75,17 +72,7 @@ async def test_kills_and_a_name_node_that_is_away_leave_each_row_once(
     table_format = kind.split()[0]
     chosen = {**named, "format": table_format, "spark_conf": dict(spark.SHORT_JOB)}
     log = kit.MemoryLog()
-    options = SparkSinkOptions(
-        **chosen,
-        commit_interval=0.1,
-        segment_rows=1_000,
-        segment_interval=0.05,
-        compact_interval=1.0,
-    )
-    directory = tmp_path / "sink"
-    directory.mkdir()
-    context = SinkContext("lake", "gw", directory)
-    sink = SparkSink(context, options, SparkEngine(context, options), restart_delay=0.05)
+    sink = spark_sink(tmp_path / "sink", compact_interval=1.0, **chosen)
 
     async def until_released() -> None:
         await kit.until(lambda: log.released == log.last, 240)

@@ -5,11 +5,8 @@ from typing import Any
 
 import deltalake
 import pytest
+from spark_sink import spark_sink
 
-from tidegate.spi import SinkContext
-from tidegate_sink_spark._options import SparkSinkOptions
-from tidegate_sink_spark._sink import SparkSink
-from tidegate_sink_spark._spark_engine import SparkEngine
 from tidegate_sink_spark.job.table import application_id
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
@@ -20,11 +17,9 @@ async def test_a_name_is_a_table_of_the_catalog(tmp_path: Path, spark: Any, kit:
     log = kit.MemoryLog()
     log.damaged = {7}
     warehouse = tmp_path / "warehouse"
-    options = SparkSinkOptions(
+    sink = spark_sink(
+        tmp_path / "sink",
         table="spark_catalog.sales.acknowledged",
-        commit_interval=0.1,
-        segment_rows=1_000,
-        segment_interval=0.05,
         spark_conf={
             **spark.SHORT_JOB,
             "spark.sql.catalogImplementation": "hive",
@@ -34,10 +29,6 @@ async def test_a_name_is_a_table_of_the_catalog(tmp_path: Path, spark: Any, kit:
             ),
         },
     )
-    directory = tmp_path / "sink"
-    directory.mkdir()
-    context = SinkContext("lake", "gw", directory)
-    sink = SparkSink(context, options, SparkEngine(context, options), restart_delay=0.05)
     await sink.start(log)
     try:
         log.grow(1_500)

@@ -11,10 +11,10 @@ from typing import Any
 import deltalake
 import pytest
 from object_store import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, ObjectStore
+from spark_sink import spark_sink
 
 from tidegate.spi import ConfigError, SinkContext
 from tidegate_sink_spark._options import SparkSinkOptions
-from tidegate_sink_spark._sink import SparkSink
 from tidegate_sink_spark._spark_engine import SparkEngine
 from tidegate_sink_spark.job.table import application_id
 
@@ -72,18 +72,12 @@ async def test_the_job_is_killed_and_the_store_away(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     log = kit.MemoryLog()
-    options = SparkSinkOptions(
+    sink = spark_sink(
+        tmp_path / "sink",
         table=TABLE,
         layout="partitioned",
-        commit_interval=0.1,
-        segment_rows=1_000,
-        segment_interval=0.05,
         spark_conf={**spark.SHORT_JOB, **conf_of(store)},
     )
-    directory = tmp_path / "sink"
-    directory.mkdir()
-    context = SinkContext("lake", "gw", directory)
-    sink = SparkSink(context, options, SparkEngine(context, options), restart_delay=0.05)
 
     async def until_released() -> None:
         await kit.until(lambda: log.released == log.last, 240)

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 from object_store import ACCESS_KEY, BUCKET, REGION, SECRET_KEY, ObjectStore
 from rest_catalog import AWS_BUNDLE, AWS_OF_SERVER, TOKEN, RestCatalog, fetched
+from spark_sink import spark_sink
 
-from tidegate.spi import SinkContext
-from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._sink import SparkSink
-from tidegate_sink_spark._spark_engine import SparkEngine
 from tidegate_sink_spark.job.table import application_id
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark]
@@ -37,19 +35,14 @@ class Bench:
         self.java = str(Path(spark.environment["JAVA_HOME"]) / "bin" / "java")
 
     def sink(self, catalog: Mapping[str, str], name: str = "lake", **changes: Any) -> SparkSink:
-        directory = self.directory / name
-        directory.mkdir(exist_ok=True)
-        options = SparkSinkOptions(
+        return spark_sink(
+            self.directory / name,
+            name=name,
             table=TABLE,
             format="iceberg",
             catalog=dict(catalog),
-            commit_interval=0.1,
-            segment_rows=1_000,
-            segment_interval=0.05,
             spark_conf={**self.spark.SHORT_JOB, **changes},
         )
-        context = SinkContext(name, "gw", directory)
-        return SparkSink(context, options, SparkEngine(context, options), restart_delay=0.05)
 
     async def until_told(self, sink: SparkSink) -> None:
         """The operator reads why there is no commit; not that nobody knows."""

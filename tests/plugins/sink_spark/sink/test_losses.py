@@ -1,6 +1,7 @@
 """What a sink does about what is lost, damaged or late."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,8 @@ def test_all_local_state_may_be_lost(bench: Bench) -> None:
     assert bench.rows() == list(range(1, 36))
 
 
-def test_a_staged_file_that_vanishes_is_staged_again(bench: Bench, tmp_path: Path) -> None:
+def check_is_staged_again(bench: Bench, tmp_path: Path, harm: Callable[[list[Path]], None]) -> None:
+    """Files that wait for a table that refuses them are harmed, and each row is in it all the same."""
     barrier = tmp_path / "table-refuses"
     barrier.touch()
 
@@ -38,28 +40,23 @@ def test_a_staged_file_that_vanishes_is_staged_again(bench: Bench, tmp_path: Pat
         bench.log.grow(40)
         await bench.kit.until(lambda: len(bench.staged()) == 4)
         (first,) = (bench.directory / "staging").iterdir()
-        (first / bench.staged()[1]).unlink()
+        harm([first / name for name in bench.staged()])
         barrier.unlink()
         await bench.until_mark(sink, 40)
 
     bench.run(work, spark_conf={"fake.fail_while_exists": str(barrier)})
     assert bench.rows() == list(range(1, 41))
+
+
+def test_a_staged_file_that_vanishes_is_staged_again(bench: Bench, tmp_path: Path) -> None:
+    check_is_staged_again(bench, tmp_path, lambda staged: staged[1].unlink())
 
 
 def test_a_staged_file_that_is_damaged_is_staged_again(bench: Bench, tmp_path: Path) -> None:
-    barrier = tmp_path / "table-refuses"
-    barrier.touch()
+    def damage(staged: list[Path]) -> None:
+        staged[2].write_bytes(b"PAR1 no more")
 
-    async def work(sink: SparkSink) -> None:
-        bench.log.grow(40)
-        await bench.kit.until(lambda: len(bench.staged()) == 4)
-        (first,) = (bench.directory / "staging").iterdir()
-        (first / bench.staged()[2]).write_bytes(b"PAR1 no more")
-        barrier.unlink()
-        await bench.until_mark(sink, 40)
-
-    bench.run(work, spark_conf={"fake.fail_while_exists": str(barrier)})
-    assert bench.rows() == list(range(1, 41))
+    check_is_staged_again(bench, tmp_path, damage)
 
 
 def test_a_table_that_is_ahead_of_the_store_stops_the_sink(bench: Bench) -> None:
