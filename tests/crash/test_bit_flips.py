@@ -31,13 +31,13 @@ from journal_flips import (
     padding,
     places,
 )
-from journal_kit import ack, add
 from metadata_kit import (
     contents,
     everything,
     state,
     write,
 )
+from numbered import ack, add
 
 from tidegate.spi import Message, RecordDelivery, SetRetained
 from tidegate_store_journal.checkpoint.marker import take_marker

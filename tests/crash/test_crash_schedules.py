@@ -30,6 +30,7 @@ from journal_crash import (
     repeat_text,
     restart_after_faults,
 )
+from journal_crash import FOLDERS as FOLDER_OPTIONS
 from metadata_fates import Fate, fate_of
 
 from tidegate.testing.crash_schedules import CrashReport
@@ -62,11 +63,7 @@ FOLDERS = SPARSE._replace(
     unordered=0.3,
     checkpoints=0.2,
     options={
-        **EAGER,
-        "preset": "flatfile",
-        "per_destination": ("queue://>",),
-        "max_record_size": 8000,
-        "filepool_limit": 3,
+        **FOLDER_OPTIONS,
         "filepool_cleanratio": 50,
         "message_cleanup": True,
     },

@@ -61,6 +61,14 @@ from tidegate_store_journal import JournalOptions, JournalStore
 ANY_SIZE = 1 << 40
 #: Compaction as eager as it can be.
 EAGER = {"journal_compact_min_files": 3, "journal_compact_percentage": 50}
+#: With files for each queue, of which a few are kept.
+FOLDERS: dict[str, Any] = {
+    **EAGER,
+    "preset": "flatfile",
+    "per_destination": ("queue://>",),
+    "max_record_size": 8000,
+    "filepool_limit": 3,
+}
 #: A load ends after so many batches that the store refused.
 REFUSED_MAX = 20
 #: A queue, a durable subscription, and the queue that messages are moved to.

@@ -17,10 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.spi import (
-    Acknowledge,
-    AddMessage,
     Durability,
-    Message,
     Operation,
     RecoveredState,
     StoreContext,
@@ -31,25 +28,9 @@ from tidegate_store_journal import JournalOptions, JournalStore
 from tidegate_store_journal.log.mapped import with_mapping
 
 #: What a process of a test's own has to have on its path.
-SUPPORT = Path(__file__).parent
+SUPPORT = os.pathsep.join(str(Path(__file__).parents[1] / room) for room in ("journal", "stores"))
 ANY_SIZE = 1 << 40
 KB = 1 << 10
-
-
-def message(number: int, size: int = 100) -> Message:
-    """A message whose body begins with its number."""
-    return Message("queue://q", (b"%d " % number).ljust(size, b"."), (("n", str(number)),), 5)
-
-
-def add(sequence: int, *lists: int, size: int = 100) -> AddMessage:
-    """Add :func:`message` to list 1, or to *lists*."""
-    return AddMessage(sequence, message(sequence, size), lists or (1,))
-
-
-def ack(*sequences: int, pending_list: int = 1) -> Acknowledge:
-    """Acknowledge as a consumer would."""
-    times = tuple(1000 + sequence for sequence in sequences)
-    return Acknowledge(pending_list, sequences, times, 2000, "client", "subscription", "stomp")
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -7,10 +7,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from journal_kit import ANY_SIZE, KB, ack, checkpoint, options, write
+from journal_kit import ANY_SIZE, KB, checkpoint, options, write
+from numbered import ack
 
 from tidegate.spi import AddMessage, LargeBody, Message, StoreContext, StoredMessage
 from tidegate_store_journal import JournalStore
+from tidegate_store_journal.log.storage import DirectoryStorage
 
 SIZE = 300 * KB
 
@@ -55,6 +57,15 @@ async def pending(store: JournalStore, pending_list: int = 1) -> list[StoredMess
 
 def store_with(where: Path, large_storage: Any) -> JournalStore:
     return JournalStore(StoreContext(where, "test"), options(), None, large_storage)
+
+
+class ShortDirectory(DirectoryStorage):
+    """One on a disk that has as much room as the test says. Attributes: free: in bytes."""
+
+    free = 1 << 40
+
+    def free_bytes(self) -> int:
+        return self.free
 
 
 def message_with(body: LargeBody, name: str = "queue://q") -> Message:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from journal_kit import ack, add
+from numbered import ack, add
 
 from tidegate.spi import (
     AddDestination,

@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from journal_kit import ANY_SIZE, ack, add, checkpoint, opened, pending, with_maps, with_ring
+from journal_kit import ANY_SIZE, checkpoint, opened, pending, with_maps, with_ring
+from numbered import ack, add
 
 from tidegate.spi import Durability, Operation, StoreError, WriteBatch
 from tidegate.testing.faulty_storage import Faults, FaultyDisk
@@ -41,6 +42,16 @@ class History:
 
     def state(self) -> State:
         return (*(tuple(self.lists[list_id]) for list_id in LISTS), tuple(self.rows))
+
+    async def write(
+        self, store: JournalStore, operations: list[Operation], chance: random.Random
+    ) -> None:
+        """One batch, which leads to what the lists and rows are now."""
+        self.states.append(self.state())
+        durability = chance.choice(list(Durability))
+        await store.write(WriteBatch(operations, durability))
+        if durability is Durability.SYNCED:
+            self.confirmed = len(self.states) - 1
 
 
 async def observed(store: JournalStore) -> History:
@@ -77,11 +88,7 @@ async def load(store: JournalStore, history: History, chance: random.Random) -> 
             operations.append(ack(*taken, pending_list=list_id))
         if not operations:
             continue
-        history.states.append(history.state())
-        durability = chance.choice(list(Durability))
-        await store.write(WriteBatch(operations, durability))
-        if durability is Durability.SYNCED:
-            history.confirmed = len(history.states) - 1
+        await history.write(store, operations, chance)
         if chance.random() < 0.1:
             await checkpoint(store, cleanup=True)
             history.confirmed = len(history.states) - 1
@@ -127,11 +134,7 @@ async def sparse_load(store: JournalStore, history: History, chance: random.Rand
                 operations.append(ack(*taken, pending_list=list_id))
         if len(staying) > 40:
             staying -= set(chance.sample(sorted(staying), 20))
-        history.states.append(history.state())
-        durability = chance.choice(list(Durability))
-        await store.write(WriteBatch(operations, durability))
-        if durability is Durability.SYNCED:
-            history.confirmed = len(history.states) - 1
+        await history.write(store, operations, chance)
         if chance.random() < 0.2:
             last = store.log_statistics().last
             history.released = max(history.released, last - chance.randrange(8))

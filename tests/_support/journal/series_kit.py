@@ -16,7 +16,7 @@ ALL = ("queue://>", "topic://>")
 
 
 def message(number: int, size: int = 100, *, queue: str = "q") -> Message:
-    """As ``journal_kit.message``, for any queue."""
+    """As ``numbered.message``, for any queue."""
     return Message(f"queue://{queue}", (b"%d " % number).ljust(size, b"."), (("n", "x"),), 5)
 
 

@@ -7,12 +7,13 @@ import contextlib
 import itertools
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from gateway_process import GatewayProcess
 from masters import LOST, WAIT_S, Member
-from namespaces import Host
+from namespaces import Host, Network
 from wire import StompClient
 
 #: How long a client waits for an answer before it turns to the next gateway.
@@ -70,6 +71,21 @@ class HostedMember(Member):
 
     def signal(self, number: signal.Signals) -> None:
         os.kill(self.gateway.pid, number)
+
+
+@asynccontextmanager
+async def two_members(
+    network: Network, hosts: Sequence[Host], clients: Host, directory: Path, store: str
+) -> AsyncIterator[tuple[HostedMember, HostedMember]]:
+    """Two of one *store*, on *hosts*; in the end the network is whole again."""
+    one, two = (
+        HostedMember(host, clients, directory / name, store)
+        for host, name in zip(hosts, ("one", "two"), strict=True)
+    )
+    yield one, two
+    network.restore()
+    await one.end()
+    await two.end()
 
 
 class FailingOver:

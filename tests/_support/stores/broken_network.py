@@ -49,6 +49,11 @@ class Proxy:
         for writer in list(self._writers):
             writer.transport.abort()
 
+    def go_away(self) -> None:
+        """Nothing is connected any more, until ``refuses`` is taken back."""
+        self.refuses = True
+        self.cut()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None

@@ -11,14 +11,12 @@ from typing import Any, TypeVar
 
 import hypothesis
 import pytest
+from numbered import ack, add
 from postgres_server import PostgresServer
 
 from tidegate.spi import (
-    Acknowledge,
     AddDestination,
-    AddMessage,
     Durability,
-    Message,
     MessageStore,
     MessageStoreFactory,
     Operation,
@@ -63,22 +61,6 @@ QUEUE = AddDestination("queue://q", 1)
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run on an event loop of its own, with a time limit; unhandled errors fail the test."""
     return run_scenario(coroutine)
-
-
-def message(number: int, size: int = 100) -> Message:
-    """A message whose body begins with its number."""
-    return Message("queue://q", (b"%d " % number).ljust(size, b"."), (("n", str(number)),), 5)
-
-
-def add(sequence: int, *lists: int, size: int = 100) -> AddMessage:
-    """Add :func:`message` to list 1, or to *lists*."""
-    return AddMessage(sequence, message(sequence, size), lists or (1,))
-
-
-def ack(*sequences: int, pending_list: int = 1) -> Acknowledge:
-    """Acknowledge as a consumer would."""
-    times = tuple(1000 + sequence for sequence in sequences)
-    return Acknowledge(pending_list, sequences, times, 2000, "client", "subscription", "stomp")
 
 
 def prefix(directory: Path) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import time
 from pathlib import Path
 
 import pytest
 from gateway_process import GatewayProcess
-from operated_kills import killed_again_and_again
+from operated_kills import begin, killed_again_and_again
 from wire import StompClient
 
 from tidegate.broker.purged import kept_name
@@ -19,7 +17,6 @@ from tidegate.spi.operate import (
     CreateDestination,
     DestinationDetails,
     Done,
-    Lengthy,
     ListPurged,
     MessagePage,
     MoveMessages,
@@ -62,18 +59,6 @@ def pending(gateway: Path, destination: str) -> int:
         answer = client.ask(ShowDestination(destination)).answer
     assert isinstance(answer, DestinationDetails)
     return answer.row.pending
-
-
-def begin(gateway: Path, request: Lengthy) -> threading.Thread:
-    """Ask, and do not mind that there is no answer."""
-
-    def ask() -> None:
-        with contextlib.suppress(OSError, EOFError), OperatorClient(gateway) as client:
-            client.ask(request)
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-    return asking
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 from crash_crew import amount
-from hosted import FailingOver, HostedMember
+from hosted import FailingOver, HostedMember, two_members
 from masters import WAIT_S, Member, Strike, struck_again_and_again
 from namespaces import Host, Network
 from wire import Frame, StompClient
@@ -38,13 +38,9 @@ lock_renew_period = "100ms"
 lock_expiration = "4s"
 """
     with Network(hosts=4) as network:
-        clients, others, first, second = network.hosts
-        one = HostedMember(first, clients, tmp_path / "one", store)
-        two = HostedMember(second, clients, tmp_path / "two", store)
-        yield Site(network, clients, others, one, two)
-        network.restore()
-        await one.end()
-        await two.end()
+        clients, others, *hosts = network.hosts
+        async with two_members(network, hosts, clients, tmp_path, store) as members:
+            yield Site(network, clients, others, *members)
 
 
 async def struck(site: Site, how: list[str]) -> None:

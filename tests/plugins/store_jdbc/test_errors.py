@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from free_ports import free_port
-from jdbc_kit import QUEUE, ack, add, opened, pending, write
+from jdbc_kit import QUEUE, opened, pending, write
+from numbered import ack, add
 
 from tidegate.spi import (
     CorruptRecordError,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from jdbc_kit import QUEUE, add, new_store, opened, pending, write
+from jdbc_kit import QUEUE, new_store, opened, pending, write
+from numbered import add
 
 from tidegate.spi import StoreIOError
 from tidegate_store_jdbc import Mark, Plan

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from jdbc_kit import QUEUE, ack, add, message, new_store, opened, write
+from jdbc_kit import QUEUE, new_store, opened, write
+from numbered import ack, add, message
 from sqlite_disk import library, recorded
 
 from tidegate.spi import Operation

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 from crash_crew import amount
-from hosted import FailingOver, HostedMember
+from hosted import FailingOver, HostedMember, two_members
 from jdbc_kit import prefix
 from masters import Member, Strike, struck_again_and_again
 from namespaces import Host, Network
@@ -43,7 +43,7 @@ def server(network: Network) -> Iterator[PostgresServer]:
 
 @pytest.fixture
 async def site(network: Network, server: PostgresServer, tmp_path: Path) -> AsyncIterator[Site]:
-    database, clients, first, second = network.hosts
+    database, clients, *hosts = network.hosts
     store = f"""
 [store]
 plugin = "jdbc"
@@ -56,12 +56,8 @@ lock_renew_period = "100ms"
 lock_expiration = "4s"
 network_timeout = "4s"
 """
-    one = HostedMember(first, clients, tmp_path / "one", store)
-    two = HostedMember(second, clients, tmp_path / "two", store)
-    yield Site(network, database, clients, one, two)
-    network.restore()
-    await one.end()
-    await two.end()
+    async with two_members(network, hosts, clients, tmp_path, store) as members:
+        yield Site(network, database, clients, *members)
 
 
 async def struck(site: Site, how: list[str]) -> None:

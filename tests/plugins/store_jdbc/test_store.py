@@ -14,8 +14,6 @@ import pytest
 from jdbc_kit import (
     ANY_SIZE,
     QUEUE,
-    ack,
-    add,
     new_store,
     opened,
     pending,
@@ -24,6 +22,7 @@ from jdbc_kit import (
     sqlite_rows,
     write,
 )
+from numbered import ack, add
 from postgres_server import PostgresServer
 
 from tidegate.spi import (

@@ -9,17 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from journal_kit import (
-    ack,
-    add,
-    checkpoint,
-    data_files,
-    killed,
-    opened,
-    pending,
-    write,
-    write_only,
-)
+from journal_kit import checkpoint, data_files, killed, opened, pending, write, write_only
+from numbered import ack, add
 
 from tidegate.spi import (
     AddDestination,

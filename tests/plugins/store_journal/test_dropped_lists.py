@@ -6,7 +6,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from journal_kit import KB, ack, add, checkpoint, data_files, killed, opened, pending, write
+from journal_kit import KB, checkpoint, data_files, killed, opened, pending, write
+from numbered import ack, add
 
 from tidegate.spi import AddDestination, RemoveDestination
 from tidegate_store_journal import JournalStore

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from journal_crash import Profile, fast_directory, live_with_few_handles
-from journal_kit import add, opened, pending, write
+from journal_kit import opened, pending, write
+from numbered import add
 
 from tidegate.testing.faulty_storage import Faults, FaultyDisk
 

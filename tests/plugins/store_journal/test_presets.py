@@ -7,7 +7,8 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from journal_kit import add, new_store, opened, pending, write
+from journal_kit import new_store, opened, pending, write
+from numbered import add
 
 from tidegate.spi import ConfigError, StoreContext, StoreIOError, format_size, parse_options
 from tidegate_store_journal import JournalOptions

@@ -17,13 +17,10 @@ from journal_kit import (
     KB,
     SUPPORT,
     CrashStorage,
-    ack,
-    add,
     check_bodies,
     checkpoint,
     data_files,
     killed_after,
-    message,
     new_store,
     opened,
     pending,
@@ -31,6 +28,7 @@ from journal_kit import (
     write,
     write_only,
 )
+from numbered import ack, add, message
 
 from tidegate.spi import (
     AddDestination,
@@ -340,8 +338,9 @@ async def test_pages_are_read_while_batches_are_written_and_files_deleted(tmp_pa
 CHILD = """
 import asyncio, os, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[2])
-from journal_kit import ack, add, opened
+sys.path[:0] = sys.argv[2].split(os.pathsep)
+from journal_kit import opened
+from numbered import ack, add
 from tidegate.spi import Durability, WriteBatch
 
 async def main():
@@ -371,7 +370,7 @@ async def test_a_real_kill_under_load_loses_nothing_that_was_confirmed(
     acked: set[int] = set()
     for turn in range(3):
         added = killed_after(
-            [*child, str(journal), str(SUPPORT), journal_type], (turn + 1) * 1000 + turn * 7, acked
+            [*child, str(journal), SUPPORT, journal_type], (turn + 1) * 1000 + turn * 7, acked
         )
 
         async def check(added: int = added, acked: frozenset[int] = frozenset(acked)) -> None:

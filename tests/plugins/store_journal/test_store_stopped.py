@@ -6,18 +6,8 @@ import errno
 from pathlib import Path
 
 import pytest
-from journal_kit import (
-    ANY_SIZE,
-    CrashStorage,
-    ack,
-    add,
-    full,
-    opened,
-    pending,
-    until,
-    write,
-    write_only,
-)
+from journal_kit import ANY_SIZE, CrashStorage, full, opened, pending, until, write, write_only
+from numbered import ack, add
 
 from tidegate.spi import CorruptRecordError, StoreFullError, StoreIOError
 

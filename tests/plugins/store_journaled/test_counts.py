@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jdbc_kit import ack, add
+from numbered import ack, add
 
 from tidegate.spi import Discard, DiscardReason, Message, Move, PendingCount, RemoveDestination
 from tidegate_store_jdbc import Plan

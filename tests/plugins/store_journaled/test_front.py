@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from jdbc_kit import add
+from numbered import add
 
 from tidegate.spi import Durability, StoreContext
 from tidegate_store_journal import JournalOptions, JournalStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from jdbc_kit import ack, add
+from numbered import ack, add
 
 from tidegate.spi import Message, Move, Operation, StoreContext
 from tidegate_store_jdbc import JdbcOptions, JdbcStore

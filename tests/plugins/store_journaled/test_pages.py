@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from jdbc_kit import QUEUE, ack, add, pending
+from jdbc_kit import QUEUE, pending
 from journaled_kit import checkpoint, opened, write
+from numbered import ack, add
 
 from tidegate.spi import CorruptRecordError, RecordDelivery
 

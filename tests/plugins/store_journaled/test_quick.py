@@ -6,8 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from jdbc_kit import ANY_SIZE, QUEUE, ack, add, pending, sqlite_rows
+from jdbc_kit import ANY_SIZE, QUEUE, pending, sqlite_rows
 from journaled_kit import checkpoint, crash, opened, write
+from numbered import ack, add
 
 from tidegate_store_journaled import JournaledStore
 

@@ -7,8 +7,9 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from jdbc_kit import QUEUE, add, new_store, pending
+from jdbc_kit import QUEUE, new_store, pending
 from journaled_kit import checkpoint, crash, opened, write
+from numbered import add
 
 from tidegate.spi import StoreIOError
 

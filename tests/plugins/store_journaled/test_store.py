@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from broken_network import Proxy
-from jdbc_kit import ANY_SIZE, QUEUE, ack, add, pending, sqlite_rows
+from jdbc_kit import ANY_SIZE, QUEUE, pending, sqlite_rows
 from journaled_kit import (
     checkpoint,
     crash,
@@ -22,6 +22,7 @@ from journaled_kit import (
     steps_of,
     write,
 )
+from numbered import ack, add
 from postgres_server import PostgresServer
 from store_process import Child
 

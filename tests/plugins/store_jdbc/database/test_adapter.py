@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from jdbc_kit import QUEUE, add, new_store, pending, write
+from jdbc_kit import QUEUE, new_store, pending, write
+from numbered import add
 
 from tidegate.spi import ConfigError, PluginContractError, PluginLoadError
 from tidegate_store_jdbc import (

@@ -15,7 +15,6 @@ import pytest
 from jdbc_kit import (
     QUEUE,
     WHOLE_TABLES,
-    add,
     filled,
     new_store,
     opened,
@@ -25,6 +24,7 @@ from jdbc_kit import (
     sample_rows,
     write,
 )
+from numbered import add
 from postgres_server import PostgresServer
 
 from tidegate.spi import (

@@ -7,17 +7,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from jdbc_kit import (
-    QUEUE,
-    add,
-    new_store,
-    opened,
-    pending,
-    postgres_options,
-    prefix,
-    sqlite_rows,
-    write,
-)
+from jdbc_kit import QUEUE, new_store, opened, pending, postgres_options, prefix, sqlite_rows, write
+from numbered import add
 from postgres_server import PostgresServer
 
 from tidegate.spi import ConfigError, StoreContext, StoreIOError, StoreLockedError

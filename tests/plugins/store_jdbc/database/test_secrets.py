@@ -12,7 +12,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from jdbc_kit import QUEUE, add, new_store, opened, postgres_options, write
+from jdbc_kit import QUEUE, new_store, opened, postgres_options, write
+from numbered import add
 from postgres_server import PostgresServer
 
 from tidegate.spi import ConfigError

@@ -12,18 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from jdbc_kit import (
-    QUEUE,
-    WHOLE_TABLES,
-    ack,
-    add,
-    filled,
-    opened,
-    pending,
-    sample_rows,
-    sqlite_rows,
-    write,
-)
+from jdbc_kit import QUEUE, WHOLE_TABLES, filled, opened, pending, sample_rows, sqlite_rows, write
+from numbered import ack, add
 
 from tidegate.spi import CorruptRecordError, StoreContext, StoreFullError, StoreIOError
 from tidegate_store_jdbc import STATEMENTS, DatabaseError, JdbcOptions, JdbcStore, Step

@@ -6,7 +6,8 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from jdbc_kit import QUEUE, ack, add, opened, pending, postgres_options, sqlite_rows, write
+from jdbc_kit import QUEUE, opened, pending, postgres_options, sqlite_rows, write
+from numbered import ack, add
 from postgres_server import PostgresServer
 
 from tidegate.spi import AddDuplicateId, ConfigError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from jdbc_kit import ack, add, message
+from numbered import ack, add, message
 
 from tidegate.spi import (
     AddDestination,

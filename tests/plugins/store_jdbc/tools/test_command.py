@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from jdbc_kit import QUEUE, add, opened, pending, prefix, run, write
+from jdbc_kit import QUEUE, opened, pending, prefix, run, write
+from numbered import add
 from postgres_server import PostgresServer
 
 from tidegate.cli import main

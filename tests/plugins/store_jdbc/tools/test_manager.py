@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from jdbc_kit import QUEUE, add, new_store, pending, postgres_options, write
+from jdbc_kit import QUEUE, new_store, pending, postgres_options, write
+from numbered import add
 from postgres_server import PostgresServer
 
 from tidegate.spi import ConfigError, ConfiguredStore, StoreIOError, StoreLockedError

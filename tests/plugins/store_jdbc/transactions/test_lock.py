@@ -12,7 +12,6 @@ import pytest
 from jdbc_kit import (
     ANY_SIZE,
     QUEUE,
-    add,
     new_store,
     opened,
     pending,
@@ -20,6 +19,7 @@ from jdbc_kit import (
     sqlite_rows,
     write,
 )
+from numbered import add
 from postgres_server import PostgresServer
 from store_process import Child
 

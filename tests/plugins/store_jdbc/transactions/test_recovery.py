@@ -6,7 +6,8 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from jdbc_kit import QUEUE, ack, add, filled, new_store, opened, pending, write
+from jdbc_kit import QUEUE, filled, new_store, opened, pending, write
+from numbered import ack, add
 
 from tidegate.spi import (
     AddDestination,

@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from broken_network import Proxy
-from jdbc_kit import ANY_SIZE, QUEUE, ack, add, opened, pending, postgres_options, write
+from jdbc_kit import ANY_SIZE, QUEUE, opened, pending, postgres_options, write
+from numbered import ack, add
 from postgres_server import PostgresServer
 
 from tidegate.spi import StoreClosedError, StoreUnavailableError
-from tidegate_store_jdbc import JdbcOptions
+from tidegate_store_jdbc import JdbcOptions, JdbcStore
 
 
 def through(proxy: Proxy, server: PostgresServer, where: Path, **changes: object) -> JdbcOptions:
     url = f"postgresql://127.0.0.1:{proxy.port}/tidegate"
     return postgres_options(server, where, url=url, **changes)
+
+
+@asynccontextmanager
+async def linked(
+    server: PostgresServer, where: Path, **changes: object
+) -> AsyncIterator[tuple[Proxy, JdbcStore]]:
+    """A store with one message, and the proxy that is between it and its database."""
+    async with Proxy(server.port) as proxy:
+        store, _ = await opened(where, through(proxy, server, where, **changes))
+        await write(store, QUEUE, add(1))
+        yield proxy, store
+        await store.close()
 
 
 async def until(condition: object) -> None:
@@ -132,9 +147,7 @@ async def test_a_commit_whose_answer_is_lost_is_not_repeated(
 async def test_a_commit_that_never_arrived_is_repeated(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    async with Proxy(postgres.port) as proxy:
-        store, _ = await opened(tmp_path, through(proxy, postgres, tmp_path))
-        await write(store, QUEUE, add(1))
+    async with linked(postgres, tmp_path) as (proxy, store):
         for number, place in enumerate((b"COMMIT", b"BEGIN", b"\x00\x02"), 2):
             cuts = proxy.cuts
             proxy.cut_before = place
@@ -142,16 +155,12 @@ async def test_a_commit_that_never_arrived_is_repeated(
             assert proxy.cuts == cuts + 1, place
             assert await pending(store) == [number]
         assert store.statistics().pending_messages == 1
-        await store.close()
 
 
 async def test_a_connection_that_goes_silent_is_given_up(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    async with Proxy(postgres.port) as proxy:
-        options = through(proxy, postgres, tmp_path, network_timeout=3.0)
-        store, _ = await opened(tmp_path, options)
-        await write(store, QUEUE, add(1))
+    async with linked(postgres, tmp_path, network_timeout=3.0) as (proxy, store):
         proxy.stalls = True
         writing = asyncio.create_task(write(store, add(2)))
         reading = asyncio.create_task(pending(store))
@@ -161,7 +170,6 @@ async def test_a_connection_that_goes_silent_is_given_up(
         await writing
         assert await reading in ([1], [1, 2])
         assert await pending(store) == [1, 2]
-        await store.close()
 
 
 async def test_publishes_are_refused_when_the_database_stays_away(
@@ -169,12 +177,8 @@ async def test_publishes_are_refused_when_the_database_stays_away(
 ) -> None:
     """StoreUnavailableError: the broker tells the producer, and writes acknowledgements again later."""
 
-    async with Proxy(postgres.port) as proxy:
-        options = through(proxy, postgres, tmp_path, reconnect_wait=0.2)
-        store, _ = await opened(tmp_path, options)
-        await write(store, QUEUE, add(1))
-        proxy.refuses = True
-        proxy.cut()
+    async with linked(postgres, tmp_path, reconnect_wait=0.2) as (proxy, store):
+        proxy.go_away()
         with pytest.raises(StoreUnavailableError, match="cannot be reached, nothing was written"):
             await write(store, add(2))
         with pytest.raises(StoreUnavailableError):
@@ -190,18 +194,13 @@ async def test_publishes_are_refused_when_the_database_stays_away(
                     await asyncio.sleep(0.05)
         assert store.statistics().writable
         assert await pending(store) == [3]
-        await store.close()
 
 
 async def test_a_store_can_be_closed_while_its_database_is_away(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    async with Proxy(postgres.port) as proxy:
-        options = through(proxy, postgres, tmp_path, reconnect_wait=3600)
-        store, _ = await opened(tmp_path, options)
-        await write(store, QUEUE, add(1))
-        proxy.refuses = True
-        proxy.cut()
+    async with linked(postgres, tmp_path, reconnect_wait=3600) as (proxy, store):
+        proxy.go_away()
         writing = asyncio.create_task(write(store, add(2)))
         reading = asyncio.create_task(pending(store))
         await until(lambda: not store.statistics().writable)
@@ -240,8 +239,7 @@ async def test_an_idle_store_says_that_its_database_is_away(
 ) -> None:
     async with Proxy(postgres.port) as proxy:
         store, _ = await opened(tmp_path, through(proxy, postgres, tmp_path, **changes))
-        proxy.refuses = True
-        proxy.cut()
+        proxy.go_away()
         await until(lambda: not store.statistics().writable)
         proxy.refuses = False
         await until(lambda: store.statistics().writable)

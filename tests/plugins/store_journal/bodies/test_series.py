@@ -23,7 +23,6 @@ from journal_kit import (
     ANY_SIZE,
     SUPPORT,
     CrashStorage,
-    ack,
     check_bodies,
     killed_after,
     opened,
@@ -31,6 +30,7 @@ from journal_kit import (
     write,
     write_only,
 )
+from numbered import ack
 from power_cuts import BLOCK, History, live_and_crash, load, policy_of, sparse_load
 from series_kit import (
     ALL,
@@ -462,8 +462,9 @@ def test_many_power_cuts_amid_the_compaction_of_directories(
 CHILD = """
 import asyncio, os, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[2])
-from journal_kit import ack, opened
+sys.path[:0] = sys.argv[2].split(os.pathsep)
+from journal_kit import opened
+from numbered import ack
 from series_kit import add
 from tidegate.spi import WriteBatch
 
@@ -493,7 +494,7 @@ async def test_a_real_kill_loses_nothing_that_was_confirmed_in_any_directory(
     acked: set[int] = set()
     for turn in range(3):
         added = killed_after(
-            [sys.executable, "-c", CHILD, str(tmp_path), str(SUPPORT)],
+            [sys.executable, "-c", CHILD, str(tmp_path), SUPPORT],
             (turn + 1) * 300 + turn * 7,
             acked,
         )

@@ -12,7 +12,6 @@ import pytest
 from journal_kit import (
     ANY_SIZE,
     CrashStorage,
-    ack,
     damage_byte,
     killed,
     new_store,
@@ -20,6 +19,7 @@ from journal_kit import (
     pending,
     write,
 )
+from numbered import ack
 from series_kit import ALL, add, directory_of, files_of, series_store
 
 from tidegate.spi import AddDestination, CorruptRecordError, StoreUnavailableError

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from journal_kit import KB, CrashStorage, ack, opened, pending, write
+from journal_kit import KB, CrashStorage, opened, pending, write
+from numbered import ack
 from series_kit import (
     ALL,
     add,

@@ -12,8 +12,6 @@ from journal_kit import (
     ANY_SIZE,
     KB,
     CrashStorage,
-    ack,
-    add,
     data_files,
     killed,
     opened,
@@ -22,6 +20,7 @@ from journal_kit import (
     write,
     write_only,
 )
+from numbered import ack, add
 
 from tidegate.spi import PutSession, RecordDelivery, Session
 from tidegate_store_journal import JournalStore

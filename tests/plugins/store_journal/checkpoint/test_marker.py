@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from journal_kit import ack, add, checkpoint, killed, opened, pending, write
+from journal_kit import checkpoint, killed, opened, pending, write
+from numbered import ack, add
 
 from tidegate_store_journal.checkpoint.marker import (
     MARKER_NAME,

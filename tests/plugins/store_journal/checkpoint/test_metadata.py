@@ -13,8 +13,8 @@ from typing import Any
 import lmdb
 import msgspec
 import pytest
-from journal_kit import ack, add
 from metadata_kit import STORE_ID, SUBSCRIPTION, everything, state, write
+from numbered import ack, add
 
 from tidegate.spi import (
     PutSubscription,

@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from journal_kit import add, checkpoint, damage_byte, data_files, killed, opened, pending, write
+from journal_kit import checkpoint, damage_byte, data_files, killed, opened, pending, write
+from numbered import add
 
 from tidegate.spi import AddDestination, CorruptRecordError
 

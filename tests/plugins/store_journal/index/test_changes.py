@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from journal_kit import add, message
+from numbered import add, message
 
 from tidegate.spi import (
     AddDestination,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from journal_kit import ack, add, message
+from numbered import ack, add, message
 
 from tidegate.spi import Discard, DiscardReason, Move, RecordDelivery
 from tidegate_store_journal.index.effects import Effects

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from journal_kit import ack, add
+from numbered import ack, add
 
 from tidegate.spi import (
     AddDestination,

@@ -6,7 +6,8 @@ import errno
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from journal_kit import CrashStorage, message
+from journal_kit import CrashStorage
+from numbered import message
 
 from tidegate.spi import CorruptRecordError, StoreIOError
 from tidegate_store_journal import JournalOptions

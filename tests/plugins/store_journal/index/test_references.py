@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from journal_kit import ack, add, message
+from numbered import ack, add, message
 
 from tidegate.spi import (
     Discard,

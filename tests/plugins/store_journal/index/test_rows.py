@@ -9,7 +9,8 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from journal_kit import ANY_SIZE, KB, ack, add, checkpoint, killed, opened, pending, write
+from journal_kit import ANY_SIZE, KB, checkpoint, killed, opened, pending, write
+from numbered import ack, add
 
 from tidegate.spi import MessageStore
 from tidegate_store_journal import JournalStore

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from journal_kit import message
+from numbered import message
 
 from tidegate.spi import (
     Acknowledge,

@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from journal_kit import KB, ack, add, checkpoint, new_store, opened, options, pending, write
+from journal_kit import KB, checkpoint, new_store, opened, options, pending, write
+from numbered import ack, add
 
 from tidegate.spi import (
     ConfigError,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from journal_kit import ack, add, checkpoint, opened, pending, write
+from journal_kit import checkpoint, opened, pending, write
+from numbered import ack, add
 
 from tidegate.spi import StoreIOError
 from tidegate_store_journal import inspect, why

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -175,30 +175,31 @@ def test_memory_is_not_durable_and_a_directory_is(tmp_path: Path) -> None:
     assert MemoryStorage().describe("x") == "memory:x"
 
 
-@pytest.mark.parametrize("is_absolute", [True, False])
-def test_a_file_is_moved_out_into_a_directory_that_is_made(
-    tmp_path: Path, is_absolute: bool
-) -> None:
+@pytest.fixture
+def locked(tmp_path: Path) -> Iterator[DirectoryStorage]:
+    """One in the directory `j`, with a file `a`."""
     storage = DirectoryStorage(tmp_path / "j")
     storage.lock("x")
     file = storage.open("a", create=True)
     file.pwritev([b"bytes"], 0)
     file.close()
-    target = tmp_path / "old" if is_absolute else tmp_path / "j" / "old" / "logs"
-    storage.rename("a", f"{target if is_absolute else 'old/logs'}/a")
-    assert (target / "a").read_bytes() == b"bytes"
-    assert "a" not in storage.list()
+    yield storage
     storage.unlock()
 
 
-def test_a_file_is_copied_out_to_another_file_system_and_never_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_absolute", [True, False])
+def test_a_file_is_moved_out_into_a_directory_that_is_made(
+    tmp_path: Path, locked: DirectoryStorage, is_absolute: bool
 ) -> None:
-    storage = DirectoryStorage(tmp_path / "j")
-    storage.lock("x")
-    file = storage.open("a", create=True)
-    file.pwritev([b"bytes"], 0)
-    file.close()
+    target = tmp_path / "old" if is_absolute else tmp_path / "j" / "old" / "logs"
+    locked.rename("a", f"{target if is_absolute else 'old/logs'}/a")
+    assert (target / "a").read_bytes() == b"bytes"
+    assert "a" not in locked.list()
+
+
+def test_a_file_is_copied_out_to_another_file_system_and_never_lost(
+    tmp_path: Path, locked: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = os.replace
     steps: list[str] = []
 
@@ -210,25 +211,18 @@ def test_a_file_is_copied_out_to_another_file_system_and_never_lost(
         real(source, target)
 
     monkeypatch.setattr(os, "replace", replace)
-    storage.rename("a", "old/a")
+    locked.rename("a", "old/a")
     assert steps == ["a > a", "a.tmp > a"]
     assert (tmp_path / "j" / "old" / "a").read_bytes() == b"bytes"
     assert [path.name for path in (tmp_path / "j" / "old").iterdir()] == ["a"]
-    assert "a" not in storage.list()
-    storage.unlock()
+    assert "a" not in locked.list()
 
 
-def test_a_file_that_cannot_be_moved_out_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    storage = DirectoryStorage(tmp_path / "j")
-    storage.lock("x")
-    storage.open("a", create=True).close()
+def test_a_file_that_cannot_be_moved_out_stays(tmp_path: Path, locked: DirectoryStorage) -> None:
     (tmp_path / "j" / "old").write_text("a file is in the way")
     with pytest.raises(OSError, match="old"):
-        storage.rename("a", "old/a")
-    assert "a" in storage.list()
-    storage.unlock()
+        locked.rename("a", "old/a")
+    assert "a" in locked.list()
 
 
 def test_a_synced_descriptor_writes_the_same_file_whatever_its_name(tmp_path: Path) -> None:

@@ -13,17 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_kit import (
-    KB,
-    CrashStorage,
-    add,
-    data_files,
-    killed,
-    opened,
-    pending,
-    write,
-    write_only,
-)
+from journal_kit import KB, CrashStorage, data_files, killed, opened, pending, write, write_only
+from numbered import add
 
 from tidegate.spi import AddDestination, StoreError, StoreIOError
 from tidegate.testing.faulty_storage import Call, Faults, FaultyDisk

@@ -16,7 +16,7 @@ import pytest
 import uvloop
 from crash_crew import Job, amount, job
 from journal_crash import EAGER as EAGER_OPTIONS
-from journal_crash import LARGE_NAME, Profile, fast_directory, problem_at, record
+from journal_crash import FOLDERS, LARGE_NAME, Profile, fast_directory, problem_at, record
 from journal_kit import opened, with_maps
 from metadata_fates import Fate, fate_of
 from power_cuts import (
@@ -198,13 +198,7 @@ RECORDED = (
         staying=0.125,
         unordered=0.3,
         checkpoints=0.2,
-        options={
-            **EAGER_OPTIONS,
-            "preset": "flatfile",
-            "per_destination": ("queue://>",),
-            "max_record_size": 8000,
-            "filepool_limit": 3,
-        },
+        options=FOLDERS,
     ),
     Profile("streamed", sizes=(5, 1500, 30_000), streamed=0.3, staying=0.1, unordered=0.3),
 )

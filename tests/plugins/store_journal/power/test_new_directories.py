@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_kit import ack, add, new_store, opened, write
+from journal_kit import new_store, opened, write
 from name_watch import new_directories
+from numbered import ack, add
 
 from tidegate.spi import AddDestination
 

@@ -15,8 +15,6 @@ from journal_kit import (
     KB,
     CrashStorage,
     ShuffledRing,
-    ack,
-    add,
     checkpoint,
     data_files,
     opened,
@@ -26,6 +24,7 @@ from journal_kit import (
     write,
     write_only,
 )
+from numbered import ack, add
 
 from tidegate.spi import Durability, SyncedFor, WriteBatch
 from tidegate_store_journal import JournalStore

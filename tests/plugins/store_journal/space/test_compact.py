@@ -13,8 +13,6 @@ from journal_kit import (
     ANY_SIZE,
     KB,
     CrashStorage,
-    ack,
-    add,
     checkpoint,
     killed,
     new_store,
@@ -23,6 +21,7 @@ from journal_kit import (
     write,
     write_only,
 )
+from numbered import ack, add
 
 from tidegate.spi import Durability, WriteBatch
 from tidegate_store_journal import JournalOptions, JournalStore

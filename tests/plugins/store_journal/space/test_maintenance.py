@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from journal_kit import KB, CrashStorage, ack, add, data_files, opened, until, write
+from journal_kit import KB, CrashStorage, data_files, opened, until, write
+from numbered import ack, add
 
 from tidegate.spi import StoreFullError
 from tidegate_store_journal.log.room import RoomWatch

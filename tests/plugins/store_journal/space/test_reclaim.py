@@ -8,18 +8,8 @@ import logging
 from pathlib import Path
 
 import pytest
-from journal_kit import (
-    KB,
-    CrashStorage,
-    ack,
-    add,
-    opened,
-    options,
-    pending,
-    until,
-    write,
-    write_only,
-)
+from journal_kit import KB, CrashStorage, opened, options, pending, until, write, write_only
+from numbered import ack, add
 
 from tidegate.spi import AddDestination, StoreContext, is_store_low_again
 from tidegate_store_journal import JournalStore

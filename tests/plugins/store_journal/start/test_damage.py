@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from journal_crash import Model, fast_directory
 from journal_flips import TINY, make_journal, outcome_of_flip, places
-from journal_kit import ack, add, opened, write
+from journal_kit import opened, write
+from numbered import ack, add
 
 from tidegate_store_journal import JournalStore
 from tidegate_store_journal.log.format import DATA_OFFSET

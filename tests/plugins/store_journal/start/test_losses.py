@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from journal_kit import ANY_SIZE, ack, add, data_files, opened, pending, write
+from journal_kit import ANY_SIZE, data_files, opened, pending, write
+from numbered import ack, add
 
 from tidegate.spi import (
     AddDestination,

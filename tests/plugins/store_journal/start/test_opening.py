@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from journal_kit import KB, ack, add, opened, pending, write
+from journal_kit import KB, opened, pending, write
+from numbered import ack, add
 
 from tidegate.spi import AddDestination, RemoveDestination
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from journal_kit import ANY_SIZE, add, damage_byte, killed, opened, pending, write
+from journal_kit import ANY_SIZE, damage_byte, killed, opened, pending, write
+from numbered import add
 
 from tidegate.spi import (
     AddDestination,

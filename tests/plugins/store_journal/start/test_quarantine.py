@@ -7,17 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_kit import (
-    ANY_SIZE,
-    CrashStorage,
-    ack,
-    add,
-    data_files,
-    killed,
-    opened,
-    pending,
-    write,
-)
+from journal_kit import ANY_SIZE, CrashStorage, data_files, killed, opened, pending, write
+from numbered import ack, add
 
 from tidegate.spi import AddDestination, CorruptRecordError
 from tidegate_store_journal import JournalStore

@@ -12,18 +12,16 @@ import pytest
 from journal_kit import (
     ANY_SIZE,
     CrashStorage,
-    ack,
-    add,
     checkpoint,
     data_files,
     killed,
-    message,
     opened,
     pending,
     unlink_bindings,
     write,
     write_only,
 )
+from numbered import ack, add, message
 
 from tidegate.spi import (
     AddDestination,

@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from journal_kit import ack, add, checkpoint, data_files, killed, opened, pending, write
+from journal_kit import checkpoint, data_files, killed, opened, pending, write
+from numbered import ack, add
 
 from tidegate.spi import CorruptRecordError, PutSession, Session
 from tidegate_store_journal import JournalStore

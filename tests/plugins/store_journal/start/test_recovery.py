@@ -10,8 +10,6 @@ import pytest
 from journal_kit import (
     ANY_SIZE,
     CrashStorage,
-    ack,
-    add,
     checkpoint,
     data_files,
     killed,
@@ -19,6 +17,7 @@ from journal_kit import (
     pending,
     write,
 )
+from numbered import ack, add
 
 from tidegate.spi import (
     AddDestination,

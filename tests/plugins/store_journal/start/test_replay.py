@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from journal_kit import (
-    ack,
-    add,
-    checkpoint,
-    killed,
-    opened,
-    options,
-    pending,
-    write,
-)
+from journal_kit import checkpoint, killed, opened, options, pending, write
+from numbered import ack, add
 
 from tidegate.spi import (
     StoreContext,

@@ -10,8 +10,6 @@ import pytest
 from journal_kit import (
     ANY_SIZE,
     CrashStorage,
-    ack,
-    add,
     checkpoint,
     data_files,
     killed,
@@ -21,6 +19,7 @@ from journal_kit import (
     write,
     write_only,
 )
+from numbered import ack, add
 
 from tidegate.spi import (
     AddDestination,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from journal_kit import ack, add, data_files, opened, write
+from journal_kit import data_files, opened, write
+from numbered import ack, add
 
 from tidegate.spi import AddDestination, RecordDelivery, RemoveDestination
 from tidegate_store_journal.log import format as _format

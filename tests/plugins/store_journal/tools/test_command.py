@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from gateway_process import GatewayProcess
-from journal_kit import KB, ack, add, data_files, opened, write
+from journal_kit import KB, data_files, opened, write
+from numbered import ack, add
 from series_kit import add as series_add
 from series_kit import series_store, size_of
 

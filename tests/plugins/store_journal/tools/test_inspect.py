@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from journal_kit import KB, ack, add, opened, write
+from journal_kit import KB, opened, write
+from numbered import ack, add
 
 from tidegate.spi import (
     AddDestination,

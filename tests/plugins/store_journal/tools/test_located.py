@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_kit import KB, add, data_files, opened, write
+from journal_kit import KB, data_files, opened, write
+from numbered import add
 
 from tidegate.spi import ConfigError, ConfiguredStore
 from tidegate_store_journal.log.names import NamedStorage

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from journal_kit import add, data_files, opened, write
+from journal_kit import data_files, opened, write
+from numbered import add
 
 from tidegate.spi import CorruptRecordError, StoreIOError
 from tidegate_store_journal.tools.lookon import ReadOnlyStorage, look

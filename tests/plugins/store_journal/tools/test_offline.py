@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_kit import KB, ack, add, data_files, new_store, opened, options, pending, write
+from journal_kit import KB, data_files, new_store, opened, options, pending, write
+from numbered import ack, add
 
 from tidegate.spi import (
     AddDestination,

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from journal_kit import KB, SUPPORT, ack, add, data_files, opened, write
+from journal_kit import KB, SUPPORT, data_files, opened, write
+from numbered import ack, add
 
 from tidegate.spi import (
     AddDestination,
@@ -301,10 +302,11 @@ def test_a_file_that_is_put_away_while_it_is_read_is_not_damaged(journal: Path) 
 
 
 WRITER = """
-    import asyncio, sys
+    import asyncio, os, sys
     from pathlib import Path
-    sys.path.insert(0, sys.argv[2])
-    from journal_kit import KB, ack, add, opened, write
+    sys.path[:0] = sys.argv[2].split(os.pathsep)
+    from journal_kit import KB, opened, write
+    from numbered import ack, add
     from tidegate.spi import AddDestination
 
     async def main():
@@ -337,7 +339,7 @@ def test_beside_a_store_that_writes_compacts_and_reuses_files_there_is_no_false_
             "-c",
             textwrap.dedent(WRITER),
             str(tmp_path),
-            str(SUPPORT),
+            SUPPORT,
             *per_destination,
         ],
         stdin=subprocess.PIPE,

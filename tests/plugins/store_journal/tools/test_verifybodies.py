@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from journal_kit import KB, ack, new_store, opened, write
+from journal_kit import KB, new_store, opened, write
+from numbered import ack
 from series_kit import add, directory_of, files_of, series_store
 
 from tidegate.spi import AddDestination, AddMessage, Message

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_kit import KB, ack, add, opened, write
+from journal_kit import KB, opened, write
+from numbered import ack, add
 
 from tidegate.spi import (
     SEQUENCES_MAX,

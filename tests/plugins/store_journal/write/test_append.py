@@ -7,16 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_kit import (
-    CrashStorage,
-    ShuffledRing,
-    ack,
-    add,
-    opened,
-    pending,
-    write,
-    write_only,
-)
+from journal_kit import CrashStorage, ShuffledRing, opened, pending, write, write_only
+from numbered import ack, add
 
 from tidegate.spi import StoreIOError
 from tidegate_store_journal.write import append as _append

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from journal_kit import ack, add, message
+from numbered import ack, add, message
 
 from tidegate.spi import Operation, SetRetained, StoreClosedError, StoreFullError
 from tidegate_store_journal.write.buffer import TimedBuffer, estimate

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from journal_kit import ack, add, message
+from numbered import ack, add, message
 
 from tidegate.spi import (
     Acknowledge,

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from journal_kit import KB, ack, checkpoint, killed, opened, write
+from journal_kit import KB, checkpoint, killed, opened, write
 from large_bodies import (
     SIZE,
     add_large,
@@ -19,6 +19,7 @@ from large_bodies import (
     pending,
     upload,
 )
+from numbered import ack
 
 from tidegate.spi import (
     AddDestination,

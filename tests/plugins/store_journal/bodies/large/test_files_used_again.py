@@ -6,9 +6,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from journal_kit import KB, ack, checkpoint, killed, opened, write
+from journal_kit import KB, checkpoint, killed, opened, until, write
 from large_bodies import (
     SIZE,
+    ShortDirectory,
     add_large,
     bodies_of,
     body_files,
@@ -21,10 +22,11 @@ from large_bodies import (
     upload,
     use_up,
 )
+from numbered import ack
 
 from tidegate.spi import AddMessage, LargeBodyError, StoreFullError, StoreIOError
 from tidegate.testing.faulty_storage import Faults, FaultyDisk
-from tidegate_store_journal.log.storage import DirectoryStorage
+from tidegate_store_journal import JournalStore
 
 
 async def test_the_next_body_of_about_the_size_is_written_over_a_file_that_nobody_needs(
@@ -93,20 +95,12 @@ async def test_an_upload_that_began_with_a_free_file_and_is_given_up_leaves_none
     writer = bodies_of(store).create(SIZE)
     await writer.write(b"x" * KB, b"y" * KB)
     writer.abandon()
-    async with asyncio.timeout(60):
-        while any(name.endswith((".free", ".body")) for name in files(tmp_path)):
-            await asyncio.sleep(0.002)
+    await until(lambda: not any(name.endswith((".free", ".body")) for name in files(tmp_path)))
     await store.close()
 
 
 async def test_free_files_are_the_first_to_go_when_the_disk_is_short(tmp_path: Path) -> None:
-    class Short(DirectoryStorage):
-        free = 1 << 40
-
-        def free_bytes(self) -> int:
-            return self.free
-
-    storage = Short(tmp_path / "large")
+    storage = ShortDirectory(tmp_path / "large")
     store = store_with(tmp_path, storage)
     await store.open()
     await use_up(store, 1)
@@ -121,35 +115,34 @@ async def test_free_files_are_the_first_to_go_when_the_disk_is_short(tmp_path: P
     await store.close()
 
 
+async def unhurried(directory: Path, monkeypatch: pytest.MonkeyPatch) -> JournalStore:
+    """A store that makes no checkpoint by the clock, only for two bodies that nobody needs."""
+    monkeypatch.setattr("tidegate_store_journal.index.largereferences.LOOSE_BYTES_MAX", 2 * SIZE)
+    store, _ = await opened(directory, checkpoint_interval=3600, cleanup_interval=3600)
+    return store
+
+
 async def test_bodies_that_go_in_numbers_make_a_checkpoint_due(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate_store_journal.index.largereferences.LOOSE_BYTES_MAX", 2 * SIZE)
-
-    store, _ = await opened(tmp_path, checkpoint_interval=3600, cleanup_interval=3600)
+    store = await unhurried(tmp_path, monkeypatch)
     await add_large(store, 1)
     await add_large(store, 2, number=2)
     await write(store, ack(1))
     await asyncio.sleep(0.05)
     assert len(body_files(tmp_path)) == 2
     await write(store, ack(2))
-    async with asyncio.timeout(60):
-        while body_files(tmp_path):
-            await asyncio.sleep(0.002)
+    await until(lambda: not body_files(tmp_path))
     await store.close()
 
 
 async def test_bodies_that_nobody_takes_make_a_checkpoint_due_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate_store_journal.index.largereferences.LOOSE_BYTES_MAX", 2 * SIZE)
-
-    store, _ = await opened(tmp_path, checkpoint_interval=3600, cleanup_interval=3600)
+    store = await unhurried(tmp_path, monkeypatch)
     for number in range(6):  # as for a topic to which nobody subscribes
         await upload(store, number)
-    async with asyncio.timeout(60):
-        while len(body_files(tmp_path)) > 2:
-            await asyncio.sleep(0.002)
+    await until(lambda: len(body_files(tmp_path)) <= 2)
     await store.close()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_kit import KB, ack, checkpoint, killed, opened, write
+from journal_kit import KB, checkpoint, killed, opened, write
 from large_bodies import (
     SIZE,
     add_large,
@@ -22,6 +22,7 @@ from large_bodies import (
     pending,
     upload,
 )
+from numbered import ack
 
 from tidegate.spi import (
     AddDestination,

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_kit import KB, ack, checkpoint, opened, write
+from journal_kit import KB, checkpoint, opened, write
 from large_bodies import SIZE, add_large, bodies_of, body_files, content, download, pending, upload
+from numbered import ack
 
 from tidegate.spi import AddDestination, CorruptRecordError, StoreClosedError
 from tidegate_store_journal import JournalStore

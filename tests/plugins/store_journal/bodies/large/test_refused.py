@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_kit import KB, ack, checkpoint, new_store, opened, options, write, write_only
+from journal_kit import KB, checkpoint, new_store, opened, options, write, write_only
 from large_bodies import (
     SIZE,
+    ShortDirectory,
     add_large,
     bodies_of,
     body_files,
@@ -23,6 +24,7 @@ from large_bodies import (
     upload,
     use_up,
 )
+from numbered import ack
 
 from tidegate.spi import (
     Acknowledge,
@@ -80,13 +82,7 @@ async def test_a_body_whose_size_is_not_known_has_one_byte_at_least(tmp_path: Pa
 async def test_a_body_whose_size_is_not_known_is_refused_when_it_takes_the_room(
     tmp_path: Path,
 ) -> None:
-    class Short(DirectoryStorage):
-        free = 1 << 40
-
-        def free_bytes(self) -> int:
-            return self.free
-
-    storage = Short(tmp_path / "large")
+    storage = ShortDirectory(tmp_path / "large")
     store = store_with(tmp_path, storage)
     await store.open()
     limit = bodies_of(store)._free_limit_bytes
