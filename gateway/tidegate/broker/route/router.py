@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain, compress
-from operator import attrgetter
+from itertools import chain, compress, groupby
+from operator import attrgetter, itemgetter
 from typing import Final, TypeAlias
 
 from tidegate.broker.lists.pending_list import PendingList
@@ -165,7 +165,10 @@ def _hand_out_groups(stored: _Groups, direct: _Groups) -> None:
         if raised or not pending_list.is_stored:
             _offer_merged(pending_list, direct.pop(pending_list), is_direct=True)
     for pending_list, groups in stored.items():
-        _offer_merged(pending_list, groups, is_direct=False)
+        if direct and pending_list in direct:
+            _offer_in_order(pending_list, groups, direct.pop(pending_list))
+        else:
+            _offer_merged(pending_list, groups, is_direct=False)
     for pending_list, groups in direct.items():
         _offer_merged(pending_list, groups, is_direct=True)
 
@@ -174,6 +177,18 @@ def _offer_merged(
     pending_list: PendingList, groups: list[list[StoredMessage]], *, is_direct: bool
 ) -> None:
     _offer(pending_list, _merged(groups), is_direct=is_direct)
+
+
+def _offer_in_order(
+    pending_list: PendingList, stored: list[list[StoredMessage]], direct: list[list[StoredMessage]]
+) -> None:
+    """A stored list that was sent messages with and without QoS 0 within the turn: so its client
+    sees the last one last, whatever it was sent with."""
+    kinds = [(message, False) for message in chain.from_iterable(stored)]
+    kinds += [(message, True) for message in chain.from_iterable(direct)]
+    kinds.sort(key=lambda kind: kind[0].sequence)
+    for is_direct, run in groupby(kinds, key=itemgetter(1)):
+        _offer(pending_list, [message for message, _ in run], is_direct=is_direct)
 
 
 def _merged(groups: list[list[StoredMessage]]) -> list[StoredMessage]:

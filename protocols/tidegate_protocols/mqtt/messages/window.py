@@ -172,6 +172,7 @@ class Window:
         "_answers",
         "_client_id",
         "_connection",
+        "_other_id",
         "_recorded",
         "_removals",
         "_reserved_count",
@@ -205,6 +206,7 @@ class Window:
         self._size = size
         self._reserved_count = 0
         self.last_packet_id = 0
+        self._other_id = 0  # the newest one given in the place of one in use, 0 for none
         self._touched: list[OutgoingSubscription] = []
         self._removals: list[tuple[InflightDirection, int]] = []
         # QoS 1 ids that are in the store; a dict, because an empty set takes three times as much.
@@ -218,6 +220,20 @@ class Window:
     def limit(self) -> int:
         """How many ids may be in use; reserved ones are, but their messages are not on their way."""
         return min(PACKET_ID_MAX, self._size + self._reserved_count)
+
+    def other_id(self, wanted_id: int) -> int:
+        """One that is not in use [MQTT-2.3.1-4], in the place of *wanted_id*, which is.
+
+        Where the ids of two subscriptions meet, thousands in a row are in use: the search goes on
+        where the last one ended. From *wanted_id* on each would pass all of them again, and a
+        window of 40,000 messages would keep everybody waiting for half a minute.
+        """
+        packet_id = self._other_id or wanted_id
+        inflight = self.inflight
+        while packet_id in inflight:
+            packet_id = packet_id % PACKET_ID_MAX + 1
+        self._other_id = packet_id
+        return packet_id
 
     def take_original(self, subscription: OutgoingSubscription, sequence: int) -> int:
         """The recorded id under which the client may know the message already; 0: there is none."""

@@ -40,7 +40,8 @@ _REDIRECTS: Final = {
 
 
 #: What would make a principal more than one level of a topic, or a filter, is percent-encoded.
-_IN_ONE_LEVEL: Final = str.maketrans({"%": "%25", "/": "%2F", "+": "%2B", "#": "%23"})
+_IN_A_TOPIC_NAME: Final = str.maketrans({"%": "%25", "+": "%2B", "#": "%23"})
+_IN_ONE_LEVEL: Final = {**_IN_A_TOPIC_NAME, ord("/"): "%2F"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +175,12 @@ def _terms(packet: Connect, options: MqttOptions, origin: Origin, packet_bytes_m
 
 
 def response_information(terms: Terms, principal: str) -> str:
-    """A topic for answers that no client of anybody else is told: a client id is its principal's."""
+    """A topic for answers that no client of anybody else is told: a client id is its principal's.
+
+    Nobody could publish to one with a wildcard in it [MQTT-3.3.2-14].
+    """
     owner = principal.translate(_IN_ONE_LEVEL)
-    return f"{terms.response_prefix}/{owner}/{terms.client_id}"
+    return f"{terms.response_prefix}/{owner}/{terms.client_id.translate(_IN_A_TOPIC_NAME)}"
 
 
 def _client_id(packet: Connect, options: MqttOptions, tls_subject: str) -> tuple[str, bool]:

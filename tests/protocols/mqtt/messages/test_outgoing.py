@@ -111,6 +111,30 @@ def test_all_packet_ids_can_be_in_use_and_then_the_next_waits(make_side, stored)
     assert [packet.packet_id for packet in side.gets()] == [7]
 
 
+class CountedIds(dict[int, object]):
+    """The table of ids in use, which counts how often it is asked for one."""
+
+    asked = 0
+
+    def __contains__(self, packet_id: object) -> bool:
+        self.asked += 1
+        return super().__contains__(packet_id)
+
+
+@pytest.mark.parametrize("is_persistent", [True, False])
+def test_ids_that_are_in_use_in_a_row_are_passed_once_and_not_for_every_message(
+    make_side, stored, is_persistent
+):
+    count = 4_000
+    side = make_side(size=PACKET_ID_MAX, is_persistent=is_persistent)
+    ids = side.window.inflight = CountedIds()
+    # Two subscriptions want the same ids, as those of a group and another one can.
+    for name in ("a", "b"):
+        side.outgoing.deliver(side.subscribed(name, 1), [stored(n) for n in range(count)])
+    assert len(ids) == len(side.gets()) == 2 * count
+    assert ids.asked < 5 * count
+
+
 def test_a_redelivered_message_is_marked_dup_unless_it_goes_out_with_qos_0(side, stored):
     side.outgoing.deliver(side.subscribed("a", 1), [stored(1, delivery_count=1)])
     side.outgoing.deliver(side.subscribed("b", 0), [stored(2, delivery_count=1)])

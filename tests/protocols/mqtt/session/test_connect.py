@@ -145,6 +145,15 @@ def test_response_information_is_given_to_those_who_ask(asked, prefix, told):
         assert response_information(terms, "a/b+#%") == "answers/a%2Fb%2B%23%25/dev"
 
 
+def test_response_information_can_be_a_topic_name_whatever_the_client_id():
+    terms, _ = settle(
+        Properties(request_response_information=1),
+        client_id="a/b+#%",
+        options={"response_topic_prefix": "answers"},
+    )
+    assert response_information(terms, "ann") == "answers/ann/a/b%2B%23%25"
+
+
 # ----------------------------------------------------------------------------------- keep-alive
 
 
