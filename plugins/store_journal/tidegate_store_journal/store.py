@@ -6,12 +6,11 @@ This is the contract's surface; what is behind it is put together in :mod:`.engi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from time import perf_counter
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from tidegate.spi import (
     AcknowledgedMessage,
@@ -38,14 +37,12 @@ from tidegate_store_journal.checkpoint.metadata import MetadataCounters
 from tidegate_store_journal.engine import Engine
 from tidegate_store_journal.index.acklog import PAGE_ROWS, ROW_BYTES, AckBlock
 from tidegate_store_journal.index.holders import holders_in
+from tidegate_store_journal.index.slices import in_slices
 from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.storage import Folder
 from tidegate_store_journal.space.tidy import DestinationCompaction
 
 T = TypeVar("T")
-
-#: How long it is looked for what keeps a file before others have their turn.
-_SLICE_S: Final = 0.001
 
 
 class JournalStore(Engine):
@@ -247,15 +244,15 @@ class JournalStore(Engine):
         holders: list[FileHolder] = []
         is_there = False
         everything = [file for home in self._files.homes.values() for file in home.files.values()]
-        async for file in _in_slices(everything):
+        async for file in in_slices(everything):
             if _shown(file.folder, file.home, file.name) != name:
                 continue
             is_there = True
-            async for holder in _in_slices(holders_in(self._index, file.file_id)):
+            async for holder in in_slices(holders_in(self._index, file.file_id)):
                 if holder is not None:
                     holders.append(FileHolder(**asdict(holder)))
             break
-        async for listed in _in_slices(() if is_there else self.store_files()):
+        async for listed in in_slices(() if is_there else self.store_files()):
             is_there = is_there or listed.name == name
         return holders if is_there else None
 
@@ -282,16 +279,6 @@ class JournalStore(Engine):
             for message in messages:
                 if message.large is not None:
                     self._large.hold(message.large)
-
-
-async def _in_slices(items: Iterable[T]) -> AsyncIterator[T]:
-    """Each of *items*; others have their turn after a slice of time."""
-    ends_at = perf_counter() + _SLICE_S
-    for item in items:
-        yield item
-        if perf_counter() >= ends_at:
-            await asyncio.sleep(0)
-            ends_at = perf_counter() + _SLICE_S
 
 
 def _shown(folder: str, home: Folder, name: str) -> str:

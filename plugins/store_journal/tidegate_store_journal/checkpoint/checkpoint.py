@@ -1,6 +1,6 @@
 """Checkpoints and cleanup: what makes the next start short and the disk small.
 
-A checkpoint takes, on the loop, what changed since the last one (a copy of arrays, not of objects),
+A checkpoint takes, on the loop and in slices, what had changed when it began (a copy of arrays, not of objects),
 and writes it in a thread: bindings journal, then LMDB (docs/journal-format.md section 8). Cleanup is a checkpoint that afterwards puts away the data files that were dead when it
 began; a dead file can never live again.
 """
@@ -26,6 +26,7 @@ from tidegate_store_journal.checkpoint.metadata import Metadata, MetadataError, 
 from tidegate_store_journal.index.acklog import AckBlock, AckPage
 from tidegate_store_journal.index.changes import Changes
 from tidegate_store_journal.index.index import Index
+from tidegate_store_journal.index.slices import in_slices
 from tidegate_store_journal.log.datafile import DataFile, Tail
 from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles
 from tidegate_store_journal.log.storage import Storage
@@ -99,6 +100,8 @@ class Checkpointer:
             if work is None:
                 await self._sweep(loose)
                 return 0
+            async for _ in in_slices(self.index.tell_lists()):
+                pass
             # Positions and locations in the checkpoint must not be ahead of what is on disk.
             await self.sync()
             loop = asyncio.get_running_loop()
@@ -107,7 +110,8 @@ class Checkpointer:
             self._saved_batch = work.state.batch
             self._saved_released = work.state.ack_released
             await self._sweep(loose)
-            self.index.pack()
+            async for _ in in_slices(self.index.pack()):
+                pass
             await self.index.log.page_out()
             # In the journal's order, without gaps: a file must not outlive another one that says
             # what became of its messages. A page may still be read from one; then it waits.
@@ -142,7 +146,7 @@ class Checkpointer:
             or index.log.released != self._saved_released
         ):
             return None
-        changes = index.take_changes()
+        changes = index.begin_changes()
         if self._unsaved is not None:
             changes.follow(self._unsaved)
         self._unsaved = changes

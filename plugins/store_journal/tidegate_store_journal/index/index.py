@@ -8,7 +8,7 @@ that was added and acknowledged between two checkpoints is in none of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from tidegate.spi import Acknowledge, Discard, PendingCount, RecordDelivery
@@ -61,8 +61,13 @@ class Index(References, SmallState):
         self._log_grown_at: int = _NEVER  # the same for rows
         self._on_growth: Callable[[], None] | None = None
         self._rows: Rows = {table: {} for table in TABLES}  # changed since the last checkpoint
+        self._changed: set[int] = set()  # the same: lists with other entries
         self._dropped_lists: list[int] = []  # the same
         self._removed = 0  # references in those that the metadata store has
+        #: What :meth:`tell_lists` still has to tell the last answer of :meth:`begin_changes`.
+        self._untold: set[int] = set()
+        self._telling: Changes | None = None
+        self._known = 0  # the watermark before that answer
         self._apply_one: dict[type, Callable[[Any, int], None]] = {
             **self.apply_small,
             Acknowledge: self._acknowledge,
@@ -75,6 +80,9 @@ class Index(References, SmallState):
         self._file_id = effects.file_id
         if effects.adds:
             lists = self.lists
+            if self._untold:
+                self._tell_first(effects.adds)
+            self._changed.update(effects.adds)
             for list_id, entries in effects.adds.items():
                 pending = lists.get(list_id)
                 if pending is None:
@@ -137,9 +145,12 @@ class Index(References, SmallState):
         pending = self.lists.get(list_id)
         if pending is None:
             return (), []
+        if self._untold:
+            self._tell_first((list_id,))
         pop = pending.fresh.pop
         found: list[int | None] = [pop(sequence, None) for sequence in sequences]
         if None in found:
+            self._changed.add(list_id)
             if any(found):
                 for index, sequence in enumerate(sequences):
                     if found[index] is None:
@@ -212,6 +223,9 @@ class Index(References, SmallState):
     def _relocate(self, list_id: int, sequence: int, place: int) -> int:
         """Returns the old location; 0 when the original is gone (while replaying)."""
         pending = self.list_of(list_id)
+        if self._untold:
+            self._tell_first((list_id,))
+        self._changed.add(list_id)
         old = pending.relocate(sequence, place)
         if old is None:
             assert not self._is_settled, "compaction copies only what is there"
@@ -231,6 +245,7 @@ class Index(References, SmallState):
         """Everything was replayed: put copies whose original is gone where they belong."""
         for list_id, loose in self._loose.items():
             self.list_of(list_id).merge(loose)
+            self._changed.add(list_id)
         self._loose.clear()
         self._is_settled = True
 
@@ -311,6 +326,8 @@ class Index(References, SmallState):
 
         What a long list held is given up later, see :meth:`give_up_dropped`.
         """
+        if self._untold:
+            self._tell_first((list_id,))
         pending = self.lists.pop(list_id, None)
         if pending is None:
             return
@@ -351,14 +368,19 @@ class Index(References, SmallState):
 
     def take_changes(self) -> Changes:
         """What changed since the last call; the caller must get it into the metadata store."""
+        changes = self.begin_changes()
+        for _ in self.tell_lists():
+            pass
+        return changes
+
+    def begin_changes(self) -> Changes:
+        """The same, as of now, but for the entries of lists: they come into it with :meth:`tell_lists`."""
+        for _ in self.tell_lists():  # when who told the last one was cancelled
+            pass
         rows, self._rows = self._rows, {table: {} for table in TABLES}
-        known, self.watermark = self.watermark, self.last_sequence
-        added, removed, self._removed = 0, self._removed, 0
-        for list_id, pending in self.lists.items():
-            told, new, gone = pending.take_changes(known)
-            rows[PENDING].update(((list_id, key), piece) for key, piece in told.items())
-            added += new
-            removed += gone
+        self._known, self.watermark = self.watermark, self.last_sequence
+        self._untold, self._changed = self._changed, set()
+        removed, self._removed = self._removed, 0
         rows[LARGE] = {(sequence,): body for sequence, body in self.large.take_changes().items()}
         blocks = self.log.take_unstored()
         rows[ACKNOWLEDGED] = {(first,): block for first, block in blocks.items()}
@@ -369,7 +391,33 @@ class Index(References, SmallState):
         self._watch_again()
         dropped, self._dropped_lists = self._dropped_lists, []
         small, small_bytes = self.take_small_changes()
-        return Changes(rows, dropped, added, removed, self.numbers(), small, small_bytes)
+        self._telling = Changes(rows, dropped, 0, removed, self.numbers(), small, small_bytes)
+        return self._telling
+
+    def tell_lists(self) -> Iterator[None]:
+        """Complete the last answer of :meth:`begin_changes`, a list a step.
+
+        What happens to a list between two steps is in the next answer: before that, it is told.
+        """
+        while self._untold:
+            self._tell(self._untold.pop())
+            yield
+        self._telling = None
+
+    def _tell_first(self, list_ids: Iterable[int]) -> None:
+        """They are about to change."""
+        for list_id in self._untold.intersection(list_ids):
+            self._untold.remove(list_id)
+            self._tell(list_id)
+
+    def _tell(self, list_id: int) -> None:
+        pending, telling = self.lists.get(list_id), self._telling
+        if pending is None or telling is None:
+            return
+        told, added, removed = pending.take_changes(self._known)
+        telling.rows[PENDING].update(((list_id, key), piece) for key, piece in told.items())
+        telling.added += added
+        telling.removed += removed
 
     def numbers(self) -> Numbers:
         """How far the journal is."""
@@ -381,10 +429,11 @@ class Index(References, SmallState):
         self.files.pop(file_id, None)
         self._rows[FILES][file_id,] = None
 
-    def pack(self) -> None:
-        """The metadata store has all that :meth:`take_changes` gave."""
-        for pending in self.lists.values():
+    def pack(self) -> Iterator[None]:
+        """The metadata store has all that :meth:`take_changes` gave: a list a step, also those that were only read."""
+        for pending in list(self.lists.values()):
             pending.pack()
+            yield
 
     def counts(self) -> dict[int, PendingCount]:
         """Messages and bytes of bodies of every list that has any."""
@@ -424,6 +473,7 @@ class Index(References, SmallState):
         self.log.mark_everything_changed()
         for list_id, pending in self.lists.items():
             pending.mark_everything_changed()
+            self._changed.add(list_id)
             for sequence, count in pending.deliveries.items():
                 rows[DELIVERIES][list_id, sequence] = count
         for use in self.files.values():
