@@ -183,7 +183,7 @@ class HandingOver:
                     again_at = loop.time() + TELL_EVERY_S
                 if found.todo or taker.row().on_the_way:
                     await self._take_all(taker, found)
-                else:
+                elif not self._parts.flow.coming_back.is_under_way:
                     await self._set_done(taker)
             except _FailedError:
                 raise

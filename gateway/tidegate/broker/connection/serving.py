@@ -211,7 +211,6 @@ class Serving:
     def drop_all(self) -> None:
         """The connection is closed; the lists that end with it are removed bit by bit."""
         consumers = list(self.consumers.values())
-        # All at once: a list sorts in what comes back to it, and may have a thousand of them.
         gone = self._give_back(consumers)
         for consumer in consumers:
             self._drop(consumer, gone)
@@ -239,15 +238,27 @@ class Serving:
 
         Returns: of these, how many messages that was.
         """
-        ending: set[PendingList] = set()
-        entries: list[InFlight] = []
+        gone: Counter[PendingList] = Counter()
+        going: list[tuple[dict[int, InFlight], PendingList | None]] = []
+        coming_back = self._parts.flow.coming_back
         for consumer in consumers:
-            ending |= self._ending(consumer, forget=forget)
-            entries += consumer.in_flight.values()
-            consumer.count(-len(consumer.in_flight), -consumer.in_flight_bytes)
-            consumer.in_flight.clear()
-        self._parts.writer.give_back([entry for entry in entries if entry[1] not in ending])
-        return Counter([entry[1] for entry in entries if entry[1] in ending])
+            in_flight, consumer.in_flight = consumer.in_flight, {}
+            if not in_flight:
+                continue
+            consumer.count(-len(in_flight), -consumer.in_flight_bytes)
+            only = consumer.first_list if subscribing.is_of_one_list(consumer) else None
+            if self._vanishes(consumer, forget=forget):
+                if only is None:
+                    gone.update([entry[1] for entry in in_flight.values()])
+                else:
+                    gone[only] += len(in_flight)
+                coming_back.let_go(in_flight)
+            elif self._is_told_how_often(consumer):
+                self._parts.writer.give_back(in_flight.values())
+            else:
+                going.append((in_flight, only))
+        coming_back.begin(going)
+        return gone
 
     def _drop(
         self, consumer: Consumer, gone: Mapping[PendingList, int], *, forget: bool = False
@@ -279,16 +290,19 @@ class Serving:
                         pending_list, in_flight=gone.get(pending_list, 0)
                     )
 
-    def _ending(self, consumer: Consumer, *, forget: bool) -> set[PendingList]:
-        """Lists that end with *consumer*, where what was delivered leaves no trace: nothing has to go
-        back to them, which takes long for a thousand subscriptions with a thousand messages each."""
-        if names.is_queue(consumer.destination) or Outcome.PURGED in self._parts.writer.logged:
-            return set()  # queues stay, and rows say how often what was purged had been delivered
-        return {
-            pending_list
+    def _vanishes(self, consumer: Consumer, *, forget: bool) -> bool:
+        """Its list ends with *consumer*, and what was delivered leaves no trace: nothing has to go back."""
+        if names.is_queue(consumer.destination) or self._is_told_how_often(consumer):
+            return False
+        return all(
+            pending_list.consumers == [consumer] and _ends_unserved(pending_list, forget=forget)
             for pending_list in consumer.lists
-            if pending_list.consumers == [consumer] and _ends_unserved(pending_list, forget=forget)
-        }
+        )
+
+    def _is_told_how_often(self, consumer: Consumer) -> bool:
+        """Its list may end, and rows of what it holds say how often that had been delivered."""
+        is_queue = names.is_queue(consumer.destination)  # which stays
+        return not is_queue and Outcome.PURGED in self._parts.writer.logged
 
     def restore(
         self, session: SessionState, restored: list[Subscription], refused: list[Subscription]

@@ -229,3 +229,10 @@ def resume(client: Client, subscription: Subscription, request: SubscribeRequest
 def is_one_queue(request: SubscribeRequest) -> bool:
     """It is for a queue, and not for all that a filter covers."""
     return names.is_queue(request.destination) and not names.is_filter(request.destination)
+
+
+def is_of_one_list(consumer: Consumer) -> bool:
+    """All that it has in flight is of the one list that it consumes from."""
+    name, is_queue = names.name_of(consumer.destination), names.is_queue(consumer.destination)
+    covers_many = is_queue and names.is_filter(name)
+    return len(consumer.lists) == 1 and not (covers_many or consumer.acknowledges_all)

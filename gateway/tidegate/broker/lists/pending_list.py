@@ -238,6 +238,7 @@ class PendingList:
         lost: messages that were dropped from it, or for want of room did not get there.
         owner: of a queue, the principal that made it; "": the gateway itself.
         is_paused: it hands nothing out until it is told to: an operator wants it so.
+        returning: consumers that are gone and whose messages are not all back: it hands nothing out.
         is_lowered: its QoS became 0 while messages could wait in it; see :attr:`stores`.
         succession: when this list replaces another one, or is replaced.
         retained: hands over more of the retained messages on their way to this subscription.
@@ -262,6 +263,7 @@ class PendingList:
     is_lowered: bool = False
     owner: str = ""
     is_paused: bool = False
+    returning: int = 0
     selecting: Choosing | None = None
     consumers: list[Consumer] = field(default_factory=list[Consumer])
     times_attached: int = 0
@@ -388,7 +390,7 @@ class PendingList:
         self.is_dispatching = True
         self.has_returned = False
         try:
-            if not self.is_paused:
+            if not (self.is_paused or self.returning):
                 if self.selecting is not None:
                     self.selecting.dispatch()
                 self._dispatch()

@@ -178,8 +178,8 @@ class Selecting:
             scanner.missed = True
         if not current:
             return
-        is_paused = self._list.is_paused
-        rooms = {scanner: [0, 0] if is_paused else _room(scanner) for scanner in current}
+        rests = self._list.is_paused or self._list.returning
+        rooms = {scanner: [0, 0] if rests else _room(scanner) for scanner in current}
         chosen: dict[Scanner, list[StoredMessage]] = {}
         for message in messages:
             taker = self._taker(message, current, rooms)

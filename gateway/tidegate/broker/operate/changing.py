@@ -157,9 +157,9 @@ async def limit_lists(core: BrokerCore, before: Before) -> Left:
 
 
 def content(core: BrokerCore, pending_list: PendingList) -> int:
-    """Messages that the store has for the list: that wait, are in flight, are held by a transaction or a
-    branch, or leave it with a batch that is not durable yet."""
-    count = pending_list.cursor.size
+    """Messages that the store has for the list: that wait, are in flight or on their way back, are held by a
+    transaction or a branch, or leave it with a batch that is not durable yet."""
+    count = pending_list.cursor.size + core.flow.coming_back.of(pending_list)
     for consumer in pending_list.all_consumers():
         count += sum(entry[1] is pending_list for entry in consumer.in_flight.values())
     for connection in core.connections:

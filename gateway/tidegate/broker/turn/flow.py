@@ -13,6 +13,7 @@ from tidegate.broker.lists import handing_out
 from tidegate.broker.lists.pending_list import Choosing, Client, Consumer, PendingList
 from tidegate.broker.lists.selecting import Selecting
 from tidegate.broker.route.router import Route
+from tidegate.broker.turn.coming_back import ComingBack
 from tidegate.broker.turn.deferred import Deferred
 from tidegate.broker.turn.turn import Turn, Waiting
 from tidegate.broker.turn.walks import SLICE_S, STEP_LISTS, Walk, Walks
@@ -98,6 +99,7 @@ class Flow:
             when those are there that do it.
         ready: lists that may have something to hand out at the end of this turn.
         walks: over many lists; deferred: transactions that wait for their turn.
+        coming_back: what consumers had that are gone.
         full_lists: those that take no more; their producers wait.
         nowhere: where messages are in flight from that no list holds.
         sent: messages handed to front-ends; dropped: those that no consumer got.
@@ -122,6 +124,7 @@ class Flow:
         self.spawn = tasks.spawn
         self.writer = TurnWriter(store, clock, self._end_of_turn, self._written)
         self.walks = Walks()
+        self.coming_back = ComingBack(self)
         self.deferred = Deferred(self)
         self.ready: dict[PendingList, None] = {}
         self.full_lists: set[PendingList] = set()
