@@ -332,7 +332,19 @@ class PluginHost:
         if near and near[0] not in known and entry_name in PROVIDERS:
             package = PROVIDERS[entry_name]
             problem += f"; the package {package} provides {near[0]!r}: pip install {package}"
+        for misnamed in self._misnamed(f"{kind.value}-{name}", name):
+            problem += (
+                f"; {self._installed[misnamed][0].origin} has an entry point {misnamed!r}, which must "
+                f"be '{kind.value}-{name}' to be it"
+            )
         return PluginLoadError(f"{kind.value}-{name}", problem)
+
+    def _misnamed(self, entry_name: str, name: str) -> list[str]:
+        """Entry points that name no kind, and are *entry_name* but for that."""
+        kinds = tuple(f"{kind.value}-" for kind in PluginKind)
+        odd = [key for key in self._installed if not key.startswith(kinds)]
+        near = difflib.get_close_matches(entry_name, odd, n=1, cutoff=0.8)
+        return near or [key for key in odd if key == name]
 
     # --------------------------------------------------------------------- announcing, listing
 

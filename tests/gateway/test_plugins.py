@@ -100,6 +100,20 @@ def test_one_module_may_serve_several_entry_points(site) -> None:
 # ---------------------------------------------------------------------------------- unknown
 
 
+@pytest.mark.parametrize("entry_point", ["store_good", "good", "stores-good"])
+def test_an_entry_point_that_names_no_kind_is_told(site, entry_point: str) -> None:
+    site.add("good-dist", {entry_point: "good_dist"}, GOOD)
+    with pytest.raises(PluginLoadError) as caught:
+        site.host().message_store("good")
+    assert (
+        f"good-dist 1.2.3 (entry point good_dist) has an entry point {entry_point!r}, which must be "
+        "'store-good' to be it"
+    ) in caught.value.problem
+    with pytest.raises(PluginLoadError) as caught:
+        site.host().message_store("other")
+    assert "good-dist" not in caught.value.problem
+
+
 def test_an_unknown_name_lists_the_installed_ones_and_the_nearest(site) -> None:
     site.add_toys()
     with pytest.raises(PluginLoadError) as caught:
