@@ -28,7 +28,7 @@ from tidegate.listening import Listeners, logged
 from tidegate.operator_desk import Desk
 from tidegate.operator_parts import bridge_rows, heed_drain, plugin_rows, takers
 from tidegate.operator_socket import OperatorSocket
-from tidegate.plugin_exit import exit_is_error
+from tidegate.plugin_exit import failure_is_named
 from tidegate.reloading import Running, reload
 from tidegate.spi import (
     ConfigError,
@@ -213,7 +213,7 @@ class Gateway:
             self._desk = desk
             await self._listeners.prepare(config.listeners, broker, desk)
         try:
-            with exit_is_error(f"store-{config.store.name}"):
+            with failure_is_named(f"store-{config.store.name}", "open()"):
                 self.recovered = await broker.start()
         except ConfigError as error:
             # What only opening the store can tell, such as a statement that its database refuses.
@@ -236,7 +236,7 @@ class Gateway:
         await self.start_sinks()
         for item in config.extensions:
             if isinstance(item.instance, Service):
-                with exit_is_error(f"extension-{item.name}"):
+                with failure_is_named(f"extension-{item.name}", "start()"):
                     await item.instance.start(broker.rights_changed)
                 self._services.append(item.instance)
         desk.operator = Operations(broker, self._around())
@@ -246,7 +246,7 @@ class Gateway:
             self._operator_socket = operator_socket
         for item, running in zip(config.sinks, self._sinks, strict=True):
             if isinstance(running.sink, ServingSink):
-                with exit_is_error(f"sink-{item.plugin}"):
+                with failure_is_named(f"sink-{item.plugin}", "serve()"):
                     address = await running.sink.serve(broker)
                 self.sink_addresses[item.name] = address
                 _log.info("sink=%s listening address=%s", item.name, address)
@@ -255,7 +255,7 @@ class Gateway:
         for item in config.extensions:
             if isinstance(item.instance, Resident):
                 self._residents.append(item.instance)
-                with exit_is_error(f"extension-{item.name}"):
+                with failure_is_named(f"extension-{item.name}", "move_in()"):
                     await item.instance.move_in(broker)
         self._running = Running(
             config, self._plugins, broker, self._listeners, self._residents, self._changed
@@ -304,7 +304,7 @@ class Gateway:
             )
             reader.sink = sink
             self._sinks.append(RunningSink(item.name, sink))
-            with exit_is_error(f"sink-{item.plugin}"):
+            with failure_is_named(f"sink-{item.plugin}", "start()"):
                 await sink.start(reader)
 
     async def wait(self) -> None:

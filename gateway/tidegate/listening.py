@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tidegate.config import Bind
-from tidegate.plugin_exit import FAILURES, exit_is_error
+from tidegate.plugin_exit import FAILURES, exit_is_error, failure_is_named
 from tidegate.spi import ConnectionEndedError, FrontEnd, GatewayError, PluginError
 from tidegate.spi.clients.operators import OperatorDesk, OperatorFrontEnd
 
@@ -63,7 +63,7 @@ class Listening:
     async def start(self) -> None:
         """Raises: OSError, GatewayError."""
         self.is_begun = True
-        with exit_is_error(f"protocol-{self.item.config.protocol}"):
+        with failure_is_named(f"protocol-{self.item.config.protocol}", "start()"):
             self.address = await self.front_end.start()
 
 
@@ -112,7 +112,7 @@ class Listeners:
             self._all.append(made)
             if isinstance(made.front_end, OperatorFrontEnd):
                 made.is_begun = True
-                with exit_is_error(f"protocol-{item.config.protocol}"):
+                with failure_is_named(f"protocol-{item.config.protocol}", "prepare()"):
                     await made.front_end.prepare(desk)
 
     async def start(self) -> None:

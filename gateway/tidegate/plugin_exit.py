@@ -1,4 +1,4 @@
-"""``sys.exit()`` in a plugin is an error of that plugin, never a silent end of the gateway.
+"""What a plugin did not mean to raise is an error of that plugin; so is ``sys.exit()``, never a silent end of the gateway.
 
 Python passes SystemExit and KeyboardInterrupt through every ``except Exception`` and through the
 event loop, so a plugin that ends itself as a script would takes the process with it, without a line
@@ -8,13 +8,17 @@ in the log. Whoever calls a plugin and outlives its exceptions catches :data:`FA
 from __future__ import annotations
 
 import contextlib
+import logging
+import sys
 import traceback
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from tidegate.spi import PluginError
+from tidegate.spi import GatewayError, PluginContractError, PluginError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+
+_log: Final = logging.getLogger(__name__)
 
 #: What would end the process. While the gateway runs, Ctrl-C is a signal and raises neither.
 EXITS: Final = (SystemExit, KeyboardInterrupt)
@@ -24,6 +28,7 @@ FAILURES: Final = (Exception, *EXITS)
 Exit: TypeAlias = SystemExit | KeyboardInterrupt
 
 _OF_THE_LOOP: Final = ("asyncio", "uvloop")
+_NO_PLUGINS: Final = frozenset({"tidegate", *_OF_THE_LOOP, *sys.stdlib_module_names})
 _UNKNOWN: Final = "unknown (the event loop was asked to call it)"
 
 
@@ -42,6 +47,27 @@ def exit_is_error(plugin: str) -> Generator[None]:
         yield
     except SystemExit as error:
         raise PluginExitError(plugin, error) from error
+
+
+@contextlib.contextmanager
+def failure_is_named(plugin: str, what: str) -> Generator[None]:
+    """Turn what *plugin* did not mean to raise in the block, where it begins, into an error that names it.
+
+    What it raises on purpose passes, and so does what is raised without any code of a plugin's. The log
+    has the trace. Args: what: was called. Raises: PluginContractError, PluginExitError.
+    """
+    try:
+        with exit_is_error(plugin):
+            yield
+    except (GatewayError, OSError):
+        raise
+    except Exception as error:
+        place = _place_in_a_plugin(error)
+        if not place:
+            raise
+        _log.error("plugin=%s %s failed", plugin, what, exc_info=error)
+        kind, text = type(error).__name__, " ".join(str(error).split())
+        raise PluginContractError(plugin, f"{what} failed: {kind}: {text} ({place})") from error
 
 
 def failure_of(error: Exception | Exit) -> Exception:
@@ -73,6 +99,16 @@ def _packages(error: Exit) -> Iterator[str]:
         package = module.partition(".")[0]
         if package not in _OF_THE_LOOP and module != "tidegate.cli._run":
             yield package
+
+
+def _place_in_a_plugin(error: Exception) -> str:
+    """The last line that is neither the host's nor Python's own; "" when there is none."""
+    place = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package not in _NO_PLUGINS:
+            place = f"{frame.f_code.co_filename}:{line}"
+    return place
 
 
 def _problem(error: Exit) -> str:

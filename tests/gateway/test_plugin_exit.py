@@ -18,7 +18,13 @@ from tidegate.config import parse_config, resolve
 from tidegate.gateway import Gateway
 from tidegate.plugin_exit import PluginExitError, exit_is_error
 from tidegate.plugins import PluginHost, PluginKind
-from tidegate.spi import GatewayInfo, PluginError, PluginLoadError
+from tidegate.spi import (
+    ConfigError,
+    GatewayInfo,
+    PluginContractError,
+    PluginError,
+    PluginLoadError,
+)
 
 INFO = 'tidegate_plugin = PluginInfo(summary="quits", spi_version=SPI_VERSION)\n'
 HEAD = f"""
@@ -89,6 +95,79 @@ async def test_when_it_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(PluginExitError, match=r"store-jdbc: it called sys\.exit\(4\)") as caught:
         await gateway.start()
     assert caught.value.code == 4
+
+
+RAISES = f"""
+from dataclasses import dataclass
+from tidegate.spi import SPI_VERSION, ConfigError, PluginInfo, hookimpl
+{INFO}
+@dataclass(frozen=True)
+class Options:
+    what: str = ""
+class Door:
+    def __init__(self, what):
+        self.what = what
+    def authorize(self, identity, action, destination):
+        raise NotImplementedError
+    async def start(self, changed):
+        if self.what == "on purpose":
+            raise ConfigError("the file is empty")
+        if self.what == "of the system":
+            open("/nonexistent/file")
+        {{}}["users"]
+    async def stop(self):
+        pass
+class Factory:
+    options_type = Options
+    def create(self, options):
+        return Door(options.what)
+@hookimpl
+def register_extension():
+    return Factory()
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "kind", "text"),
+    [
+        (
+            "",
+            PluginContractError,
+            r"plugin extension-door: start\(\) failed: KeyError: 'users' \(.*doors\.py:\d+\)",
+        ),
+        ("on purpose", ConfigError, "the file is empty"),
+        ("of the system", FileNotFoundError, "/nonexistent/file"),
+    ],
+)
+async def test_what_it_did_not_mean_to_raise_when_it_begins_names_it(
+    site,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    what: str,
+    kind: type[Exception],
+    text: str,
+) -> None:
+    site.add("doors", {"extension-door": "doors"}, RAISES)
+    host = PluginHost()  # which sees what is installed besides
+    config = f'[broker]\ndata_directory = "{tmp_path}/data"\n[[extensions]]\nplugin = "door"\nwhat = "{what}"\n'
+    gateway = Gateway(resolve(parse_config(config), host), host)
+    with pytest.raises(kind, match=text):
+        await gateway.start()
+    await gateway.stop()
+    assert ("Traceback" in caplog.text) == (what == "")
+
+
+async def test_a_fault_of_the_hosts_is_no_plugins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = PluginHost()
+    gateway = Gateway(
+        resolve(parse_config(f'[broker]\ndata_directory = "{tmp_path}/data"\n'), host), host
+    )
+    monkeypatch.setattr("tidegate.broker.core.BrokerCore.start", lambda self: asyncio.sleep("x"))  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        await gateway.start()
+    await gateway.stop()
 
 
 EXITS = (SystemExit(5), KeyboardInterrupt())
