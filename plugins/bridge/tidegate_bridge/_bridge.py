@@ -87,13 +87,14 @@ class Bridge:
             for lane in self.lanes.values()
             if not isinstance(lane, HandingLane)
         }
-        pausing = {name: lane for name, lane in running.items() if self._pause_of(lane.rule)}
+        pauses = {rule.name: self._pause_of(rule) for rule in self._options.rules}
+        pausing = {name: lane for name, lane in running.items() if pauses[name]}
         await self._end_all(
-            pausing.values(), [lane.pause(self._pause_of(lane.rule)) for lane in pausing.values()]
+            pausing.values(), [lane.pause(pauses[name]) for name, lane in pausing.items()]
         )
         self._paused |= pausing
         for rule in self._options.rules:
-            why = self._pause_of(rule)
+            why = pauses[rule.name]
             lane = self._paused.get(rule.name)
             if why:
                 lane = lane or self._made(rule, broker)
@@ -153,8 +154,9 @@ class Bridge:
 
     def begin_taking(self, changed: Callable[[], None]) -> HandingLane:
         """See TakesQueues."""
-        if self._broker is None or self._checked.is_mqtt:
-            raise RequestError(self.taking_problem)
+        if problem := self.taking_problem:
+            raise RequestError(problem)
+        assert self._broker is not None  # that would be a problem
         lane = HandingLane(
             self._next_number(),
             self._options,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from tidegate.spi import Message
+from tidegate.spi import Message, body_bytes
 
 
 class InFlight:
@@ -38,14 +38,14 @@ class InFlight:
         assert number not in self._found
         self._found[number] = key, message
         self._of_key[key] += 1
-        self.size += size_of(message)
+        self.size += body_bytes(message)
 
     def pop(self, number: int) -> tuple[str, Message] | None:
         """It goes; None: it was not there."""
         found = self._found.pop(number, None)
         if found is not None:
             key, message = found
-            self.size -= size_of(message)
+            self.size -= body_bytes(message)
             self._of_key[key] -= 1
             if not self._of_key[key]:
                 del self._of_key[key]
@@ -56,8 +56,3 @@ class InFlight:
         self._found.clear()
         self._of_key.clear()
         self.size = 0
-
-
-def size_of(message: Message) -> int:
-    """Bytes of its body."""
-    return len(message.body) if message.large is None else message.large.size

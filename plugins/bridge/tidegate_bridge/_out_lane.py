@@ -28,11 +28,12 @@ from tidegate.spi import (
     Message,
     StoredMessage,
     SubscribeRequest,
+    body_bytes,
     names,
 )
 from tidegate.spi.events import Event
 from tidegate_bridge import _protocol as protocol
-from tidegate_bridge._in_flight import InFlight, size_of
+from tidegate_bridge._in_flight import InFlight
 from tidegate_bridge._lane import AT_ONCE, Lane
 from tidegate_bridge._options import BridgeOptions, RuleOptions
 from tidegate_bridge._parking import parked, parking_queue
@@ -269,7 +270,7 @@ class OutLane(Lane):
                 self.suspect.forget()
             if found is not None:
                 by_key.setdefault(found[0], []).append(number)
-                count, size = count + 1, size + size_of(found[1])
+                count, size = count + 1, size + body_bytes(found[1])
         if not self._sent:
             self._again_at_once *= 2
         self._wake.set()

@@ -99,9 +99,8 @@ class Lane(ABC):
         self.done: list[int] = []
         self.looped = 0
         self.has_moved = False
-        self._subscribe_by: float | None = (
-            None  # when it is to be confirmed, by the monotonic clock
-        )
+        # When it is to be confirmed, by the monotonic clock; None: it need not be, or was.
+        self._subscribe_by: float | None = None
         self._is_flowing = False
         self.refusal: LaneError | None = None  # why nothing more is sent in this attempt
 
