@@ -154,10 +154,10 @@ class HeldSeen(Authorized):
 
     def _limits_of(self, holding: _Holding) -> tuple[str, str, int, Iterable[_Found]]:
         """Scope, holder and number, and its limits if it is still there."""
-        if isinstance(holding, Connection):
-            limits = () if holding.is_closed else _of_connection(holding)
-            return "connection", holding.address, holding.number, limits
         match holding:
+            case Connection():
+                limits = () if holding.is_closed else _of_connection(holding)
+                return "connection", holding.address, holding.number, limits
             case PendingList():
                 limits = () if holding.is_removed else _of_list(holding)
                 return "destination", holding.destination, holding.id, limits
