@@ -88,7 +88,7 @@ async def page(
 
 
 async def each(everything: Iterable[T], do: Callable[[T], object]) -> None:
-    """The same way through *everything*, of which each may offer several rows to a shortlist, or none."""
+    """Do it with each of *everything*, in slices: it may offer several rows to a shortlist, or none."""
     async for some in _slices(everything):
         for item in some:
             do(item)

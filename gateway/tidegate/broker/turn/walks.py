@@ -28,7 +28,7 @@ Walk: TypeAlias = Iterator[bool | None]
 async def in_slices(
     steps: Iterable[object], slice_s: float | None = None, rest_s: float = 0.0
 ) -> None:
-    """Go through *steps*; after each slice others have their turn, and the loop for *rest_s*. Args: slice_s: None: SLICE_S."""
+    """Go through *steps*, and let others have the loop for *rest_s* after each slice. Args: slice_s: None: SLICE_S."""
     slice_s = SLICE_S if slice_s is None else slice_s
     ends_at = perf_counter() + slice_s
     for _ in steps:

@@ -71,9 +71,8 @@ def why_no_handshake(error: OSError, timeout: str) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the peer's certificate is not accepted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        return _REMEDIES.get(error.reason or "") or (error.reason or str(error)).lower().replace(
-            "_", " "
-        )
+        reason = error.reason or str(error)
+        return _REMEDIES.get(reason) or reason.lower().replace("_", " ")
     if isinstance(error, ConnectionAbortedError):
         return f"not complete within {timeout}"
     return ""
