@@ -25,6 +25,7 @@ from tidegate.spi.operate import BridgeRow
 from tidegate_bridge import _protocol as protocol
 from tidegate_bridge._options import BridgeOptions, Direction, RuleOptions
 from tidegate_bridge._parking import Suspect
+from tidegate_bridge._repeats import Repeats
 
 _log = logging.getLogger("tidegate.bridge")
 
@@ -42,7 +43,7 @@ class Lane(ABC):
 
     Attributes:
         server: what the other broker says that it is; "" unless messages flow: it is connected there, and subscribed, or let in, here.
-        problem, remedy: of the last attempt that ended; moved, moved_bytes, looped: since the start.
+        problem, remedy: of the last attempt that ended, at problem_at (microseconds since the Unix epoch); moved, moved_bytes, looped: since the start.
         last_at: when something was confirmed last, microseconds since the Unix epoch; 0: never.
         suspect: the message that goes out and is refused; parked: put aside since the start; failures: attempts that ended.
         paused: why it waits; "": it does not.
@@ -62,6 +63,7 @@ class Lane(ABC):
         self.server: str = ""
         self.problem: str = ""
         self.remedy: str = ""
+        self.problem_at = 0
         self.moved = 0
         self.moved_bytes = 0
         self.looped = 0
@@ -76,6 +78,7 @@ class Lane(ABC):
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_over = False  # nothing more is sent
         self._settled = asyncio.Event()
+        self._repeats = Repeats()
         self._there: str = ""  # what the other broker says that it is, as soon as it is connected
 
     @property
@@ -108,6 +111,7 @@ class Lane(ABC):
             parked=self.parked,
             failures=self.failures,
             paused=self.paused,
+            problem_at=self.problem_at,
         )
 
     def heard(self, told: protocol.FromProcess) -> None:
@@ -131,14 +135,12 @@ class Lane(ABC):
         if not self._there or self.server:
             return
         self.server = self._there
-        self._broker.tell(
-            Event.BRIDGE_CONNECTED,
-            _log,
-            "bridge=%s rule=%s server=%r connected",
-            self._options.name,
-            self.rule.name,
-            self.server,
-        )
+        text = "bridge=%s rule=%s server=%r connected"
+        values = (self._options.name, self.rule.name, self.server)
+        if self._repeats.is_connected():
+            self._broker.tell(Event.BRIDGE_CONNECTED, _log, text, *values)
+        else:
+            _log.debug(text, *values)
 
     def lost(self, problem: str, remedy: str, again_s: float) -> None:
         """The other broker is not connected, or not any more."""
@@ -146,17 +148,18 @@ class Lane(ABC):
             self._there = self.server = ""
             self._settled.set()
             return
-        again = problem == self.problem and not self.server
         self._there = self.server = ""
         self.problem, self.remedy = problem, remedy
+        self.problem_at = time.time_ns() // 1000
         self.failures += 1
         self._settled.set()
-        text = "bridge=%s rule=%s problem=%r remedy=%r again_s=%.1f"
+        text = "bridge=%s rule=%s problem=%r remedy=%r again_s=%.1f count=%d"
         values = (self._options.name, self.rule.name, problem, remedy, again_s)
-        if again:
-            _log.debug(text, *values)
+        count = self._repeats.lost(problem)
+        if count:
+            self._broker.tell(Event.BRIDGE_LOST, _log, text, *values, count)
         else:
-            self._broker.tell(Event.BRIDGE_LOST, _log, text, *values)
+            _log.debug(text, *values, 1)
 
     @property
     @abstractmethod

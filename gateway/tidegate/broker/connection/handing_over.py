@@ -148,6 +148,7 @@ class HandingOver:
             remedy,
             tuple(found.left),
             found.left_more,
+            row.problem_at,
         )
 
     async def _run(self, taker: QueueTaker) -> None:

@@ -15,6 +15,16 @@ def _hangs_on(row: BridgeRow) -> str:
     return f"message {row.refused}, refused {row.refused_attempts} times" if row.refused else ""
 
 
+def _last_problem(row: BridgeRow) -> str:
+    """With when it was; of one that is connected nothing needs to be done."""
+    if not row.problem:
+        return ""
+    when = f" ({_time(row.problem_at)})" if row.problem_at else ""
+    if row.is_connected:
+        return f"over{when}: {row.problem}"
+    return f"{row.problem}: {row.remedy}{when}"
+
+
 _BRIDGES: Final[Columns[BridgeRow]] = (
     ("bridge", lambda row: row.bridge),
     ("rule", lambda row: row.rule),
@@ -26,7 +36,7 @@ _BRIDGES: Final[Columns[BridgeRow]] = (
     ("hangs on", _hangs_on),
     ("parked", lambda row: row.parked),
     ("last", lambda row: _time(row.last_at)),
-    ("last problem", lambda row: f"{row.problem}: {row.remedy}" if row.problem else ""),
+    ("last problem", _last_problem),
 )
 
 

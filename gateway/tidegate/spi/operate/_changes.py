@@ -113,7 +113,8 @@ class HandOver(msgspec.Struct, frozen=True):
         bridge: over which; server: what the other broker says that it is, "" while it is not connected.
         moved, moved_bytes: confirmed there since this began, and bytes of their bodies.
         queues, messages: in how many queues something waits that can go, and how much, with what is on the way.
-        problem, remedy: why it was not connected last, or what the other broker refused, or why it failed, and what to do.
+        problem, remedy: why it was not connected last, or what the other broker refused, or why it failed, and what to do;
+            problem_at: when, microseconds since the Unix epoch; 0: never, or unknown. Where it is connected it is over.
         left: what is not handed over, at most ``LEFT_MAX`` of them; left_more: how many more there are.
     """
 
@@ -128,6 +129,7 @@ class HandOver(msgspec.Struct, frozen=True):
     remedy: str
     left: tuple[LeftHere, ...]
     left_more: int = 0
+    problem_at: int = 0
 
 
 class StillHere(msgspec.Struct, frozen=True):

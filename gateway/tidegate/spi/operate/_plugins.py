@@ -82,7 +82,8 @@ class BridgeRow(msgspec.Struct, frozen=True):
             at the source: of a rule ``out``, in the queue or subscription here.
         looped: dropped, because this bridge had brought them itself, or they had expired.
         last_at: when something was confirmed last, microseconds since the Unix epoch; 0: never.
-        problem, remedy: why it was not connected last, and what to do; "" when nothing was wrong yet.
+        problem, remedy: why it was not connected last, and what to do; "" when nothing was wrong yet. It is over where `server`
+            says that it is connected; problem_at: when it was, microseconds since the Unix epoch; 0: never, or unknown.
         refused: sequence of the message here that the other broker, or a limit, refuses and on which the rule hangs, 0: none;
             refused_attempts: how often in a row, `problem` has the words.
         parked: messages that were put aside because of that since the gateway's start; failures: attempts that ended or did
@@ -110,6 +111,7 @@ class BridgeRow(msgspec.Struct, frozen=True):
     parked: int = 0
     failures: int = 0
     paused: str = ""
+    problem_at: int = 0
 
     @property
     def is_connected(self) -> bool:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
 from operating import Command
 from wire import StompClient
 
 from tidegate.cli._exit import ExitCode
+from tidegate.cli.looks.bridges import _BRIDGES
+from tidegate.spi.operate import BridgeRow
 from tidegate.testing.embedded import EmbeddedGateway
 
 
@@ -154,3 +157,15 @@ async def test_the_store_says_how_large_it_is_and_why_it_keeps_a_file(
         code, text = await command("store", "why", "nothing")
         assert (code, "no file 'nothing'" in text) == (ExitCode.CONFIG, True)
         await client.aclose()
+
+
+def test_a_bridges_problem_says_when_it_was_and_that_it_is_over() -> None:
+    names = ("old", "in", "in", "stomp://x", "/queue/a", "queue://a")
+    lost = BridgeRow(
+        *names, "", 0, 0, 0, 0, 0, 0, "refused", "start it", problem_at=1_700_000_000_000_000
+    )
+    back = msgspec.structs.replace(lost, server="ActiveMQ/6")
+    column = dict(_BRIDGES)["last problem"]
+    assert column(lost) == "refused: start it (2023-11-14 22:13:20Z)"
+    assert column(back) == "over (2023-11-14 22:13:20Z): refused"
+    assert column(msgspec.structs.replace(lost, problem="")) == ""

@@ -174,7 +174,7 @@ function handOverCard() {
       ['Over bridge', `${found.bridge}, ${found.server ? `connected to ${found.server}` : 'not connected'}`],
       ['Handed over', `${format.counted(found.moved, 'message')}, ${format.bytes(found.moved_bytes)}`],
       ['Can still go', `${format.counted(found.messages, 'message')} in ${format.counted(found.queues, 'queue')}`],
-      ['Last problem', found.server && text],
+      ['Last problem', found.server && text && `over${found.problem_at ? `, ${format.ago(found.problem_at)}` : ''}: ${text}`],
     ], 'row'));
     left.update(found.left);
     setText(more, found.left_more ? `And ${format.count(found.left_more)} more.` : '');
