@@ -20,8 +20,6 @@ import journal_kit
 import pytest
 from crash_crew import Job, amount, job
 from journal_crash import (
-    EAGER,
-    Profile,
     fast_directory,
     live_with_faults,
     live_with_few_handles,
@@ -30,7 +28,8 @@ from journal_crash import (
     repeat_text,
     restart_after_faults,
 )
-from journal_crash import FOLDERS as FOLDER_OPTIONS
+from journal_load import EAGER, Profile
+from journal_load import FOLDERS as FOLDER_OPTIONS
 from metadata_fates import Fate, fate_of
 
 from tidegate.testing.crash_schedules import CrashReport

@@ -12,7 +12,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from journal_crash import EAGER, Model, Profile, load, new_store, problem_of
+from journal_crash import problem_of
+from journal_load import EAGER, Model, Profile, load, new_store
 
 from tidegate.spi import CorruptRecordError, StoreError
 

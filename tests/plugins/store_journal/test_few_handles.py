@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from journal_crash import Profile, fast_directory, live_with_few_handles
+from journal_crash import fast_directory, live_with_few_handles
 from journal_kit import opened, pending, write
+from journal_load import Profile
 from numbered import add
 
 from tidegate.testing.faulty_storage import Faults, FaultyDisk

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 import uvloop
 from crash_crew import Job, amount, job
-from journal_crash import EAGER as EAGER_OPTIONS
-from journal_crash import FOLDERS, LARGE_NAME, Profile, fast_directory, problem_at, record
+from journal_crash import fast_directory, problem_at, record
 from journal_kit import opened, with_maps
+from journal_load import EAGER as EAGER_OPTIONS
+from journal_load import FOLDERS, LARGE_NAME, Profile
 from metadata_fates import Fate, fate_of
 from power_cuts import (
     BLOCK,

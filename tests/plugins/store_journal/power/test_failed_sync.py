@@ -9,8 +9,9 @@ import errno
 from pathlib import Path
 
 import pytest
-from journal_crash import EAGER, Profile, fast_directory, restart_after_faults
+from journal_crash import fast_directory, restart_after_faults
 from journal_kit import with_maps
+from journal_load import EAGER, Profile
 
 from tidegate.testing.faulty_storage import Call, Faults
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from journal_crash import Model, fast_directory
+from journal_crash import fast_directory
 from journal_flips import TINY, make_journal, outcome_of_flip, places
 from journal_kit import opened, write
+from journal_load import Model
 from numbered import ack, add
 
 from tidegate_store_journal import JournalStore
