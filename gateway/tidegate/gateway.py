@@ -63,7 +63,7 @@ TEMPORARY_DIRECTORY: Final = "tidegate-tmp"
 SINKS_DIRECTORY: Final = "sinks"
 
 
-def _unheard(_: BrokerConfig) -> None:
+def _unheard(_: object) -> None:
     """Nobody wants to know."""
 
 
@@ -84,6 +84,7 @@ class Gateway:
         progress: called with (what, done, total) while the store recovers.
         serves: False for a command of an operator's: store and broker only, nobody can connect.
         changed: told of ``[broker]`` when another one counts.
+        standing_by: told whose store is waited for, and "" when it is ours; *progress* is of what comes after.
 
     Attributes:
         config: what runs; another one after :meth:`reload`.
@@ -100,9 +101,11 @@ class Gateway:
         progress: Callable[[str, int, int], None] | None = None,
         serves: bool = True,
         changed: Callable[[BrokerConfig], None] = _unheard,
+        standing_by: Callable[[str], None] = _unheard,
     ) -> None:
         self._serves = serves
         self._changed = changed
+        self._standing_by = standing_by
         self.config = config
         self.addresses: list[str] = []
         self.sink_addresses: dict[str, str] = {}
@@ -166,8 +169,7 @@ class Gateway:
 
         def stands_by(owner: str) -> None:
             desk.stands_by(owner)
-            if owner:
-                progress(f"waiting for {owner}", 0, 0)
+            self._standing_by(owner)
             if owner and not waits:
                 waits.append(owner)
                 events.tell(Event.STANDBY_BEGUN, _log, "store=waiting owner=%s", owner)

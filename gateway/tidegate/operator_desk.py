@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,7 @@ from tidegate.spi import (
 )
 from tidegate.spi.clients.operators import Phase, Readiness
 from tidegate.spi.operate import Answer, Overview, Request
+from tidegate.spi.units import moment
 
 #: A write that takes longer is a problem: somebody waits for the confirmation.
 WRITE_S: Final = 5.0
@@ -44,6 +46,7 @@ class Desk:
         self._core = core
         self._listeners = listeners
         self._what = ""
+        self._waits_since = ""
         self._percent: float | None = None
 
     def progressed(self, what: str, done: int, total: int) -> None:
@@ -51,9 +54,11 @@ class Desk:
         self._what, self._percent = what, min(100.0, 100.0 * done / total) if total else None
 
     def stands_by(self, owner: str) -> None:
-        """The store waits for *owner*; "": no longer."""
+        """The store waits for *owner*, of whom strangers are not told; "": no longer."""
         self.phase = Phase.STANDBY if owner else Phase.RECOVERING
-        self._what, self._percent = "another gateway has the store" if owner else "", None
+        self._waits_since = (self._waits_since or moment(time.time())) if owner else ""
+        what = f"another gateway has the store, waited for since {self._waits_since}"
+        self._what, self._percent = what if owner else "", None
 
     def readiness(self) -> Readiness:
         """See OperatorDesk."""

@@ -14,6 +14,8 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
+from tidegate.spi.units import moment
+
 _log = logging.getLogger("tidegate.run")
 
 #: The watchdog hears from us so many times in the time after which it kills.
@@ -35,6 +37,7 @@ class ServiceManager:
         self._beat: asyncio.TimerHandle | None = None
         self._is_ready = False
         self._told_at = -_STATUS_EVERY_S
+        self._waits_since = ""
         if self._address:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
             self._socket.setblocking(False)
@@ -52,6 +55,15 @@ class ServiceManager:
         if now - self._told_at >= _STATUS_EVERY_S:
             self._told_at = now
             self._tell(f"STATUS=recovering: {what}")
+
+    def standing_by(self, owner: str) -> None:
+        """*owner* has the store and is waited for; "": no longer."""
+        if not owner:
+            self._waits_since = ""
+            self._tell("STATUS=recovering")
+            return
+        self._waits_since = self._waits_since or moment(time.time())
+        self._tell(f"STATUS=standby since {self._waits_since}: {owner} has the store's lock")
 
     def reloading(self) -> None:
         """The configuration is read anew. Without effect before it is ready."""

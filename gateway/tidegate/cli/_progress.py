@@ -75,6 +75,13 @@ class RecoveryProgress:
             self._task = self._bar.add_task(what, total=total or None)
         self._bar.update(self._task, completed=done, total=total or None, refresh=True)
 
+    def stands_by(self) -> None:
+        """Another gateway has the store: that is no progress. What comes after it begins anew."""
+        self._begin = self._task = None
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
     def close(self) -> None:
         """The recovery is over, well or not: take the bar away. Idempotent."""
         self._is_closed = True

@@ -84,7 +84,9 @@ def run_gateway(config: Path | None, log_level: LogLevel | None) -> None:
 
         collector.take_over()
         resolved = found
-        return Gateway(found, plugins, progress=progressed, changed=changed)
+        return Gateway(
+            found, plugins, progress=progressed, changed=changed, standing_by=standing_by
+        )
 
     def changed(broker: BrokerConfig) -> None:
         change_log(log, broker, log_level)
@@ -100,6 +102,10 @@ def run_gateway(config: Path | None, log_level: LogLevel | None) -> None:
     def progressed(what: str, done: int, total: int) -> None:
         manager.recovering(f"{what}, {done} of {total or 'unknown'}")
         progress(what, done, total)
+
+    def standing_by(owner: str) -> None:
+        manager.standing_by(owner)
+        progress.stands_by()
 
     try:
         run_until_signal(made, started, manager)

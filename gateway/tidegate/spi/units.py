@@ -9,6 +9,7 @@ mistake that units prevent.
 from __future__ import annotations
 
 import re
+import time
 from typing import Final
 
 _SIZE_FACTORS: Final = {"b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -72,3 +73,8 @@ def format_duration(seconds: float) -> str:
         if microseconds and microseconds % factor == 0:
             return f"{microseconds // factor}{unit}"
     return f"{microseconds}us" if microseconds else "0s"
+
+
+def moment(seconds: float) -> str:
+    """Seconds since the Unix epoch for people, in UTC: ``2026-11-24T02:26:19Z``."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -62,3 +62,22 @@ def test_a_quick_recovery_says_nothing(caplog: pytest.LogCaptureFixture) -> None
     progress.close()
     assert stream.getvalue() == ""
     assert not caplog.records
+
+
+def test_who_stood_by_begins_when_that_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    clock, stream = Clock(), Terminal()
+    bars, lines = RecoveryProgress(stream, now=clock), RecoveryProgress(io.StringIO(), now=clock)
+    with caplog.at_level(logging.INFO, "tidegate.recovery"):
+        for progress in (bars, lines):
+            progress.stands_by()
+        clock.now += 3600
+        for progress in (bars, lines):
+            progress.stands_by()
+            progress("replaying the journal", 0, 200)
+        assert (stream.getvalue(), caplog.messages) == ("", [])  # it is quick as far as is known
+        clock.now += QUIET_SECONDS
+        for progress in (bars, lines):
+            progress("replaying the journal", 1, 2)
+            progress.close()
+    assert "50%" in stream.getvalue()
+    assert caplog.messages == ["replaying the journal: 50% done, 0 s so far"]

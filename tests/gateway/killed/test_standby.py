@@ -132,6 +132,7 @@ async def test_a_standby_takes_over_from_a_gateway_that_is_killed_under_load(
         found = await group.health[second].get("/health/ready")
         assert found.status == 503
         assert found.json()["phase"] == "standby"
+        assert "another gateway has the store, waited for since 20" in found.json()["status"]
         assert (await group.health[second].get("/health/live")).status == 200
         with pytest.raises(OSError):  # noqa: PT011 - it lets nobody in
             await StompClient.connect(second.stomp_port)

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.spi import format_duration, format_size, parse_duration, parse_size
+from tidegate.spi.units import moment
 
 
 @pytest.mark.parametrize(
@@ -74,3 +75,7 @@ def test_the_largest_whole_unit_is_taken(size: int, text: str) -> None:
     assert format_size(size) == text
     assert format_duration(90) == "90s"
     assert format_duration(0.5) == "500ms"
+
+
+def test_a_moment_is_utc_to_the_second() -> None:
+    assert moment(1_700_000_000.9) == "2023-11-14T22:13:20Z"
