@@ -362,6 +362,7 @@ class Engine:
         self._maintenance = Maintenance(
             options,
             room,
+            files,
             checkpointer,
             self._reclaim,
             self._tidy,

@@ -309,6 +309,23 @@ class DataFiles(Homes):
         except OSError as error:
             raise self._unprepared(error, length) from error
 
+    async def part_with_one(self) -> bool:
+        """Give the disk a file back that would be used again, but not the last one: it is the reserve.
+
+        Returns: False when there is no such file. Raises: OSError.
+        """
+        if self.own.pool and len(self._spares) + len(self.own.pool) > 1:
+            name, _ = self.own.pool.pop()
+        elif len(self._spares) > 1:
+            file = self._spares.pop()
+            self.forget(file)
+            name = file.name
+        else:
+            return False
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._executor, self._storage.unlink, name)
+        return True
+
     async def close(self) -> None:
         """Wait for a file that is being prepared, and close all. Idempotent."""
         self._closed = True

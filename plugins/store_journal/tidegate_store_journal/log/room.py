@@ -27,6 +27,7 @@ class RoomWatch:
         limit_bytes: ``broker.disk_free_limit``; 0: none.
         reusable, used: bytes of our own files that can be used again, and of those that cannot.
         is_crowded: near that limit or ``broker.store_limit``: less would let the broker go on.
+        is_wanting: the file system was below the limit and has not so much more that the broker goes on.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class RoomWatch:
         self._store_limit = store_limit
         self.reusable: Callable[[], int] = lambda: 0
         self.used: Callable[[], int] = lambda: 0
-        self.is_short = self.is_crowded = False
+        self.is_short = self.is_crowded = self.is_wanting = False
         self.is_urgent = False  # somebody hit the end of the room
         self.event = asyncio.Event()  # wakes the maintenance task
 
@@ -71,10 +72,12 @@ class RoomWatch:
             return
         limit = self.limit_bytes
         room = room_for(free, self.reusable(), limit)
-        self.is_crowded = (limit > 0 and not is_room_again(room, limit)) or (
+        is_tight = limit > 0 and not is_room_again(room, limit)
+        self.is_crowded = is_tight or (
             self._store_limit > 0 and not is_store_low_again(self.used(), self._store_limit)
         )
         is_short = room < limit
         if is_short != self.is_short:
             logger.warning("room is %s free_bytes=%d", "short" if is_short else "back", free)
         self.is_short = is_short
+        self.is_wanting = is_tight and (is_short or self.is_wanting)

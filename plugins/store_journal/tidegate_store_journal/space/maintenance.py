@@ -13,6 +13,7 @@ from typing import Final
 from tidegate.spi import StoreError, StoreLockedError
 from tidegate.spi.events import Event, Tell, log_only
 from tidegate_store_journal.checkpoint.checkpoint import Checkpointer
+from tidegate_store_journal.log.files import DataFiles
 from tidegate_store_journal.log.room import RoomWatch
 from tidegate_store_journal.options import JournalOptions
 from tidegate_store_journal.space.reclaim import Reclaim
@@ -31,6 +32,7 @@ class Maintenance:
 
     options: JournalOptions
     room: RoomWatch
+    files: DataFiles
     checkpointer: Checkpointer
     reclaim: Reclaim
     tidy: Tidy
@@ -91,6 +93,8 @@ class Maintenance:
             if is_urgent or now() >= room_at:
                 await self.room.look()
                 room_at = now() + ROOM_CHECK_SECONDS
+                if self.room.is_wanting:
+                    await self._guard(self._part_with_files)
                 if self.room.is_crowded:
                     cleanup_at = now()
             if is_urgent or self.room.is_short or now() >= cleanup_at:
@@ -110,6 +114,12 @@ class Maintenance:
             if is_urgent:
                 # Refused batches must not turn into a checkpoint each.
                 await asyncio.sleep(_URGENT_PAUSE_SECONDS)
+
+    async def _part_with_files(self) -> None:
+        """Files that would be used again are the disk's, until the broker goes on: of them no more than half of the limit
+        counts as room, and what acknowledgements needed may have come from the rest."""
+        while self.room.is_wanting and await self.files.part_with_one():
+            await self.room.look()
 
     def _begin(self, what: str, work: Callable[[], Coroutine[object, object, None]]) -> None:
         """Beside the rest, unless it still goes on: files take their time to be emptied."""

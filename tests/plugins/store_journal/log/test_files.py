@@ -244,6 +244,21 @@ async def test_a_dead_file_is_kept_and_is_the_next_one_made_ready() -> None:
         assert files.disk_bytes == 3 * LENGTH
 
 
+async def test_files_are_parted_with_but_for_the_reserve() -> None:
+    storage = CrashStorage()
+    async with data_files(storage) as files:
+        made = await used_files(files, 5)
+        await files.dispose(made[:4])
+        before = files.spare_count + len(files.own.pool)
+        parted = 0
+        while await files.part_with_one():
+            parted += 1
+        assert files.spare_count + len(files.own.pool) == before - parted == 1
+        assert len(ends(storage, ".free")) == len(files.own.pool)
+        assert len(ends(storage, ".data")) == len(files)
+        assert await taken(files, 100, grows=False)
+
+
 @pytest.mark.parametrize("is_broken", [False, True])
 async def test_a_dead_file_is_not_used_again_while_its_old_name_could_come_back(
     is_broken: bool,

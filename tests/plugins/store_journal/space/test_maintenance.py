@@ -7,10 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from journal_kit import KB, CrashStorage, data_files, opened, until, write
+from journal_kit import KB, CrashStorage, data_files, opened, pending, until, write
 from numbered import ack, add
 
-from tidegate.spi import StoreFullError
+from tidegate.spi import StoreFullError, is_room_again, room_for
+from tidegate_store_journal import JournalStore
 from tidegate_store_journal.log.room import RoomWatch
 
 
@@ -51,6 +52,45 @@ async def test_a_checkpoint_happens_early_when_many_messages_stay(tmp_path: Path
         await until(lambda number=number: counters.checkpoints == before + number)
     assert counters.pending_put == 2 * 4096
     await store.close()
+
+
+async def test_files_that_wait_to_be_used_again_are_the_disks_when_it_was_short(
+    tmp_path: Path,
+) -> None:
+    length, limit = 64 * KB, 1024 * KB
+    storage = CrashStorage()
+    store, _ = await opened(
+        tmp_path,
+        storage,
+        disk_free_limit=limit,
+        journal_max_file_length=length,
+        checkpoint_interval=0.02,
+        cleanup_interval=0.05,
+    )
+
+    def files() -> int:
+        return sum(name.endswith((".data", ".free")) for name in storage.list())
+
+    for sequence in range(1, 61):
+        await write(store, add(sequence, size=20_000))
+    # Somebody else takes the rest; what is acknowledged leaves files that count as half of the limit at most.
+    others = files() * length + limit // 4
+    storage.free_bytes = lambda: others - files() * length  # type: ignore[method-assign]
+    await until(lambda: store._maintenance.room.is_short)  # pyright: ignore[reportPrivateUsage]
+    await write(store, ack(*range(1, 61)))
+    await until(lambda: is_room_again(_room(store, storage, limit), limit))
+    await write(store, add(61))
+    await store.close()
+    store, _ = await opened(
+        tmp_path, storage, disk_free_limit=limit, journal_max_file_length=length
+    )
+    assert await pending(store) == [61]
+    await store.close()
+
+
+def _room(store: JournalStore, storage: CrashStorage, limit: int) -> int:
+    """As the broker counts it."""
+    return room_for(storage.free_bytes(), store.statistics().reusable_bytes, limit)
 
 
 async def test_the_watch_says_when_room_is_short_and_when_it_is_back(
