@@ -18,7 +18,7 @@ from link_recorder import TIMEOUT_S, Recorder, TwoSockets, hang_up
 from tidegate.spi.clients import seldom
 from tidegate_protocols.transport import Sockets, TcpLink, TcpListener
 from tidegate_protocols.transport import _tcp as tcp
-from tidegate_protocols.transport._sockets import bind
+from tidegate_protocols.transport._sockets import bind, peer_name
 
 
 @contextlib.asynccontextmanager
@@ -76,18 +76,10 @@ async def test_bytes_go_both_ways_and_the_peer_has_a_name():
         assert listener.connection_count == 0
 
 
-async def test_ipv6_peers_are_written_with_brackets():
-    handler = Recorder()
-    listener = TcpListener("::1", 0, lambda: handler, connections_max=1)
-    try:
-        host, port = await listener.start()
-    except OSError:
-        pytest.skip("no IPv6 here")
-    _, writer = await asyncio.open_connection(host, port)
-    await handler.until(lambda h: h.link is not None)
-    assert handler.link.peer.startswith("[::1]:")
-    await hang_up(writer)
-    await listener.stop(1.0)
+def test_ipv6_peers_are_written_with_brackets():
+    """Not every machine has IPv6: the transport is one that says so."""
+    transport = asyncio.Transport({"peername": ("::1", 5000, 0, 0)})
+    assert peer_name(transport) == "[::1]:5000"
 
 
 async def test_a_port_in_use_is_an_os_error():
