@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -14,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tidegate.spi import (
     CursorContext,
     CursorFactory,
+    CursorFeed,
     CursorMemory,
     Message,
     PendingCursor,
@@ -146,6 +148,7 @@ class CursorMachine(RuleBasedStateMachine):
         self.last_sequence = 0
         self.memory_limit = 0
         self.is_stored = True
+        self.context: CursorContext
         self.cursor: PendingCursor
 
     def _run(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
@@ -188,18 +191,17 @@ class CursorMachine(RuleBasedStateMachine):
         if self.is_stored:
             self.untaken = self._make(recovered)
             self.store.add(self.untaken)
-        self.cursor = self.factory.create(
-            CursorContext(
-                destination="queue://q",
-                read_page=self.store.read_page if self.is_stored else None,
-                recovered_count=len(self.untaken),
-                memory_limit_bytes=memory_limit,
-                page_count=page_count,
-                temporary_directory=self.directory,
-                temporary_limit_bytes=spool_limit,
-                shared_memory=self.shared,
-            )
+        self.context = CursorContext(
+            destination="queue://q",
+            read_page=self.store.read_page if self.is_stored else None,
+            recovered_count=len(self.untaken),
+            memory_limit_bytes=memory_limit,
+            page_count=page_count,
+            temporary_directory=self.directory,
+            temporary_limit_bytes=spool_limit,
+            shared_memory=self.shared,
         )
+        self.cursor = self.factory.create(self.context)
 
     # ------------------------------------------------------------------------------ what happens
 
@@ -238,7 +240,9 @@ class CursorMachine(RuleBasedStateMachine):
 
     def _put_back(self, count: int) -> None:
         """Return every second taken message or all of them, one delivery older, last one first."""
-        returned = self.taken[-count:] if count % 2 else self.taken[::2]
+        self._return(self.taken[-count:] if count % 2 else self.taken[::2])
+
+    def _return(self, returned: Sequence[StoredMessage]) -> None:
         self.taken = [stored for stored in self.taken if stored not in returned]
         counted = [
             StoredMessage.of(stored.sequence, stored.message, stored.delivery_count + 1)
@@ -288,6 +292,33 @@ class CursorMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 20))
     def put_back(self, count: int) -> None:
         self._call(lambda: self._put_back(count))
+
+    @precondition(lambda self: self.taken)
+    @rule(consumers=st.integers(2, 5), data=st.data())
+    def lose_all_consumers(self, consumers: int, data: st.DataObject) -> None:
+        """Each brings back what it has, one after the other, before anybody looks; *data*: in which order."""
+        parts = [self.taken[first::consumers] for first in range(consumers)]
+        order = data.draw(st.permutations(range(consumers)), "order")
+
+        def bring_back() -> None:
+            for number in order:
+                self._return(parts[number])
+
+        self._call(bring_back)
+
+    @rule()
+    def start_again(self) -> None:
+        """What is in the store is there again, as it is known there; what is not is gone."""
+        self._run(self.cursor.close())
+        assert self.cursor.memory_bytes == self.shared.used == 0
+        self.untaken = [self.store.messages[sequence] for sequence in sorted(self.store.messages)]
+        self.taken, self.claimed = [], set()
+        again = replace(self.context, recovered_count=len(self.untaken), feed=CursorFeed())
+
+        def make() -> None:
+            self.cursor = self.factory.create(again)
+
+        self._call(make)
 
     @rule(first=st.integers(0, 60), count=st.integers(1, 20))
     def claim(self, first: int, count: int) -> None:

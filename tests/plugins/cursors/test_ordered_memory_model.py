@@ -196,6 +196,7 @@ def hasty(self: OrderedMemory, messages: list[StoredMessage]) -> None:
 _put_back = OrderedMemory.put_back
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", [behind, hasty])
 def test_the_machine_finds(fault: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OrderedMemory, "put_back", fault)
