@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from broker_harness import Broker, Client, VirtualLoop
+from broker_harness import Broker, Client
 from examples import examples
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -25,6 +25,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from operated import ask
+from virtual_loop import VirtualLoop
 
 from tidegate.broker.lists.selecting import Scanner
 from tidegate.config import DestinationPolicy
