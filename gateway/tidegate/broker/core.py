@@ -26,6 +26,7 @@ from tidegate.broker.limits.overload import Overload
 from tidegate.broker.limits.sockets import Sockets
 from tidegate.broker.limits.unauthenticated import Unauthenticated
 from tidegate.broker.limits.waiting import Waiting
+from tidegate.broker.lists import selector
 from tidegate.broker.memory_watch import MemoryWatch
 from tidegate.broker.parts import Parts
 from tidegate.broker.publish.system_topics import SystemTopics
@@ -398,8 +399,12 @@ class BrokerCore(Parts):
         await self.writer.drained()
 
     async def _maintain(self) -> None:
+        is_prepared = False
         while not self._closing:
             await asyncio.sleep(MAINTENANCE_INTERVAL_S)
+            if not is_prepared:  # not with the start, when all clients come back
+                is_prepared = True
+                self.tasks.spawn(asyncio.to_thread(selector.prepare), "prepare selectors")
             try:
                 await self._maintain_once()
             except FAILURES:  # or no will would be published and no session expire any more

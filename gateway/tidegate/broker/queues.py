@@ -202,7 +202,8 @@ class Queues(Lists):
         """Nothing more is given to *consumer*; it leaves its queues one by one."""
         if self._queue_watchers.pop(consumer, None) is not None:
             consumer.is_over = True
-            self._flow.walks.begin(self._detach(consumer))
+            is_soon_done = len(consumer.lists) <= STEP_LISTS
+            self._flow.walks.begin(self._detach(consumer), is_urgent=is_soon_done)
 
     def _detach(self, consumer: Consumer) -> Walk:
         for number, pending_list in enumerate(list(consumer.lists), 1):

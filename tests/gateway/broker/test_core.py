@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from broker_harness import CURSORS, Broker, Client, Core, connect_request, key_of, message
 from scripted_store import ScriptedStore
 
+from tidegate.broker.core import MAINTENANCE_INTERVAL_S
+from tidegate.broker.lists import selector
 from tidegate.broker.publish.access import AUTHORIZATIONS_MAX
 from tidegate.config import BrokerConfig, DestinationPolicy
 from tidegate.spi import (
@@ -486,3 +489,26 @@ async def test_the_broker_says_who_it_is() -> None:
         result = await broker.core.connect(connect_request(), Client())
         assert not result.session_present
         assert list(result.inflight) == []
+
+
+async def test_what_the_first_selector_needs_is_built_in_a_thread_behind_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    built: list[float] = []
+    loop = asyncio.get_running_loop()
+    in_thread = loop.run_in_executor
+
+    def run_in_executor(executor: Any, act: Callable[..., object], *args: Any) -> Any:
+        threads.append(loop.time())
+        return in_thread(executor, act, *args)
+
+    threads: list[float] = []
+    monkeypatch.setattr(selector, "prepare", lambda: built.append(loop.time()))
+    monkeypatch.setattr(loop, "run_in_executor", run_in_executor)
+    async with Broker() as broker:
+        begin = loop.time()
+        assert not built
+        await asyncio.sleep(MAINTENANCE_INTERVAL_S)
+        await broker.settle()
+    assert built == [begin + MAINTENANCE_INTERVAL_S]
+    assert built[0] in threads

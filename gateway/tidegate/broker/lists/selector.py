@@ -71,10 +71,22 @@ def _remembered(text: str) -> Matcher:
     return _compile(text)
 
 
-def _compile(text: str) -> Matcher:
-    # Reading and building the grammar takes a tenth of a second: of the first selector, not of a start.
+def prepare() -> None:
+    """Read and build the grammar, which takes up to a tenth of a second. Thread: any.
+
+    Whoever does so beside the event loop, some time after a start, spares the first selector from it.
+    """
+    _parser()
+
+
+def _parser() -> Callable[[str], Tree]:
     from tidegate.broker.lists.selector_grammar import parse
 
+    return parse
+
+
+def _compile(text: str) -> Matcher:
+    parse = _parser()
     condition = _condition(parse(text))
 
     def matches(message: Message) -> bool:

@@ -196,7 +196,7 @@ class Flow:
             self._looked_through[consumer] = True
         else:
             self._looked_through[consumer] = False
-            self.walks.begin(self._look_through(consumer))
+            self.walks.begin(self._look_through(consumer), is_urgent=False)
 
     def _look_through(self, consumer: Consumer) -> Walk:
         is_again = True

@@ -43,14 +43,27 @@ class Walks:
     def __init__(self) -> None:
         self._waiting: deque[Walk] = deque()
         self._behind: list[Walk] = []  # the turn that is filled
+        self._has_begun = False  # some walk did, in this turn of the loop
+        self._ends_at = 0.0
 
-    def begin(self, walk: Walk) -> None:
+    def begin(self, walk: Walk, *, is_urgent: bool = True) -> None:
         """Do what is soon done at once, and the rest of *walk* in later turns of the loop.
 
-        It looks again after each step at what can have changed meanwhile.
+        It looks again after each step at what can have changed meanwhile. All that begin in one turn
+        of the loop have one slice together, and each of them a step; none that is not urgent.
         """
-        if self._has_more(walk, perf_counter() + SLICE_S):
+        if not is_urgent:
             self._wait(walk)
+            return
+        if not self._has_begun:
+            self._has_begun = True
+            self._ends_at = perf_counter() + SLICE_S
+            asyncio.get_running_loop().call_soon(self._turn_over)
+        if self._has_more(walk, self._ends_at):
+            self._wait(walk)
+
+    def _turn_over(self) -> None:
+        self._has_begun = False
 
     async def finished(self, walk: Walk) -> None:
         """Begin *walk* and wait for its end. Raises: what it raises."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import gc
 import re
+import sys
 import time
 from collections import Counter
 from typing import Any
@@ -284,3 +285,13 @@ def test_long_selectors_are_one_while_somebody_has_them_and_then_forgotten() -> 
     del first
     gc.collect()
     assert text not in selector._long
+
+
+def test_the_grammar_can_be_built_before_the_first_selector(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(sys.modules, "tidegate.broker.lists.selector_grammar")
+    selector.prepare()
+    built = sys.modules["tidegate.broker.lists.selector_grammar"]
+    assert compile_selector("n = 1 AND n = 1") is not None
+    assert sys.modules["tidegate.broker.lists.selector_grammar"] is built

@@ -112,6 +112,8 @@ async def test_a_wildcard_over_many_queues_is_made_and_ended_bit_by_bit() -> Non
             [b"new", *(b"%d" % number for number in range(QUEUES))]
         )
         consumer.connection.unsubscribe("all")
+        assert len(served.lists) == QUEUES + 1
+        await asyncio.sleep(0)
         assert 0 < len(served.lists) < QUEUES
         producer.send("queue://many.1", "later")  # nobody is given it any more
         await broker.settle()
@@ -234,3 +236,53 @@ async def test_subscriptions_that_end_with_many_messages_fill_the_turn_the_soone
         ]
         assert sum(ended) == 60
         assert max(ended) <= 16
+
+
+async def test_many_walks_that_begin_together_have_one_slice_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = itertools.count()
+    monkeypatch.setattr(walks, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(walks, "SLICE_S", 5)
+    log: list[str] = []
+    some = Walks()
+    for number in range(10):
+        some.begin(walk(log, f"w{number}", 9))
+    # The first one has all of the slice, and each of the others the step that makes a short one whole.
+    assert [log.count(f"w{number}") for number in range(10)] == [5, *[1] * 9]
+    await asyncio.sleep(0)  # another turn, another slice
+    before = len(log)
+    some.begin(walk(log, "later", 9))
+    assert log[before:] == ["later"] * 5
+    some.finish()
+    assert len(log) == 11 * 9
+
+
+async def test_what_is_not_urgent_is_begun_in_a_later_turn() -> None:
+    log: list[str] = []
+    some = Walks()
+    some.begin(walk(log, "a", 1), is_urgent=False)
+    assert not log
+    await asyncio.sleep(0)
+    assert log == ["a"]
+
+
+async def test_fifty_wildcard_subscriptions_that_end_together_are_a_step_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = itertools.count()
+    async with Broker() as broker:
+        producer, consumer = await broker.client(), await broker.client()
+        for number in range(QUEUES):
+            producer.send(f"queue://many.{number}", str(number))
+        for number in range(50):
+            consumer.subscribe("queue://many.*", str(number), prefetch_count=1)
+        served = list(consumer.connection.consumers.values())
+        await broker.settle()
+        assert {len(item.lists) for item in served} == {QUEUES}
+        monkeypatch.setattr(walks, "perf_counter", lambda: next(now))
+        monkeypatch.setattr(walks, "SLICE_S", QUEUES)
+        consumer.connection.disconnect(graceful=False)
+        assert {len(item.lists) for item in served} == {QUEUES}  # none of it at once
+        await broker.settle()
+        assert not any(item.lists for item in served)
