@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tidegate.spi import ConnectResult, Message, StoredMessage
-from tidegate_protocols.stomp import SERVER_COMMANDS, Decoder, StompOptions, Version
+from tidegate_protocols.stomp import SERVER_COMMANDS, Decoder, Frame, StompOptions, Version
 from tidegate_protocols.stomp._session import Session, SessionContext
 
 
@@ -247,9 +247,15 @@ class Harness:
     def error(self):
         """The one frame written, an ERROR, after which the link is closed and the broker told."""
         (frame,) = self.frames()
+        assert isinstance(frame, Frame)
         assert frame.command == "ERROR"
         assert self.link.is_closing
         return frame
+
+    def refusal(self, data):
+        """What the ERROR says that *data* brings about."""
+        self.feed(data)
+        return self.error().headers["message"]
 
     def subscribe(self, key="1", destination="/queue/a", ack="client-individual", **headers):
         lines = "".join(f"{k}:{v}\n" for k, v in headers.items())

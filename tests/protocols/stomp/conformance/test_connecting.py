@@ -30,8 +30,7 @@ def test_connect_is_answered_with_connected(harness, version):
 @SINCE_1_1
 def test_a_rejected_connect_is_told_why_and_closed(harness, version):
     harness.broker.error = AccessError("wrong password", principal="me")
-    harness.feed(f"CONNECT\naccept-version:{version}\n\n\0")
-    assert "wrong password" in harness.error().headers["message"]
+    assert "wrong password" in harness.refusal(f"CONNECT\naccept-version:{version}\n\n\0")
 
 
 @pytest.mark.clause("stomp-1.1,1.2/connect/stomp")
@@ -122,10 +121,8 @@ def test_without_a_common_version_the_server_lists_its_own(harness):
 @pytest.mark.clause("stomp-1.1,1.2/connected/other-frames")
 @SINCE_1_1
 @pytest.mark.parametrize("command", ["HELLO", "MESSAGE", "CONNECTED"])
-def test_other_frames_are_errors(harness, version, command):
-    harness.connect(version)
-    harness.feed(f"{command}\n\n\0")
-    assert f"unknown command '{command}'" in harness.error().headers["message"]
+def test_other_frames_are_errors(connected, command):
+    assert f"unknown command '{command}'" in connected.refusal(f"{command}\n\n\0")
 
 
 # ------------------------------------------------------------------------------------ DISCONNECT
@@ -133,25 +130,25 @@ def test_other_frames_are_errors(harness, version, command):
 
 @pytest.mark.clause("stomp-1.0/disconnect/polite", "stomp-1.1,1.2/disconnect/graceful")
 @ALL
-def test_the_receipt_of_disconnect_comes_when_everything_is_done(harness, version):
-    harness.connect(version)
-    harness.feed("SEND\ndestination:/queue/a\nreceipt:1\n\n\0DISCONNECT\nreceipt:77\n\n\0")
-    (_, (name, farewell)) = harness.connection.take()
-    assert (name, harness.frames(), harness.link.is_closing) == ("synchronize", [], False)
-    harness.session.confirmed(["1", farewell])
-    assert [f.headers["receipt-id"] for f in harness.frames()] == ["1", "77"]
-    assert harness.link.is_closing
-    harness.loop.turn()
-    assert harness.connection.take() == [("disconnect", {"graceful": True})]
+def test_the_receipt_of_disconnect_comes_when_everything_is_done(connected):
+    connected.feed("SEND\ndestination:/queue/a\nreceipt:1\n\n\0DISCONNECT\nreceipt:77\n\n\0")
+    (_, (name, farewell)) = connected.connection.take()
+    assert (name, connected.frames(), connected.link.is_closing) == ("synchronize", [], False)
+    connected.session.confirmed(["1", farewell])
+    assert [f.headers["receipt-id"] for f in connected.frames()] == ["1", "77"]
+    assert connected.link.is_closing
+    connected.loop.turn()
+    assert connected.connection.take() == [("disconnect", {"graceful": True})]
 
 
 @pytest.mark.clause("stomp-1.1,1.2/disconnect/last")
 @SINCE_1_1
-def test_a_frame_after_disconnect_is_refused(harness, version):
-    harness.connect(version)
-    harness.feed("DISCONNECT\n\n\0SEND\ndestination:/queue/a\n\n\0")
-    assert harness.error().headers["message"] == "SEND is not allowed after DISCONNECT"
-    assert sent(harness) == []
+def test_a_frame_after_disconnect_is_refused(connected):
+    assert (
+        connected.refusal("DISCONNECT\n\n\0SEND\ndestination:/queue/a\n\n\0")
+        == "SEND is not allowed after DISCONNECT"
+    )
+    assert sent(connected) == []
 
 
 # --------------------------------------------------------------------------------- Heart-beating
@@ -161,8 +158,9 @@ def test_a_frame_after_disconnect_is_refused(harness, version):
 @SINCE_1_1
 @pytest.mark.parametrize("value", ["", "1", "1,2,3", "a,b", "-1,0", "1.5,0", "1;2"])
 def test_a_malformed_heart_beat_header_is_refused(harness, version, value):
-    harness.feed(f"CONNECT\naccept-version:{version}\nheart-beat:{value}\n\n\0")
-    assert "heart-beat" in harness.error().headers["message"]
+    assert "heart-beat" in harness.refusal(
+        f"CONNECT\naccept-version:{version}\nheart-beat:{value}\n\n\0"
+    )
 
 
 @pytest.mark.clause("stomp-1.1,1.2/heart-beat/missing", "stomp-1.1,1.2/heart-beat/interval")

@@ -18,20 +18,16 @@ from tidegate_protocols.stomp import Decoder, Frame, Version
     "stomp-1.0,1.1,1.2/error/may",
 )
 @ALL
-def test_send_needs_a_destination(harness, version):
-    harness.connect(version)
-    harness.feed("SEND\n\nbody\0")
-    assert harness.error().headers["message"] == "SEND needs a destination header"
-    assert sent(harness) == []
+def test_send_needs_a_destination(connected):
+    assert connected.refusal("SEND\n\nbody\0") == "SEND needs a destination header"
+    assert sent(connected) == []
 
 
 @pytest.mark.clause("stomp-1.1,1.2/send/error")
 @SINCE_1_1
-def test_a_send_that_the_broker_refuses_is_an_error(harness, version):
-    harness.connect(version)
-    harness.connection.fail["publish"] = RequestError("not today")
-    harness.feed("SEND\ndestination:/queue/a\n\n\0")
-    assert harness.error().headers["message"] == "not today"
+def test_a_send_that_the_broker_refuses_is_an_error(connected):
+    connected.connection.fail["publish"] = RequestError("not today")
+    assert connected.refusal("SEND\ndestination:/queue/a\n\n\0") == "not today"
 
 
 @pytest.mark.clause(
@@ -41,16 +37,15 @@ def test_a_send_that_the_broker_refuses_is_an_error(harness, version):
     "stomp-1.0,1.1,1.2/headers/standard",
 )
 @ALL
-def test_a_transaction_covers_send_ack_and_nack(harness, version):
-    harness.connect(version)
-    harness.subscribe("1", ack="client")
-    first, second = harness.deliver("1", 1, 2)
-    harness.feed("BEGIN\ntransaction:t\n\n\0SEND\ndestination:/queue/a\ntransaction:t\n\n\0")
-    harness.feed(ack(version, first, headers="transaction:t\n"))
+def test_a_transaction_covers_send_ack_and_nack(connected, version):
+    connected.subscribe("1", ack="client")
+    first, second = connected.deliver("1", 1, 2)
+    connected.feed("BEGIN\ntransaction:t\n\n\0SEND\ndestination:/queue/a\ntransaction:t\n\n\0")
+    connected.feed(ack(version, first, headers="transaction:t\n"))
     if version != "1.0":
-        harness.feed(ack(version, second, "NACK", "transaction:t\n"))
-    harness.feed("COMMIT\ntransaction:t\n\n\0")
-    calls = harness.connection.take()
+        connected.feed(ack(version, second, "NACK", "transaction:t\n"))
+    connected.feed("COMMIT\ntransaction:t\n\n\0")
+    calls = connected.connection.take()
     expected = [
         ("begin", "t"),
         ("publish", calls[1][1], None, "t"),
@@ -64,12 +59,11 @@ def test_a_transaction_covers_send_ack_and_nack(harness, version):
 @pytest.mark.clause("stomp-1.0,1.1,1.2/send/content", "stomp-1.0,1.1,1.2/message/content")
 @ALL
 @pytest.mark.parametrize("headers", ["", "content-length:4\ncontent-type:text/x-mine\n"])
-def test_content_headers_of_send_are_optional_and_arrive(harness, version, headers):
-    harness.connect(version)
-    harness.subscribe()
-    harness.feed(f"SEND\ndestination:/queue/a\n{headers}\nbody\0")
-    (message,) = sent(harness)
-    data = deliver(harness, message)
+def test_content_headers_of_send_are_optional_and_arrive(connected, headers):
+    connected.subscribe()
+    connected.feed(f"SEND\ndestination:/queue/a\n{headers}\nbody\0")
+    (message,) = sent(connected)
+    data = deliver(connected, message)
     assert b"\ncontent-length:4\n" in data
     assert (b"\ncontent-type:text/x-mine\n" in data) == bool(headers)
 
@@ -80,12 +74,11 @@ def test_content_headers_of_send_are_optional_and_arrive(harness, version, heade
     "stomp-1.1,1.2/message/headers",
 )
 @SINCE_1_1
-def test_user_headers_arrive_unchanged_and_in_order(harness, version):
-    harness.connect(version)
-    harness.subscribe()
-    harness.feed("SEND\nz:1\ndestination:/queue/a\na:\nm: 2 \nJMSXGroupID:g\n\n\0")
-    (message,) = sent(harness)
-    data = deliver(harness, message)
+def test_user_headers_arrive_unchanged_and_in_order(connected):
+    connected.subscribe()
+    connected.feed("SEND\nz:1\ndestination:/queue/a\na:\nm: 2 \nJMSXGroupID:g\n\n\0")
+    (message,) = sent(connected)
+    data = deliver(connected, message)
     assert b"\nz:1\na:\nm: 2 \nJMSXGroupID:g\n\n" in data
     assert b"\ntimestamp:" in data  # the server's own
 
@@ -100,19 +93,16 @@ def test_user_headers_arrive_unchanged_and_in_order(harness, version):
 )
 @ALL
 @pytest.mark.parametrize("command", ["BEGIN", "COMMIT", "ABORT"])
-def test_transactions_are_named(harness, version, command):
-    harness.connect(version)
-    harness.feed(f"{command}\n\n\0")
-    assert f"{command} needs a header transaction" in harness.error().headers["message"]
+def test_transactions_are_named(connected, command):
+    assert f"{command} needs a header transaction" in connected.refusal(f"{command}\n\n\0")
 
 
 @pytest.mark.clause("stomp-1.0,1.1,1.2/commit/transaction", "stomp-1.0,1.1,1.2/abort/transaction")
 @ALL
-def test_commit_and_abort_end_the_named_one(harness, version):
-    harness.connect(version)
-    harness.feed("BEGIN\ntransaction:a\n\n\0BEGIN\ntransaction:b\n\n\0")
-    harness.feed("COMMIT\ntransaction:b\n\n\0ABORT\ntransaction:a\n\n\0")
-    assert harness.connection.take()[2:] == [("commit", "b", None), ("abort", "a", None)]
+def test_commit_and_abort_end_the_named_one(connected):
+    connected.feed("BEGIN\ntransaction:a\n\n\0BEGIN\ntransaction:b\n\n\0")
+    connected.feed("COMMIT\ntransaction:b\n\n\0ABORT\ntransaction:a\n\n\0")
+    assert connected.connection.take()[2:] == [("commit", "b", None), ("abort", "a", None)]
 
 
 @pytest.mark.clause("stomp-1.2/begin/unique")
@@ -127,13 +117,12 @@ def test_a_name_that_is_open_cannot_begin_again(harness):
 @pytest.mark.clause("stomp-1.1,1.2/begin/aborted")
 @SINCE_1_1
 @pytest.mark.parametrize("graceful", [True, False])
-def test_open_transactions_are_left_to_the_brokers_disconnect(harness, version, graceful):
-    harness.connect(version)
-    harness.feed("BEGIN\ntransaction:t\n\n\0SEND\ndestination:/queue/a\ntransaction:t\n\n\0")
+def test_open_transactions_are_left_to_the_brokers_disconnect(connected, graceful):
+    connected.feed("BEGIN\ntransaction:t\n\n\0SEND\ndestination:/queue/a\ntransaction:t\n\n\0")
     if graceful:
-        harness.feed("DISCONNECT\n\n\0")
-    harness.session.link_closed(None)
-    calls = harness.connection.take()
+        connected.feed("DISCONNECT\n\n\0")
+    connected.session.link_closed(None)
+    calls = connected.connection.take()
     assert "commit" not in [call[0] for call in calls]
     assert calls[-1] == ("disconnect", {"graceful": graceful})
 
@@ -143,13 +132,12 @@ def test_open_transactions_are_left_to_the_brokers_disconnect(harness, version, 
 
 @pytest.mark.clause("stomp-1.0,1.1,1.2/server/frames")
 @ALL
-def test_the_server_sends_message_receipt_and_error(harness, version):
-    harness.connect(version)
-    harness.subscribe()
-    harness.session.deliver("1", [StoredMessage.of(7, Message("queue://a", b"x"), 0)])
-    harness.session.confirmed(["r"])
-    harness.feed("SEND\n\n\0")
-    assert [frame.command for frame in harness.frames()] == ["MESSAGE", "RECEIPT", "ERROR"]
+def test_the_server_sends_message_receipt_and_error(connected):
+    connected.subscribe()
+    connected.session.deliver("1", [StoredMessage.of(7, Message("queue://a", b"x"), 0)])
+    connected.session.confirmed(["r"])
+    connected.feed("SEND\n\n\0")
+    assert [frame.command for frame in connected.frames()] == ["MESSAGE", "RECEIPT", "ERROR"]
 
 
 @pytest.mark.clause(
@@ -158,10 +146,9 @@ def test_the_server_sends_message_receipt_and_error(harness, version):
     "stomp-1.1,1.2/message/subscription",
 )
 @ALL
-def test_message_says_what_it_is(harness, version):
-    harness.connect(version)
-    harness.subscribe("my subscription")
-    frames = harness.deliver("my subscription", 7, 8)
+def test_message_says_what_it_is(connected):
+    connected.subscribe("my subscription")
+    frames = connected.deliver("my subscription", 7, 8)
     assert {frame.headers["destination"] for frame in frames} == {"/queue/a"}
     assert {frame.headers["subscription"] for frame in frames} == {"my subscription"}
     assert len({frame.headers["message-id"] for frame in frames}) == 2
@@ -193,12 +180,11 @@ def test_message_has_ack_when_one_is_wanted(harness, mode):
 
 @pytest.mark.clause("stomp-1.1,1.2/receipt/processed", "stomp-1.0,1.1/receipt/empty")
 @ALL
-def test_receipt_waits_for_the_broker_and_is_empty(harness, version):
-    harness.connect(version)
-    harness.feed("SEND\ndestination:/queue/a\nreceipt:a\n\n\0")
-    assert harness.frames() == []
-    harness.session.confirmed(["a"])
-    assert wire(harness) == b"RECEIPT\nreceipt-id:a\n\n\0"
+def test_receipt_waits_for_the_broker_and_is_empty(connected):
+    connected.feed("SEND\ndestination:/queue/a\nreceipt:a\n\n\0")
+    assert connected.frames() == []
+    connected.session.confirmed(["a"])
+    assert wire(connected) == b"RECEIPT\nreceipt-id:a\n\n\0"
 
 
 @pytest.mark.clause(
@@ -211,14 +197,13 @@ def test_receipt_waits_for_the_broker_and_is_empty(harness, version):
     "stomp-1.1,1.2/content-type/present",
 )
 @ALL
-def test_error_says_what_was_wrong_with_which_frame_and_closes(harness, version):
-    harness.connect(version)
-    harness.feed("SEND\nreceipt:message-12345\nx:1\n\nHello\0")
-    frame = harness.error()  # and the link is closing
+def test_error_says_what_was_wrong_with_which_frame_and_closes(connected):
+    connected.feed("SEND\nreceipt:message-12345\nx:1\n\nHello\0")
+    frame = connected.error()  # and the link is closing
     assert frame.headers["message"] == "SEND needs a destination header"
     assert frame.headers["receipt-id"] == "message-12345"
     assert frame.headers["content-type"] == "text/plain"
     assert int(frame.headers["content-length"]) == len(frame.body)
     assert b"SEND\nreceipt:message-12345\nx:1\n" in frame.body
-    harness.feed("SEND\ndestination:/queue/a\n\n\0")
-    assert sent(harness) == []
+    connected.feed("SEND\ndestination:/queue/a\n\n\0")
+    assert sent(connected) == []

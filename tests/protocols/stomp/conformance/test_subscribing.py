@@ -13,27 +13,23 @@ from tidegate.spi import AccessError, RequestError
 
 @pytest.mark.clause("stomp-1.0,1.1,1.2/subscribe/destination", "stomp-1.1,1.2/subscribe/error")
 @ALL
-def test_subscribe_needs_a_destination(harness, version):
-    harness.connect(version)
-    harness.feed("SUBSCRIBE\nid:1\n\n\0")
-    assert "needs a header destination" in harness.error().headers["message"]
+def test_subscribe_needs_a_destination(connected):
+    assert "needs a header destination" in connected.refusal("SUBSCRIBE\nid:1\n\n\0")
 
 
 @pytest.mark.clause("stomp-1.1,1.2/subscribe/error")
 @SINCE_1_1
-def test_a_subscription_that_the_broker_refuses_is_an_error(harness, version):
-    harness.connect(version)
-    harness.connection.fail["subscribe"] = AccessError("not yours", principal="me")
-    harness.feed("SUBSCRIBE\nid:1\ndestination:/queue/a\nreceipt:r\n\n\0")
-    frame = harness.error()
+def test_a_subscription_that_the_broker_refuses_is_an_error(connected):
+    connected.connection.fail["subscribe"] = AccessError("not yours", principal="me")
+    connected.feed("SUBSCRIBE\nid:1\ndestination:/queue/a\nreceipt:r\n\n\0")
+    frame = connected.error()
     assert ("not yours" in frame.headers["message"], frame.headers["receipt-id"]) == (True, "r")
 
 
 @pytest.mark.clause("stomp-1.1,1.2/subscribe/more-headers")
 @SINCE_1_1
-def test_prefetch_is_a_header_of_ours(harness, version):
-    harness.connect(version)
-    ((_, request, _),) = harness.subscribe(**{"prefetch-count": 3})
+def test_prefetch_is_a_header_of_ours(connected):
+    ((_, request, _),) = connected.subscribe(**{"prefetch-count": 3})
     assert request.prefetch_count == 3
 
 
@@ -49,8 +45,7 @@ def test_a_selector_chooses_the_messages(harness):
 def test_a_selector_that_cannot_be_read_is_an_error(harness):
     harness.connect("1.0")
     harness.connection.fail["subscribe"] = RequestError("selector: '= 1' is at column 4")
-    harness.feed("SUBSCRIBE\ndestination:/queue/a\nselector:a == 1\n\n\0")
-    assert "column 4" in harness.error().headers["message"]
+    assert "column 4" in harness.refusal("SUBSCRIBE\ndestination:/queue/a\nselector:a == 1\n\n\0")
     assert harness.connection.take()[-1] == ("disconnect", {"graceful": False})
 
 
@@ -74,109 +69,97 @@ def test_an_id_is_optional_in_1_0(harness):
 @pytest.mark.clause("stomp-1.0/unsubscribe/either")
 def test_unsubscribe_with_neither_is_an_error(harness):
     harness.connect("1.0")
-    harness.feed("UNSUBSCRIBE\n\n\0")
-    assert "needs an id header" in harness.error().headers["message"]
+    assert "needs an id header" in harness.refusal("UNSUBSCRIBE\n\n\0")
 
 
 @pytest.mark.clause("stomp-1.1,1.2/subscribe/id")
 @SINCE_1_1
-def test_an_id_is_required_since_1_1(harness, version):
-    harness.connect(version)
-    harness.feed("SUBSCRIBE\ndestination:/queue/a\n\n\0")
-    assert "needs an id header" in harness.error().headers["message"]
+def test_an_id_is_required_since_1_1(connected):
+    assert "needs an id header" in connected.refusal("SUBSCRIBE\ndestination:/queue/a\n\n\0")
 
 
 @pytest.mark.clause("stomp-1.1,1.2/subscribe/id-unique")
 @SINCE_1_1
-def test_two_subscriptions_may_not_have_one_id(harness, version):
-    harness.connect(version)
-    harness.subscribe("1")
-    harness.feed("SUBSCRIBE\nid:1\ndestination:/queue/b\n\n\0")
-    assert "already" in harness.error().headers["message"]
+def test_two_subscriptions_may_not_have_one_id(connected):
+    connected.subscribe("1")
+    assert "already" in connected.refusal("SUBSCRIBE\nid:1\ndestination:/queue/b\n\n\0")
 
 
 @pytest.mark.clause("stomp-1.1,1.2/subscribe/id-unique")
 @SINCE_1_1
-def test_an_id_is_free_again_after_unsubscribe(harness, version):
-    harness.connect(version)
-    harness.subscribe("1")
-    harness.feed("UNSUBSCRIBE\nid:1\n\n\0SUBSCRIBE\nid:1\ndestination:/queue/b\n\n\0")
-    assert harness.frames() == []
+def test_an_id_is_free_again_after_unsubscribe(connected):
+    connected.subscribe("1")
+    connected.feed("UNSUBSCRIBE\nid:1\n\n\0SUBSCRIBE\nid:1\ndestination:/queue/b\n\n\0")
+    assert connected.frames() == []
 
 
 @pytest.mark.clause("stomp-1.0,1.1,1.2/subscribe/ack-values")
 @ALL
 @pytest.mark.parametrize("mode", ["auto", "client", "client-individual"])
-def test_acknowledgement_modes(harness, version, mode):
-    harness.connect(version)
-    ((_, request, _),) = harness.subscribe(ack=mode)
+def test_acknowledgement_modes(connected, mode):
+    ((_, request, _),) = connected.subscribe(ack=mode)
     assert request.acknowledge == (mode != "auto")
 
 
 @pytest.mark.clause("stomp-1.0,1.1,1.2/subscribe/ack-values")
 @ALL
 @pytest.mark.parametrize("mode", ["", "AUTO", "maybe"])
-def test_any_other_mode_is_refused(harness, version, mode):
-    harness.connect(version)
-    harness.feed(f"SUBSCRIBE\nid:1\ndestination:/queue/a\nack:{mode}\n\n\0")
-    assert "auto, client, client-individual" in harness.error().headers["message"]
+def test_any_other_mode_is_refused(connected, mode):
+    assert "auto, client, client-individual" in connected.refusal(
+        f"SUBSCRIBE\nid:1\ndestination:/queue/a\nack:{mode}\n\n\0"
+    )
 
 
 @pytest.mark.clause("stomp-1.0,1.1,1.2/subscribe/ack-default")
 @ALL
-def test_auto_is_the_default_and_needs_no_ack(harness, version):
-    harness.connect(version)
-    harness.feed("SUBSCRIBE\nid:1\ndestination:/queue/a\n\n\0")
-    ((_, request, _),) = harness.connection.take()
+def test_auto_is_the_default_and_needs_no_ack(connected):
+    connected.feed("SUBSCRIBE\nid:1\ndestination:/queue/a\n\n\0")
+    ((_, request, _),) = connected.connection.take()
     assert request.acknowledge is False
-    (message,) = harness.deliver("1", 1)
+    (message,) = connected.deliver("1", 1)
     assert "ack" not in message.headers
 
 
 @pytest.mark.clause("stomp-1.0,1.1,1.2/subscribe/client-acks")
 @ALL
 @pytest.mark.parametrize("mode", ["client", "client-individual"])
-def test_nothing_is_acknowledged_before_the_client_says_so(harness, version, mode):
-    harness.connect(version)
-    harness.subscribe("1", ack=mode)
-    (message,) = harness.deliver("1", 5)
-    harness.feed("\n")
-    assert harness.connection.take() == []
-    harness.feed(ack(version, message))
-    assert harness.connection.take() == [("acknowledge", "1", [5])]
+def test_nothing_is_acknowledged_before_the_client_says_so(connected, version, mode):
+    connected.subscribe("1", ack=mode)
+    (message,) = connected.deliver("1", 5)
+    connected.feed("\n")
+    assert connected.connection.take() == []
+    connected.feed(ack(version, message))
+    assert connected.connection.take() == [("acknowledge", "1", [5])]
 
 
 @pytest.mark.clause("stomp-1.1,1.2/subscribe/redelivery")
 @SINCE_1_1
-def test_a_lost_client_leaves_its_messages_to_the_broker(harness, version):
-    harness.connect(version)
-    harness.subscribe("1", ack="client")
-    harness.deliver("1", 5)
-    harness.session.link_closed(ConnectionResetError())
-    assert harness.connection.take() == [("disconnect", {"graceful": False})]
+def test_a_lost_client_leaves_its_messages_to_the_broker(connected):
+    connected.subscribe("1", ack="client")
+    connected.deliver("1", 5)
+    connected.session.link_closed(ConnectionResetError())
+    assert connected.connection.take() == [("disconnect", {"graceful": False})]
 
 
 @pytest.mark.clause("stomp-1.1,1.2/subscribe/cumulative")
 @SINCE_1_1
-def test_client_is_cumulative_on_its_own_subscription(harness, version):
-    harness.connect(version)
-    harness.subscribe("1", ack="client")
-    harness.subscribe("2", ack="client")
-    harness.deliver("2", 1)
-    messages = harness.deliver("1", 2, 3, 4, 5)
-    harness.feed(ack(version, messages[2]))
-    assert harness.connection.take() == [("acknowledge", "1", [2, 3, 4])]
+def test_client_is_cumulative_on_its_own_subscription(connected, version):
+    connected.subscribe("1", ack="client")
+    connected.subscribe("2", ack="client")
+    connected.deliver("2", 1)
+    messages = connected.deliver("1", 2, 3, 4, 5)
+    connected.feed(ack(version, messages[2]))
+    assert connected.connection.take() == [("acknowledge", "1", [2, 3, 4])]
 
 
 @pytest.mark.clause("stomp-1.1,1.2/subscribe/individual", "stomp-1.1,1.2/nack/scope")
 @SINCE_1_1
 @pytest.mark.parametrize(("command", "call"), [("ACK", "acknowledge"), ("NACK", "reject")])
-def test_client_individual_covers_one_message(harness, version, command, call):
-    harness.connect(version)
-    harness.subscribe("1", ack="client-individual")
-    messages = harness.deliver("1", 2, 3, 4)
-    harness.feed(ack(version, messages[1], command))
-    ((name, key, sequences, *_),) = harness.connection.take()
+def test_client_individual_covers_one_message(connected, version, command, call):
+    connected.subscribe("1", ack="client-individual")
+    messages = connected.deliver("1", 2, 3, 4)
+    connected.feed(ack(version, messages[1], command))
+    ((name, key, sequences, *_),) = connected.connection.take()
     assert (name, key, list(sequences)) == (call, "1", [3])
 
 
@@ -184,13 +167,12 @@ def test_client_individual_covers_one_message(harness, version, command, call):
     "stomp-1.1,1.2/nack/scope", "stomp-1.1,1.2/nack/headers", "stomp-1.2/subscribe/nack-unprocessed"
 )
 @SINCE_1_1
-def test_nack_is_cumulative_with_client(harness, version):
-    harness.connect(version)
-    harness.subscribe("1", ack="client")
-    messages = harness.deliver("1", 2, 3, 4)
-    harness.feed(ack(version, messages[0]))
-    harness.feed(ack(version, messages[2], "NACK"))
-    assert harness.connection.take() == [
+def test_nack_is_cumulative_with_client(connected, version):
+    connected.subscribe("1", ack="client")
+    messages = connected.deliver("1", 2, 3, 4)
+    connected.feed(ack(version, messages[0]))
+    connected.feed(ack(version, messages[2], "NACK"))
+    assert connected.connection.take() == [
         ("acknowledge", "1", [2]),
         ("reject", "1", [3, 4], None, None),
     ]
@@ -201,23 +183,21 @@ def test_nack_is_cumulative_with_client(harness, version):
 
 @pytest.mark.clause("stomp-1.0,1.1,1.2/unsubscribe/stops")
 @ALL
-def test_no_message_comes_after_unsubscribe(harness, version):
-    harness.connect(version)
-    harness.subscribe()
-    assert len(harness.deliver("1", 1)) == 1
-    harness.feed("UNSUBSCRIBE\nid:1\n\n\0")
-    assert harness.connection.take() == [("unsubscribe", "1", None, {"forget": False})]
-    assert harness.deliver("1", 2) == []  # what was on its way already
+def test_no_message_comes_after_unsubscribe(connected):
+    connected.subscribe()
+    assert len(connected.deliver("1", 1)) == 1
+    connected.feed("UNSUBSCRIBE\nid:1\n\n\0")
+    assert connected.connection.take() == [("unsubscribe", "1", None, {"forget": False})]
+    assert connected.deliver("1", 2) == []  # what was on its way already
 
 
 @pytest.mark.clause("stomp-1.1,1.2/unsubscribe/id", "stomp-1.1,1.2/unsubscribe/match")
 @SINCE_1_1
 @pytest.mark.parametrize("header", ["", "destination:/queue/a\n", "id:other\n"])
-def test_unsubscribe_names_an_existing_subscription(harness, version, header):
-    harness.connect(version)
-    harness.subscribe()
-    harness.feed(f"UNSUBSCRIBE\n{header}\n\0")
-    message = harness.error().headers["message"]
+def test_unsubscribe_names_an_existing_subscription(connected, header):
+    connected.subscribe()
+    connected.feed(f"UNSUBSCRIBE\n{header}\n\0")
+    message = connected.error().headers["message"]
     assert "needs an id" in message or "there is no subscription 'other'" in message
 
 
@@ -245,27 +225,25 @@ def test_unsubscribe_names_an_existing_subscription(harness, version, header):
         ("1.2", "id:1-9\n", "not in flight"),
     ],
 )
-def test_acknowledgements_name_their_message(harness, command, version, headers, reason):
-    harness.connect(version)
-    harness.subscribe("1", ack="client")
-    harness.deliver("1", 5)
-    harness.feed(f"{command}\n{headers}\n\0")
+def test_acknowledgements_name_their_message(connected, command, version, headers, reason):
+    connected.subscribe("1", ack="client")
+    connected.deliver("1", 5)
+    connected.feed(f"{command}\n{headers}\n\0")
     if (version, command) == ("1.0", "NACK"):
         reason = "1.0 has no NACK"
-    assert reason in harness.error().headers["message"]
-    assert harness.connection.take() == [("disconnect", {"graceful": False})]
+    assert reason in connected.error().headers["message"]
+    assert connected.connection.take() == [("disconnect", {"graceful": False})]
 
 
 @pytest.mark.clause("stomp-1.0,1.1/ack/message-id", "stomp-1.1/ack/subscription")
 @pytest.mark.parametrize("version", ["1.0", "1.1"])
-def test_message_id_is_that_of_the_message(harness, version):
-    harness.connect(version)
-    harness.subscribe("1", ack="client-individual")
-    harness.subscribe("2", ack="client-individual")
-    harness.deliver("1", 5)
-    (message,) = harness.deliver("2", 6)
-    harness.feed(ack(version, message))
-    assert harness.connection.take() == [("acknowledge", "2", [6])]
+def test_message_id_is_that_of_the_message(connected, version):
+    connected.subscribe("1", ack="client-individual")
+    connected.subscribe("2", ack="client-individual")
+    connected.deliver("1", 5)
+    (message,) = connected.deliver("2", 6)
+    connected.feed(ack(version, message))
+    assert connected.connection.take() == [("acknowledge", "2", [6])]
 
 
 @pytest.mark.clause("stomp-1.2/ack/id", "stomp-1.2/message/ack")

@@ -249,8 +249,7 @@ class TestErrors:
             harness.session.closed(ConnectionEndedError("take-over", "another client took over"))
 
         harness.connection.fail["publish"] = end
-        harness.feed("SEND\ndestination:/queue/a\n\n\0" * 3)
-        assert harness.error().headers["message"] == "another client took over"
+        assert harness.refusal("SEND\ndestination:/queue/a\n\n\0" * 3) == "another client took over"
         assert len(harness.connection.take()) == 1
 
     def test_errors_are_escaped_by_version(self, harness):
