@@ -98,6 +98,7 @@ class Incoming:
     Args:
         send: writes to the client.
         is_persistent: the session is in the store.
+        is_resumed: it was there before this connection.
         records: packet-id states of the session.
     """
 
@@ -109,6 +110,7 @@ class Incoming:
         "_connection",
         "_is_counting",
         "_is_persistent",
+        "_is_resumed",
         "_log_level",
         "_options",
         "_received",
@@ -127,6 +129,7 @@ class Incoming:
         *,
         session: str,
         is_persistent: bool,
+        is_resumed: bool,
         records: Sequence[InflightRecord] = (),
     ) -> None:
         self._connection = connection
@@ -135,6 +138,7 @@ class Incoming:
         self._client_id = client_id
         self._session = session
         self._is_persistent = is_persistent
+        self._is_resumed = is_resumed
         self._options = options
         self._aliases: AliasesIn | None = None  # most clients use none
         # There are no more packet ids than the default allows, so only less has to be counted.
@@ -409,7 +413,11 @@ class Incoming:
         is_known = self._received.pop(packet_id, None) is not None
         if len(self._received) < self._charged - 2 * _ID_STEP:
             self._charge()
-        complete = self._answers.pubcomp(packet_id, is_known=is_known)
+        # In a session that was taken up it is one whose PUBCOMP was lost with the connection. 0x92 would be
+        # allowed ("not an error during recovery", MQTT 5.0 section 3.7.2.1), but clients such as MQTT.js say
+        # of it that the publish failed, and their users publish once more.
+        is_released = is_known or self._is_resumed
+        complete = self._answers.pubcomp(packet_id, is_known=is_released)
         if self._is_persistent:
             # After PUBCOMP the id means another message: the old meaning must be gone for good.
             self._connection.record_inflight(remove=((_IN, packet_id),), token=complete)

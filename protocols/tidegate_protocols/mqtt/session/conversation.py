@@ -112,6 +112,7 @@ class Conversation:
             client_id,
             session=result.session,
             is_persistent=is_persistent,
+            is_resumed=result.session_present,
             records=result.inflight,
         )
         subscriptions.restore(result.subscriptions, result.refused)
