@@ -80,7 +80,7 @@ def metrics_of(status: SinkStatus) -> dict[str, int | str]:
     health, commit = status.health, status.health.last_commit
     found: dict[str, int | str | None] = {
         "state": health.state.value,
-        "mark": health.mark,
+        "mark": health.mark if health.is_mark_known else None,
         "rows_behind": status.lag_rows,
         "bytes_behind": status.lag_bytes,
         "seconds_behind": None if status.lag_seconds is None else f"{status.lag_seconds:.1f}",

@@ -172,7 +172,8 @@ class SinkHealth:
     """How a sink is doing. What it does not know is None.
 
     Attributes:
-        mark: highest ack sequence that its target holds for good, as last read from the target.
+        mark: highest ack sequence that its target holds for good, as last read from the target; 0 where nobody has
+            read it yet, and it may be any: is_mark_known is False then.
         staged: highest ack sequence that left the store.
         problem: what is wrong now and what to do, "" when nothing is.
         target: what it carries rows to, as people name it.
@@ -201,6 +202,7 @@ class SinkHealth:
     problems: tuple[SinkProblem, ...] = ()
     is_late: bool = False
     upkeep: SinkUpkeep | None = None
+    is_mark_known: bool = True
 
     @property
     def running(self) -> bool:

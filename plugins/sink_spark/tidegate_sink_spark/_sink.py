@@ -183,6 +183,7 @@ class SparkSink:
             problems=self._history.problems,
             is_late=self._committer is not None and self._committer.is_late,
             upkeep=upkeep,
+            is_mark_known=self._mark_known,
         )
 
     def compact(self) -> int:

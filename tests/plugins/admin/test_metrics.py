@@ -99,7 +99,19 @@ SINKS = SinkList(
             ),
             *("s", 1, 20, 8, 900, 4.5, 9, 1000, 0.25),
         ),
-        SinkStatus("new", SinkHealth(SinkState.STARTING, 0, 0), "s", 1, 20, 8, 9, None, 9, 9, 0.0),
+        SinkStatus(
+            "new",
+            SinkHealth(SinkState.STARTING, 0, 0, is_mark_known=False),
+            "s",
+            1,
+            20,
+            8,
+            9,
+            None,
+            9,
+            9,
+            0.0,
+        ),
     )
 )
 
@@ -206,6 +218,8 @@ async def test_every_metric_has_its_series() -> None:
     assert found["tidegate_sink_last_commit_seconds", "lake"] == 2.5
     assert found["tidegate_sink_log_ratio", "lake"] == 0.25
     assert ("tidegate_sink_lag_seconds", "new") not in found
+    assert found["tidegate_sink_mark", "lake"] == 12
+    assert ("tidegate_sink_mark", "new") not in found  # 0 would be told as a fact
     assert found["tidegate_sink_lag_messages", "new"] == 8
     assert gateway.asked[2] == {
         "type": "list-destinations",

@@ -72,7 +72,7 @@ def _facts(row: SinkStatus) -> list[tuple[str, object]]:
         ("sink", row.name),
         ("state", health.state.value),
         ("table", health.target or "unknown"),
-        ("mark", health.mark),
+        ("mark", health.mark if health.is_mark_known else "not known yet: the job has not said it"),
         ("behind", f"{row.lag_rows} rows, {row.lag_bytes} bytes, oldest {_age(row.lag_seconds)}"),
         ("rows a second", f"{health.rows_per_second:.1f}"),
         ("last commit", _committed_at(row)),

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import os
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +16,7 @@ from tidegate_sink_spark._remedies import client_errors, with_remedy
 from tidegate_sink_spark._target import Target, find_target, further_of
 from tidegate_sink_spark.delta_rs.place import delta_options, one_line
 from tidegate_sink_spark.delta_rs.table import is_table
+from tidegate_sink_spark.java.quiet import JavaOutput
 from tidegate_sink_spark.job.rows import escaped, quoted_name, spark_errors
 from tidegate_sink_spark.job.table import schema_text
 from tidegate_sink_spark.replay.selecting import ROWS, Table
@@ -47,8 +46,15 @@ class SparkRows:
     def __init__(self, options: SparkSinkOptions, target: Target) -> None:
         """Raises: ConfigError, JarsError; CommitError."""
         options = dataclasses.replace(options, spark_conf={**_QUIET, **options.spark_conf})
-        with _stderr_elsewhere():
-            self._spark = create_session("tidegate-replay", options)
+        output = JavaOutput()
+        try:
+            with output.taken():
+                self._spark = create_session("tidegate-replay", options)
+        except BaseException:
+            output.tell()
+            raise
+        finally:
+            output.close()
         try:
             with spark_errors(f"the table {target.table} cannot be read"):
                 self._view(options, target)
@@ -185,17 +191,3 @@ def _plain_type(kind: Any) -> Any:
 def _wrong(error: Exception) -> RequestError:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return RequestError(f"--where is not understood: {lines[0][:500] if lines else error}")
-
-
-@contextmanager
-def _stderr_elsewhere() -> Generator[None]:
-    """Java inherits it, and says a few lines when it begins."""
-    kept = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 import typer
 
 from tidegate.spi import CommandHost, ConfiguredSink, LogState
+from tidegate_sink_spark.java.quiet import JavaOutput
 
 if TYPE_CHECKING:
     from tidegate_sink_spark._options import SparkSinkOptions
@@ -136,19 +137,24 @@ class _Sessions:
     def __init__(self, options: SparkSinkOptions) -> None:
         self._options = options
         self._session: Any = None
+        self._output = JavaOutput()
 
     def __enter__(self) -> Callable[[], Any]:
         return self._start
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._session is not None:
             self._session.stop()
+        if kind is not None:
+            self._output.tell()
+        self._output.close()
 
     def _start(self) -> Any:
         from tidegate_sink_spark._reader import create_session
 
         if self._session is None:
-            self._session = create_session("tidegate sink verify", self._options)
+            with self._output.taken():
+                self._session = create_session("tidegate sink verify", self._options)
         return self._session
 
 

@@ -96,6 +96,7 @@ async def test_status_says_how_far_a_sink_is(shell: Shell, tmp_path: Path) -> No
             found = await shell.until_committed(3)
         health = found["health"]
         assert health["state"] == "running"
+        assert health["is_mark_known"]
         assert health["last_commit"]["rows"] in (1, 2, 3)
         assert health["rows_per_second"] > 0
         assert health["target"].endswith("lake/acknowledged")
@@ -176,6 +177,8 @@ async def test_errors_keep_what_is_over(shell: Shell, tmp_path: Path) -> None:
             await asyncio.sleep(0.05)
         assert found["lag_rows"] == 1
         assert found["health"]["problem"]
+        assert (found["health"]["mark"], found["health"]["is_mark_known"]) == (0, False)
+        assert "not known yet: the job has not said it" in (await shell.call("status", "lake"))[1]
         lake.unlink()
         await shell.until_committed(1)
         (found,) = await shell.json("errors")

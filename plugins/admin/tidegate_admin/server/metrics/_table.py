@@ -147,7 +147,7 @@ METRICS: Final = (
     Metric("tidegate_sink_state", "1 for the state that the sink is in.", _sink_states, ("sink", "state")),
     Metric("tidegate_sink_problem", "1: something is wrong with it now; `tidegate sink status` says what, and what to do.", of_sinks(lambda s: bool(s.health.problem)), _SINK),
     Metric("tidegate_sink_late", "1: it misses its `lag_goal`.", of_sinks(lambda s: s.health.is_late), _SINK),
-    Metric("tidegate_sink_mark", "Highest acknowledgement sequence that its target holds for good: each row of the log has one.", of_sinks(lambda s: s.health.mark), _SINK),
+    Metric("tidegate_sink_mark", "Highest acknowledgement sequence that its target holds for good: each row of the log has one; missing before it is known.", of_sinks(lambda s: s.health.mark if s.health.is_mark_known else None), _SINK),
     Metric("tidegate_sink_lag_messages", "Acknowledged, and not in its target yet.", of_sinks(lambda s: s.lag_rows), _SINK),
     Metric("tidegate_sink_lag_bytes", "The same in bytes.", of_sinks(lambda s: s.lag_bytes), _SINK),
     Metric("tidegate_sink_lag_seconds", "Since the oldest of them was acknowledged; missing when that is not known.", of_sinks(lambda s: s.lag_seconds), _SINK),
