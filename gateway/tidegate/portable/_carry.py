@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from tidegate.spi import ConfigError, ConfiguredStore, MessageStore, Progress, RecoveredState
+from tidegate.spi.private_files import make_private_directory
 
 _T = TypeVar("_T")
 
@@ -18,13 +19,13 @@ def export_store(store: ConfiguredStore, target: Path, progress: Progress) -> Ma
 
     Returns: how many of each thing. What was written is removed again when it cannot be finished.
     Raises: ConfigError (also when pyarrow is not installed, *target* holds something, or the store
-        is not persistent); StoreError, which StoreLockedError is when a gateway runs.
+        is not persistent, or was never made); StoreError, which StoreLockedError is when a gateway runs.
     """
     _require_persistent(store)
     _portable("_out").check_target(target)
-    return asyncio.run(
-        _with_store(store, progress, lambda it, state: carry_out(it, state, target, progress))
-    )
+    made = store.create(progress=progress)
+    _require_contents(made)
+    return asyncio.run(_with_store(made, lambda it, state: carry_out(it, state, target, progress)))
 
 
 def import_store(store: ConfiguredStore, source: Path, progress: Progress) -> Mapping[str, int]:
@@ -35,9 +36,9 @@ def import_store(store: ConfiguredStore, source: Path, progress: Progress) -> Ma
     """
     _require_persistent(store)
     _portable("_in").read_source(source)  # before anything is made
-    return asyncio.run(
-        _with_store(store, progress, lambda it, state: carry_in(it, state, source, progress))
-    )
+    make_private_directory(store.data_directory)  # as a gateway does: a store finds it there
+    made = store.create(progress=progress)
+    return asyncio.run(_with_store(made, lambda it, state: carry_in(it, state, source, progress)))
 
 
 def _silent(_what: str, _done: int, _total: int) -> None: ...
@@ -61,11 +62,8 @@ async def carry_in(
 
 
 async def _with_store(
-    store: ConfiguredStore,
-    progress: Progress,
-    work: Callable[[MessageStore, RecoveredState], Coroutine[Any, Any, _T]],
+    made: MessageStore, work: Callable[[MessageStore, RecoveredState], Coroutine[Any, Any, _T]]
 ) -> _T:
-    made = store.create(progress=progress)
     try:
         return await work(made, await made.open())
     finally:
@@ -77,6 +75,15 @@ def _require_persistent(store: ConfiguredStore) -> None:
         raise ConfigError(
             "the gateway keeps nothing on disk, so there is nothing to carry; set it to true",
             key="broker.persistent",
+        )
+
+
+def _require_contents(made: MessageStore) -> None:
+    """A store that would only be made now has nothing: the path is another one than was meant."""
+    directories = made.capabilities.directories
+    if directories and not any(directory.exists() for directory in directories):
+        raise ConfigError(
+            f"nothing is stored there: {directories[0]} does not exist", key="broker.data_directory"
         )
 
 

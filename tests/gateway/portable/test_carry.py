@@ -1,6 +1,7 @@
 """A store goes out to files and into another store, and nothing is different but its identity."""
 
 import asyncio
+import dataclasses
 import json
 import sys
 from collections.abc import Callable, Coroutine
@@ -21,6 +22,8 @@ from tidegate.spi import (
     MessageStore,
     Operation,
     PutSubscription,
+    RecoveredState,
+    StoreCapabilities,
     StoreContext,
     StoreIOError,
     StoreLockedError,
@@ -29,7 +32,11 @@ from tidegate.spi import (
 )
 from tidegate.testing._portable_contents import contents, everything
 from tidegate.testing._portable_contents import small as text
-from tidegate.testing.memory_store import MemoryStore, MemoryStoreFactory, MemoryStoreOptions
+from tidegate.testing.memory_store import (
+    MemoryStore,
+    MemoryStoreFactory,
+    MemoryStoreOptions,
+)
 
 EVERYTHING = everything()
 BIG = 2**53 + 1
@@ -289,6 +296,45 @@ def test_a_store_that_is_not_persistent_has_nothing_to_carry(tmp_path: Path) -> 
         export_store(store, tmp_path / "out", silent)
     with pytest.raises(ConfigError, match=r"broker\.persistent"):
         import_store(store, tmp_path / "out", silent)
+
+
+class OnDisk:
+    """A reference store that says where it writes; the directory is there when it is opened."""
+
+    def __init__(self, store: MessageStore, directory: Path) -> None:
+        self._store = store
+        self._directory = directory
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        return dataclasses.replace(self._store.capabilities, directories=(self._directory,))
+
+    async def open(self) -> RecoveredState:
+        (self._directory / "lock").touch()
+        return await self._store.open()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+class WritesIntoADirectory(MemoryStoreFactory):
+    def create(self, context: StoreContext, options: object) -> MessageStore:
+        store: Any = OnDisk(super().create(context, options), context.data_directory)
+        return store
+
+
+def test_what_was_never_made_is_not_exported_and_an_import_makes_it(tmp_path: Path) -> None:
+    factory = WritesIntoADirectory()
+    store = ConfiguredStore("disk", factory, MemoryStoreOptions(), tmp_path / "new" / "data")
+    with pytest.raises(ConfigError, match="new/data does not exist") as caught:
+        export_store(store, tmp_path / "out", silent)
+    assert caught.value.key == "broker.data_directory"
+    assert not (tmp_path / "new").exists()
+    assert not (tmp_path / "out").exists()
+    export_store(configured(tmp_path / "a"), tmp_path / "out", silent)
+    import_store(store, tmp_path / "out", silent)
+    assert store.data_directory.stat().st_mode & 0o777 == 0o700
+    export_store(store, tmp_path / "again", silent)
 
 
 def test_without_pyarrow_the_error_says_what_to_install(

@@ -199,24 +199,16 @@ def test_read_only_commands_work_beside_a_running_gateway(
     "command", [["compact"], ["rebuild-index"], ["export", "out"], ["import", "in"]]
 )
 def test_the_others_say_that_the_gateway_must_be_stopped(
-    call: Call, gateway: GatewayProcess, tmp_path: Path, command: list[str]
+    call: Call, gateway: GatewayProcess, journal: Path, tmp_path: Path, command: list[str]
 ) -> None:
     arguments = [str(tmp_path / one) if one in ("out", "in") else one for one in command]
     if command[0] == "import":
-        other = tmp_path / "other"
-        assert main(["store", "export", str(tmp_path / "in"), "--config", empty(other)]) == 0
+        assert call("export", str(tmp_path / "in"), "-d", str(journal))[0] == 0
     code, _, err = call(*arguments, "--config", gateway.config)
     assert code == 4
     assert "is in use by a running gateway" in err
     assert "stop it first" in err
     assert not (tmp_path / "out").exists()
-
-
-def empty(directory: Path) -> str:
-    directory.mkdir()
-    config = directory / "tidegate.toml"
-    config.write_text(f'[broker]\ndata_directory = "{directory / "data"}"\n')
-    return str(config)
 
 
 def test_nobody_reads_the_output_to_its_end_is_no_error(journal: Path) -> None:
