@@ -127,15 +127,21 @@ def hand_out(added: Mapping[Route, list[StoredMessage]]) -> None:
 def hand_out_in_steps(added: Mapping[Route, list[StoredMessage]]) -> Iterator[None]:
     """The same for a turn that gives very many messages to lists: yields after each step.
 
-    What is in memory only comes last, part by part: nobody else can tell when, as long as nothing of a
-    later turn comes before. But a list that is being replaced, or replaces one, is as prompt as ever.
+    Subscriptions come last, one after the other, and what they have in memory only part by part: nobody else
+    can tell when, as long as nothing of a later turn comes before. But queues, whose messages others than consumers
+    claim when they are durable, and a list that is being replaced, or replaces one, are as prompt as ever.
     """
     stored, direct = _by_list(added)
     alone = [item for item in direct if not item.is_stored and item.succession is None]
-    later = {item: direct.pop(item) for item in alone}
+    in_memory = {item: direct.pop(item) for item in alone}
+    alone = [item for item in stored if not (item.is_queue or item.succession or item in direct)]
+    in_store = {item: stored.pop(item) for item in alone}
     _hand_out_groups(stored, direct)
     yield
-    for pending_list, groups in later.items():
+    for pending_list, groups in in_store.items():
+        _offer_merged(pending_list, groups, is_direct=False)
+        yield
+    for pending_list, groups in in_memory.items():
         messages = _merged(groups)
         for first in range(0, len(messages), STEP_MESSAGES):
             if not (pending_list.consumers or pending_list.is_queue):

@@ -131,3 +131,93 @@ async def test_the_gateway_stops_when_all_is_handed_out(offered: list[int]) -> N
         sender.connection.commit("t")
         await broker.core.end_connections()
         assert sum(offered) == LISTS * MESSAGES
+
+
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Which lists were given what is stored for them, one after the other."""
+    names: list[str] = []
+    offer = PendingList.offer
+
+    def offered(self: PendingList, messages: Sequence[StoredMessage]) -> None:
+        names.append("" if self.subscription is None else self.subscription.name)
+        offer(self, messages)
+
+    monkeypatch.setattr(PendingList, "offer", offered)
+    return names
+
+
+async def with_durable(broker: Broker) -> Client:
+    client = await broker.client("stomp", "d")
+    for number in range(LISTS):
+        client.subscribe(
+            "topic://t", f"{number}", durable_name=f"{number}", prefetch_count=MESSAGES
+        )
+    await broker.settle()
+    return client
+
+
+@pytest.mark.parametrize("is_sliced", [True, False])
+async def test_stored_subscriptions_are_given_theirs_one_by_one(
+    is_sliced: bool, stored: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_sliced:
+        monkeypatch.setattr(writer, "HANDED_OUT_AT_ONCE", 1 << 30)
+    async with Broker() as broker:
+        reader, sender = await with_durable(broker), await broker.client()
+        fill(sender)
+        sender.connection.commit("t", "done")
+        most = before = 0
+        while len(stored) < LISTS:
+            await asyncio.sleep(0)
+            most, before = max(most, len(stored) - before), len(stored)
+        assert most == (1 if is_sliced else LISTS)
+        await broker.settle()
+        for number in range(LISTS):
+            assert reader.bodies(f"{number}") == [b"t%d" % n for n in range(MESSAGES)]
+
+
+async def test_nothing_of_a_later_turn_overtakes_what_is_stored() -> None:
+    async with Broker() as broker:
+        reader, sender = await with_durable(broker), await broker.client()
+        fill(sender)
+        sender.connection.commit("t", "done")
+        while "done" not in sender.confirmations:
+            await asyncio.sleep(0)
+        sender.send("topic://t", "last", "later")
+        reader.connection.unsubscribe("7", forget=True)
+        reader.connection.disconnect(graceful=True)
+        again = await broker.client("stomp", "d")
+        for number in range(LISTS):
+            if number != 7:
+                again.subscribe(
+                    "topic://t", f"{number}", durable_name=f"{number}", prefetch_count=2 * MESSAGES
+                )
+        assert sender.confirmations == ["done"]  # the next turn waits until all of it is handed out
+        await broker.settle()
+        for number in range(LISTS):
+            wanted = [b"t%d" % n for n in range(MESSAGES)] + [b"last"]
+            assert again.bodies(f"{number}") == ([] if number == 7 else wanted)
+
+
+async def test_queues_have_theirs_as_soon_as_whoever_waits_for_the_turn_goes_on(
+    stored: list[str],
+) -> None:
+    """A purge, or a selector, claims what is durable: the queue's cursor has to know it by then."""
+    async with Broker() as broker:
+        await with_durable(broker)
+        sender, loop = await broker.client(), asyncio.get_running_loop()
+        fill(sender)
+        for number in range(5):
+            sender.send("queue://q", f"{number}", transaction="t")
+        sizes: list[int] = []
+        sender.connection.commit("t")
+
+        def look() -> None:
+            sizes.append(broker.queue("q").cursor.size)
+
+        broker.core.writer.when_durable(lambda: loop.call_soon(look))
+        await broker.settle()
+        assert sizes == [5]
+        assert stored[0] == ""
+        assert len(stored) == LISTS + 1
