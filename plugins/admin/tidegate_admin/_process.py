@@ -98,7 +98,9 @@ class AdminProcess:
                 task = asyncio.create_task(_answer(ask, writer, answering))
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
-        except (ValueError, msgspec.DecodeError, OSError) as error:
+        except OSError:
+            pass  # it was ended before it had read all; whoever waits for its end says so
+        except (ValueError, msgspec.DecodeError) as error:
             _log.warning("admin process pid=%d asks what is no question: %s", self.pid, error)
         kill_group(self._process)  # whoever waits for its end starts another one
 

@@ -61,6 +61,20 @@ async def test_one_that_has_ended_meanwhile_cannot_serve() -> None:
     await process.end()
 
 
+async def test_one_that_is_killed_with_something_unread_has_asked_nothing_wrong(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    process = await AdminProcess.start()
+    os.kill(process.pid, signal.SIGSTOP)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        await process.serve(START, listening, answering)
+    os.kill(process.pid, signal.SIGKILL)
+    await process.wait()
+    await asyncio.gather(*process._following)
+    await process.end()
+    assert caplog.text == ""
+
+
 @pytest.mark.parametrize("said", [b"", b"\0\0", b"\0\0\0\5", b"\0\0\0\5{}"])
 def test_a_gateway_that_is_gone_before_it_has_said_all_is_gone(said: bytes) -> None:
     ours, theirs = socket.socketpair()
