@@ -94,7 +94,7 @@ def parse_config(text: str, *, path: str = "") -> Config:
         ),
         **_listeners(document),
     )
-    check_reachable([table.policy for table in config.destinations])
+    check_reachable([table.policy for table in config.destinations], config.broker.levels_max)
     _check_sink_names(config.sinks)
     return config
 

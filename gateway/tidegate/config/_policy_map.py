@@ -105,13 +105,21 @@ def why_before(first: str, second: str) -> str:
 # -------------------------------------------------------------------------- what is never reached
 
 
-def check_reachable(policies: Sequence[DestinationPolicy]) -> None:
+def check_reachable(policies: Sequence[DestinationPolicy], levels_max: int) -> None:
     """Refuse a table that no destination would have, because that is never what was meant.
 
-    Raises: ConfigError that names the table and those that hide it.
+    Args: levels_max: of the names that are accepted.
+    Raises: ConfigError that names the table and what hides it.
     """
     places: dict[str, int] = {}
     for index, policy in enumerate(policies):
+        levels = policy.match.removesuffix(".>").count(".") + 1
+        if levels > levels_max:
+            raise ConfigError(
+                f"{policy.match[:40]!r}… is never reached: a name that it matches has {levels} levels, which is "
+                f"above broker.levels_max = {levels_max}; raise that, or remove the table",
+                key=f"destinations[{index}].match",
+            )
         earlier = places.setdefault(policy.match, index)
         if earlier != index:
             raise ConfigError(

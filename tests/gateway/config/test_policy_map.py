@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from tidegate.config import DEFAULT_POLICY, DestinationPolicy, PolicyMap
+from tidegate.config._load import parse_config
 from tidegate.config._policies import split_match
 from tidegate.config._policy_map import check_reachable, is_reached
 from tidegate.spi import ConfigError, names
@@ -118,7 +119,7 @@ def test_the_tree_finds_what_comparing_all_of_them_finds() -> None:
 )
 def test_whatever_some_destination_has_is_no_error(matches: tuple[str, ...]) -> None:
     for ordered in itertools.permutations(matches):
-        check_reachable(policies(*ordered))
+        check_reachable(policies(*ordered), 128)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +138,7 @@ def test_a_table_that_no_destination_has_is_refused_with_those_that_hide_it(
     hidden: str, hiding: tuple[str, ...]
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_reachable(policies("other", *hiding, hidden))
+        check_reachable(policies("other", *hiding, hidden), 128)
     assert caught.value.key == f"destinations[{len(hiding) + 1}].match"
     assert caught.value.problem.startswith(f"{hidden!r} is never reached")
     for place in range(len(hiding)):
@@ -145,7 +146,7 @@ def test_a_table_that_no_destination_has_is_refused_with_those_that_hide_it(
     if hidden in hiding:
         return
     with pytest.raises(ConfigError) as caught:  # whatever the order
-        check_reachable(policies(hidden, *hiding))
+        check_reachable(policies(hidden, *hiding), 128)
     assert caught.value.key == "destinations[0].match"
 
 
@@ -160,3 +161,21 @@ def test_the_default_is_there_for_what_the_tables_leave() -> None:
 def test_two_policies_with_one_match_are_not_put_into_a_map() -> None:
     with pytest.raises(ValueError, match=r"'a\.b'"):
         PolicyMap(policies("a.b", "a.b"))
+
+
+@pytest.mark.parametrize(("match", "fits"), [("queue://a.b.c", 3), ("a.b.c.>", 3), ("*..a.>", 3)])
+def test_a_table_of_names_with_more_levels_than_are_accepted_is_refused(
+    match: str, fits: int
+) -> None:
+    check_reachable(policies(match), fits)
+    with pytest.raises(
+        ConfigError, match=f"{fits} levels, which is above broker.levels_max"
+    ) as caught:
+        check_reachable(policies("a", match), fits - 1)
+    assert caught.value.key == "destinations[1].match"
+
+
+def test_the_limit_of_the_file_counts() -> None:
+    text = '[broker]\nlevels_max = 2\n[[destinations]]\nmatch = "a.b.*"\nprefetch_count = 5\n'
+    with pytest.raises(ConfigError, match="is never reached: a name that it matches has 3 levels"):
+        parse_config(text)
