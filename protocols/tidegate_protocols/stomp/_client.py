@@ -212,6 +212,8 @@ class Client:
                 self.connection.publish(message, receipt, transaction)
         except GatewayError:
             headers["destination"] = written  # the ERROR frame shows what was refused
+            if transaction is not None:
+                headers["transaction"] = transaction
             if receipt is not None:
                 headers["receipt"] = receipt
             raise

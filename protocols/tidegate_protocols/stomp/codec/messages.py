@@ -54,8 +54,10 @@ def message_of(
     content_type = headers.pop("content-type", "")
     persistent = headers.pop("persistent", "true")
     if frame.pairs or persistent != "true" or (headers and not _UNUSUAL.isdisjoint(headers)):
-        headers["content-type"] = content_type
-        headers["persistent"] = persistent
+        if content_type:
+            headers["content-type"] = content_type
+        if persistent != "true":
+            headers["persistent"] = persistent
         return _any_message(
             frame, destination, original_name, received_at, client_id, make_temporary
         )

@@ -207,3 +207,12 @@ def test_error_says_what_was_wrong_with_which_frame_and_closes(connected):
     assert b"SEND\nreceipt:message-12345\nx:1\n" in frame.body
     connected.feed("SEND\ndestination:/queue/a\n\n\0")
     assert sent(connected) == []
+
+
+@ALL
+def test_error_shows_the_headers_that_were_sent_and_no_others(connected):
+    connected.feed("SEND\ndestination:/queue/a\ntransaction:t\npriority:11\n\n\0")
+    _, shown, _ = connected.error().body.split(b"-----\n")
+    command, *headers = shown.splitlines()
+    assert command == b"SEND"
+    assert sorted(headers) == [b"destination:/queue/a", b"priority:11", b"transaction:t"]
