@@ -367,7 +367,7 @@ def test_an_unusable_data_directory_is_code_5(process, toys, tmp_path: Path) -> 
         ("io", ExitCode.STORAGE, "sync failed", False),
         ("denied", ExitCode.STORAGE, "/nowhere: Permission denied", False),
         ("config", ExitCode.CONFIG, "failure: contradicts itself", False),
-        ("bug", ExitCode.UNEXPECTED, "unexpected RuntimeError: a bug", True),
+        ("bug", ExitCode.PLUGIN, "plugin store-toy: open() failed: RuntimeError: a bug (", True),
     ],
 )
 def test_each_failure_to_start_has_its_code_and_its_line(

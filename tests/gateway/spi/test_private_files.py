@@ -21,7 +21,8 @@ from tidegate.spi.private_files import (
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o777], ids="{:03o}".format)
-def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+def umask(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
+    """Once the test's directory is there: who is not root could not enter one that is made under 777."""
     before = os.umask(request.param)
     yield request.param
     os.umask(before)
