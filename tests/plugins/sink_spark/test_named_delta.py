@@ -9,7 +9,7 @@ from spark_sink import spark_sink
 
 from tidegate_sink_spark.job.table import application_id
 
-pytestmark = [pytest.mark.crash, pytest.mark.spark]
+pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(900)]
 
 
 async def test_a_name_is_a_table_of_the_catalog(tmp_path: Path, spark: Any, kit: Any) -> None:
