@@ -88,7 +88,7 @@ class SparkRows:
                 try:
                     rows = self._spark.sql(sql)
                 except (errors.ParseException, errors.AnalysisException) as error:
-                    raise _wrong(error) from error
+                    raise _wrong(error, self.columns) from error
                 return rows.toArrow()
         except (py4j.Py4JError, OSError) as error:
             raise ClientError(with_remedy(f"the table cannot be read: {error}")) from error
@@ -149,7 +149,7 @@ class DeltaRsRows:
         except self._errors.DeltaError as error:
             text = str(error)
             if "planning" in text or "SQL" in text or "Schema error" in text:
-                raise _wrong(error) from error
+                raise _wrong(error, self.columns) from error
             raise ClientError(
                 with_remedy(f"the table cannot be read: {one_line(error)}")
             ) from error
@@ -188,6 +188,7 @@ def _plain_type(kind: Any) -> Any:
     return kind
 
 
-def _wrong(error: Exception) -> RequestError:
+def _wrong(error: Exception, columns: Sequence[str]) -> RequestError:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return RequestError(f"--where is not understood: {lines[0][:500] if lines else error}")
+    text = lines[0][:500] if lines else str(error)
+    return RequestError(f"--where is not understood: {text} (columns: {', '.join(columns)})")

@@ -111,7 +111,11 @@ async def test_a_dry_run_says_what_would_happen_and_changes_nothing(case: Case) 
 async def test_what_is_wrong_is_said_in_one_line(case: Case) -> None:
     wrong: list[tuple[tuple[str, str], int, str]] = [
         (("--from", "yesterday"), 2, "is no time"),
-        (("--where", "x = 1"), 8, "--where is not understood"),
+        (
+            ("--where", "x = 1"),
+            8,
+            "--where is not understood: Schema error: No field named x. (columns: ack_seq",
+        ),
         (("--sink", "other"), 2, "there is no sink 'other'"),
         (("--engine", "duckdb"), 2, "take spark or deltalake"),
         (("--format", "iceberg"), 2, "has effect with --table alone"),
