@@ -194,7 +194,8 @@ class Reader:
                 except FormatError as error:
                     where = f"{extent.file.home.describe(extent.file.name)} at offset {offset}"
                     raise CorruptRecordError(
-                        f"{error}. Restore the file from a copy, or discard the message",
+                        f"{error}. Restore the file from a copy, or restart with damaged_journal_policy = "
+                        '"quarantine", which puts the message aside and reports it',
                         location=where,
                         raw=data[at : at + size],
                     ) from error
