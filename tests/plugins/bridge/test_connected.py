@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+from fake_broker import fake_broker, receipt_of
+from two_gateways import rule, take
 from wire import Frame, frame
 
 from tidegate.spi.operate import BridgeRow, ListBridges, ListEvents
 from tidegate.testing.embedded import EmbeddedGateway
 
-from .fake_broker import fake_broker, receipt_of
 from .test_handing_over import ask
 from .test_parking import until
-from .two_gateways import rule, take
 
 IN = rule("in", "in", "/queue/in", "queue://in")
 

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from two_gateways import produce, rule, take
 
 from tidegate.spi.operate import BridgeRow, Drain, ListBridges, ListEvents, ShowOverview, Undrain
 from tidegate.testing.embedded import EmbeddedGateway
@@ -14,7 +15,6 @@ from .test_connected import said
 from .test_exchange import running
 from .test_handing_failed import ask as ask_world
 from .test_handing_over import ask, numbered, two, until_done
-from .two_gateways import produce, rule, take
 
 RULES = rule("in", "in", "/queue/in", "queue://in") + rule(
     "out", "out", "/queue/out", "queue://out"

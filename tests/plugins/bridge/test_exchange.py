@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 from free_ports import free_port
+from two_gateways import produce, rule, take
 
 from tidegate.config import load_config, resolve
 from tidegate.gateway import Gateway
 from tidegate.plugins import PluginHost
 from tidegate.spi import RequestError
 from tidegate.testing.embedded import EmbeddedGateway
-
-from .two_gateways import produce, rule, take
 
 
 class World:

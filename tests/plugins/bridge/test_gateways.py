@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 import trustme
 from free_ports import free_port
+from two_gateways import Pair, produce, rule, take
 from wire import StompClient
-
-from .two_gateways import Pair, produce, rule, take
 
 LARGE = b"\x00\x01" * 3_000_000
 

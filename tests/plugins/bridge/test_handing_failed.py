@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from free_ports import free_port
+from two_gateways import produce, rule, take
 
 from tidegate.spi.operate import (
     Drain,
@@ -21,7 +22,6 @@ from tidegate.spi.operate import (
 
 from .test_exchange import World, running
 from .test_handing_over import ME
-from .two_gateways import produce, rule, take
 
 ELSEWHERE = rule("out", "out", "/queue/there", "queue://a")
 IN = rule("in", "in", "/queue/in", "queue://in")

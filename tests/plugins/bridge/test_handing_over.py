@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from two_gateways import produce, rule, take
 from wire import StompClient
 
 from tidegate.cli import main
@@ -27,8 +28,6 @@ from tidegate.spi.operate import (
     perform,
 )
 from tidegate.testing.embedded import EmbeddedGateway
-
-from .two_gateways import produce, rule, take
 
 ME = Identity("local:me", frozenset(), "", "", "operator")
 LARGE = b"\x00\x01" * 300_000

@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-
-from .two_gateways import Pair, produce, rule, take
+from two_gateways import Pair, produce, rule, take
 
 COUNT = 3000
 WINDOW = 100

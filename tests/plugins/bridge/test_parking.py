@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from two_gateways import produce, rule, take
 
 from tidegate.spi import Message
 from tidegate.spi.operate import BridgeRow, Drain, ListBridges, ListEvents
@@ -14,7 +15,6 @@ from tidegate.testing.embedded import EmbeddedGateway
 from tidegate_bridge._parking import Suspect, parked, parking_queue
 
 from .test_handing_over import ask, until_done
-from .two_gateways import produce, rule, take
 
 EVERYTHING = '["connect", "publish", "retain", "subscribe", "consume", "browse", "create", "admin"]'
 

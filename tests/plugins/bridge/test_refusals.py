@@ -6,14 +6,14 @@ import asyncio
 from collections import Counter
 
 import pytest
+from fake_broker import fake_broker, receipt_of
+from two_gateways import produce, rule, take
 from wire import Frame, frame
 
 from tidegate.testing.embedded import EmbeddedGateway
 
-from .fake_broker import fake_broker, receipt_of
 from .test_connected import bridge, said
 from .test_parking import until
-from .two_gateways import produce, rule, take
 
 OUT = rule("out", "out", "/queue/out", "queue://out")
 BAD = b"bad"

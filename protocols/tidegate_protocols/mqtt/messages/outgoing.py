@@ -299,8 +299,9 @@ class Outgoing:
             else:
                 # Of a session that stays, the id that the message would have on any connection.
                 before = sequence + id_offset if is_persistent else last_packet_id
-                wanted_id: int = before % PACKET_ID_MAX + 1
-                packet_id = window.other_id(wanted_id) if wanted_id in inflight else wanted_id
+                packet_id = wanted_id = before % PACKET_ID_MAX + 1
+                if packet_id in inflight:
+                    packet_id = window.other_id(packet_id)
                 last_packet_id = packet_id
                 if stored.delivery_count or (sequence <= sent_before and comes_back):
                     first |= 0x08
