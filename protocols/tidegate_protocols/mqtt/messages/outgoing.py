@@ -196,7 +196,6 @@ class Outgoing:
         window = self._window
         inflight = window.inflight
         limit = window.limit
-        last_packet_id = window.last_packet_id
         originals = subscription.originals
         comes_back = subscription.comes_back
         id_offset = subscription.id_offset
@@ -298,11 +297,11 @@ class Outgoing:
                 first |= 0x08  # [MQTT-3.3.1-1]
             else:
                 # Of a session that stays, the id that the message would have on any connection.
-                before = sequence + id_offset if is_persistent else last_packet_id
+                before = sequence + id_offset if is_persistent else window.last_packet_id
                 packet_id = wanted_id = before % PACKET_ID_MAX + 1
                 if packet_id in inflight:
                     packet_id = window.other_id(packet_id)
-                last_packet_id = packet_id
+                window.last_packet_id = packet_id
                 if stored.delivery_count or (sequence <= sent_before and comes_back):
                     first |= 0x08
             inflight[packet_id] = (subscription, sequence, qos)
@@ -320,7 +319,6 @@ class Outgoing:
                 sent_through = sequence
                 if packet_id != wanted_id:
                     records.append(window.record(subscription, sequence, packet_id, 1))
-        window.last_packet_id = last_packet_id
         if now:
             wire = b"".join(now)
             self._send(wire if large is None else LargeWire.made(wire, large))

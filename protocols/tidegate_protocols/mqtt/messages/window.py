@@ -205,7 +205,7 @@ class Window:
         self._session = session
         self._size = size
         self._reserved_count = 0
-        self.last_packet_id = 0
+        self.last_packet_id: int = 0
         self._other_id = 0  # the newest one given in the place of one in use, 0 for none
         self._touched: list[OutgoingSubscription] = []
         self._removals: list[tuple[InflightDirection, int]] = []
