@@ -77,7 +77,7 @@ class BrokerCore(Parts):
         overload = self.overload = Overload(self.config.overload_lag)
         config = self.config
         self.disk = DiskWatch(self.store, self.writer, config.disk_free_limit, config.store_limit)
-        overload.tell = self.disk.tell = tell
+        overload.tell = self.disk.tell = self.flow.tell = tell
         account = self.accounts.gateway
         sockets = self.sockets = Sockets(account, self.config.connections_max, overload.refuses)
         sockets.tell = tell

@@ -81,6 +81,8 @@ class Event(enum.Enum):
     DESTINATION_DELETED = "destination-deleted"
     DESTINATION_PAUSED = "destination-paused"
     DESTINATION_RESUMED = "destination-resumed"
+    DESTINATION_UNREADABLE = "destination-unreadable"
+    DESTINATION_READABLE = "destination-readable"
     SUBSCRIPTION_MADE = "subscription-made"
     SUBSCRIPTION_ENDED = "subscription-ended"
     CONSUMER_SLOW = "consumer-slow"
@@ -160,6 +162,8 @@ EVENTS: Final[Mapping[Event, EventMeaning]] = {
     Event.DESTINATION_DELETED: _of(EventKind.DESTINATION, _INFO, "A queue was deleted, by an operator or because nobody used it."),
     Event.DESTINATION_PAUSED: _of(EventKind.DESTINATION, _WARNING, "Producers or consumers of a destination were paused."),
     Event.DESTINATION_RESUMED: _of(EventKind.DESTINATION, _INFO, "They were resumed."),
+    Event.DESTINATION_UNREADABLE: _of(EventKind.DESTINATION, _ERROR, "The store cannot read its next messages: consumers get nothing until it can. It is tried again every 5 s."),
+    Event.DESTINATION_READABLE: _of(EventKind.DESTINATION, _INFO, "It could, and its consumers go on."),
     Event.SUBSCRIPTION_MADE: _of(EventKind.SUBSCRIPTION, _INFO, "A durable subscription was made, or a shared one."),
     Event.SUBSCRIPTION_ENDED: _of(EventKind.SUBSCRIPTION, _INFO, "It has ended, and why."),
     Event.CONSUMER_SLOW: _of(EventKind.CONSUMER, _WARNING, "A consumer acknowledges nothing, or too little; `act` says what happens to it."),

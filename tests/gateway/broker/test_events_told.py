@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from acknowledged import Log, ToySink
@@ -15,12 +16,14 @@ from tidegate.broker.memory_watch import QUIET_LOOKS, MemoryWatch
 from tidegate.broker.operate.operations import Operations
 from tidegate.config import DestinationPolicy
 from tidegate.spi import (
+    MESSAGE_OVERHEAD_BYTES,
     AccessError,
     Action,
     ConnectionEndedError,
     FlowControlError,
     GatewayError,
     Identity,
+    StoreIOError,
     Verdict,
 )
 from tidegate.spi.events import Event, EventKind
@@ -219,6 +222,43 @@ async def test_a_full_store_is_told_once_and_so_is_room() -> None:
         await broker.settle()
         assert told.names(EventKind.STORE) == [Event.STORE_SHORT, Event.STORE_ROOM]
         sender.connection.disconnect(graceful=True)
+
+
+@pytest.mark.parametrize("selector", ["", "color = 'red'"])
+async def test_messages_that_cannot_be_read_are_told_once_and_that_they_can_be_again(
+    selector: str,
+) -> None:
+    policy = DestinationPolicy(
+        match=">", cursor="store", memory_limit=4 * MESSAGE_OVERHEAD_BYTES, page_count=4
+    )
+    async with Broker(policy) as broker:
+        told = Told(broker)
+        client = await broker.client()
+        for number in range(20):
+            client.send(A, f"{number}", headers=(("color", "red"),))
+        await broker.settle()
+        good = broker.store.page_in
+        failures = [StoreIOError(text) for text in ("bad block", "worse", "worse", "worse")]
+
+        async def page_in(*args: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return await good(*args)
+
+        broker.store.page_in = page_in  # type: ignore[method-assign]
+        told.rows()
+        client.subscribe(A, prefetch_count=100, selector=selector)
+        await asyncio.sleep(60)
+        assert client.bodies() == [b"%d" % number for number in range(20)]
+        rows = told.rows(EventKind.DESTINATION)
+        assert [row.event for row in rows] == [
+            Event.DESTINATION_UNREADABLE,
+            Event.DESTINATION_UNREADABLE,
+            Event.DESTINATION_READABLE,
+        ]
+        assert [row.about["destination"] for row in rows] == [A] * 3
+        assert ("worse" in rows[0].text, "bad block" in rows[1].text) == (True, True)
+        assert not broker.core.flow.unreadable
 
 
 async def test_a_sink_tells_its_changes_and_nothing_twice() -> None:

@@ -17,6 +17,7 @@ from tidegate.broker.lists.leaving import take_off
 from tidegate.broker.lists.pending_list import Consumer, PendingList, Surroundings
 from tidegate.plugin_exit import FAILURES, Exit, failure_of
 from tidegate.spi import MESSAGE_OVERHEAD_BYTES, Outcome, StoredMessage
+from tidegate.spi.events import Event
 
 _log = logging.getLogger("tidegate.broker.pending_list")
 
@@ -29,23 +30,35 @@ RETURNS_MAX: Final = 100
 RETURN_RETRY_S: Final = 1.0
 
 
-async def page_in(pending_list: PendingList) -> None:
+async def page_in(around: Surroundings, pending_list: PendingList) -> None:
     """Have the list's cursor read a page, however often that fails; the list goes on then."""
     while not pending_list.is_removed:
         try:
             await pending_list.cursor.page_in()
             break
         except FAILURES as error:  # whatever a store raises: consumers wait for it
-            await wait_after(error, pending_list, _log)
+            await wait_after(around, error, pending_list, _log)
+    can_be_read(around, pending_list, _log)
     pending_list.paged_in()
 
 
 async def wait_after(
-    error: Exception | Exit, pending_list: PendingList, log: logging.Logger
+    around: Surroundings, error: Exception | Exit, pending_list: PendingList, log: logging.Logger
 ) -> None:
-    """A page of the list could not be read: log it, and wait before it is tried again."""
-    log.error("destination=%s page_in=failed: %s", pending_list.destination, failure_of(error))
+    """A page of the list could not be read: say so, once for each reason, and wait before it is tried again."""
+    reason = str(failure_of(error))
+    if around.unreadable.get(pending_list) != reason:
+        around.unreadable[pending_list] = reason
+        text = "destination=%s page_in=failed: %s"
+        around.tell(Event.DESTINATION_UNREADABLE, log, text, pending_list.destination, reason)
     await asyncio.sleep(PAGE_RETRY_S)
+
+
+def can_be_read(around: Surroundings, pending_list: PendingList, log: logging.Logger) -> None:
+    """A page of the list was read, or the list is gone."""
+    if around.unreadable.pop(pending_list, "") and not pending_list.is_removed:
+        text = "destination=%s page_in=done: its messages can be read again"
+        around.tell(Event.DESTINATION_READABLE, log, text, pending_list.destination)
 
 
 def permitted(

@@ -19,6 +19,7 @@ from tidegate.spi import (
     Subscription,
     names,
 )
+from tidegate.spi.events import Tell
 
 #: With several consumers on one list, how many messages one gets before the next one's turn.
 SHARE_COUNT_MAX: Final = 64
@@ -102,8 +103,11 @@ class Surroundings(Protocol):
         full_lists: those that take no more; their producers wait.
         sent: messages handed to front-ends.
         nowhere: the list of what is in flight and in no list.
+        unreadable: lists whose next page cannot be read, and why.
     """
 
+    tell: Tell
+    unreadable: dict[PendingList, str]
     full_lists: set[PendingList]
     sent: int
     nowhere: PendingList

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Final, TypeAlias
 
-from tidegate.broker.lists.handing_out import wait_after
+from tidegate.broker.lists.handing_out import can_be_read, wait_after
 from tidegate.broker.lists.pending_list import Consumer, PendingList, Surroundings
 from tidegate.broker.lists.selector import Matcher
 from tidegate.plugin_exit import FAILURES
@@ -336,11 +336,14 @@ class Selecting:
                 try:
                     await self._read_for(scanner)
                 except FAILURES as error:  # whatever a store raises: consumers wait for it
-                    await wait_after(error, pending_list, _log)
+                    await wait_after(self._around, error, pending_list, _log)
+                else:
+                    can_be_read(self._around, pending_list, _log)
                 pending_list.dispatch()
                 await asyncio.sleep(0)  # others have their turn, and sockets their flow control
         finally:
             self._reading = False
+            self._around.unreadable.pop(pending_list, None)  # nobody reads any more
             self._forget_settled()
         if not pending_list.is_removed:
             self._around.mark_ready(pending_list)  # room that came with the last page

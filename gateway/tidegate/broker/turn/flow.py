@@ -26,6 +26,7 @@ from tidegate.spi import (
     StoredMessage,
     Subscription,
 )
+from tidegate.spi.events import Tell, log_only
 
 _log = logging.getLogger("tidegate.broker")
 
@@ -101,6 +102,7 @@ class Flow:
         walks: over many lists; deferred: transactions that wait for their turn.
         coming_back: what consumers had that are gone.
         full_lists: those that take no more; their producers wait.
+        unreadable: lists whose next page cannot be read, and why.
         nowhere: where messages are in flight from that no list holds.
         sent: messages handed to front-ends; dropped: those that no consumer got.
         losing: lists without a limit that lost so many; whoever reads it empties it.
@@ -127,7 +129,9 @@ class Flow:
         self.coming_back = ComingBack(self)
         self.deferred = Deferred(self)
         self.ready: dict[PendingList, None] = {}
+        self.tell: Tell = log_only
         self.full_lists: set[PendingList] = set()
+        self.unreadable: dict[PendingList, str] = {}
         # Nobody asks a list that is removed for its cursor.
         self.nowhere = PendingList(self, 0, "", cast("PendingCursor", None), is_removed=True)
         self.sent = 0
@@ -150,7 +154,7 @@ class Flow:
     # --- what is handed out, see tidegate.broker.lists.handing_out -----------------------------------
 
     async def page_in(self, pending_list: PendingList) -> None:
-        await handing_out.page_in(pending_list)
+        await handing_out.page_in(self, pending_list)
 
     def permitted(
         self,
