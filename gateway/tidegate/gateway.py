@@ -165,16 +165,20 @@ class Gateway:
             desk.progressed(what, done, total)
             progress(what, done, total)
 
-        events, waits = Events(), list[str]()
+        events, told = Events(), list[Event]()
+
+        def tell_once(event: Event, text: str, *values: object) -> None:
+            if event not in told:  # a store that consists of two may wait for each
+                told.append(event)
+                events.tell(event, _log, text, *values)
 
         def stands_by(owner: str) -> None:
             desk.stands_by(owner)
             self._standing_by(owner)
-            if owner and not waits:
-                waits.append(owner)
-                events.tell(Event.STANDBY_BEGUN, _log, "store=waiting owner=%s", owner)
-            elif waits and not owner:
-                events.tell(Event.TAKEN_OVER, _log, "store=ours, after it was waited for")
+            if owner:
+                tell_once(Event.STANDBY_BEGUN, "store=waiting owner=%s", owner)
+            elif told:
+                tell_once(Event.TAKEN_OVER, "store=ours, after it was waited for")
 
         broker = BrokerCore(
             config.broker,

@@ -22,6 +22,7 @@ from tidegate.spi import (
     StoreLockedError,
     Verdict,
 )
+from tidegate_store_jdbc._store import JdbcStore
 
 CONFIG = """
 [broker]
@@ -248,3 +249,33 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
             OSError, match=r"data_directory\) cannot be made: a file is in its place: '.*/file"
         ):
             make_writable_directory(directory)
+
+
+async def test_a_store_of_two_that_waits_for_each_is_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = (
+        f'[broker]\ndata_directory = "{tmp_path}/data"\n[store]\nplugin = "jdbc"\n'
+        '[[listeners]]\nprotocol = "stomp"\nbind = "127.0.0.1:0"\n'
+    )
+    opened = JdbcStore.open
+
+    async def waits_twice(self: Any) -> Any:
+        for owner in ("one", "", "two", ""):
+            self._context.stands_by(owner)
+        return await opened(self)
+
+    monkeypatch.setattr(JdbcStore, "open", waits_twice)
+    caplog.set_level("INFO")
+    host = PluginHost()
+    gateway = Gateway(resolve(parse_config(text), host), host)
+    await gateway.start()
+    await gateway.stop()
+    told = [getattr(record, "event", "") for record in caplog.records]
+    assert [
+        name for name in told if name in {"standby-begun", "taken-over", "gateway-started"}
+    ] == [
+        "standby-begun",
+        "taken-over",
+        "gateway-started",
+    ]

@@ -8,6 +8,7 @@ import pytest
 from browser import ENTER, ESCAPE, TAB, Browser
 from console import Console
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
 
 pytestmark = pytest.mark.long
 
@@ -272,27 +273,32 @@ return [...document.querySelectorAll('body *')].filter((item) =>
 """
 
 
+def focused(browser: Browser, attribute: str, value: str) -> WebElement | None:
+    """What has the focus, if that is it."""
+    active = browser.driver.switch_to.active_element
+    return active if active.get_attribute(attribute) == value else None
+
+
 def test_who_uses_the_keyboard_stays_where_they_are(console: Console) -> None:
     console.publish("/queue/typed", b"x")
     browser = console.go("destinations")
     browser.field("Order").send_keys(Keys.ARROW_DOWN)
     for sort in ("pending", "consumers"):
         browser.until(lambda sort=sort: f"sort={sort}" in browser.driver.current_url)
-        active = browser.driver.switch_to.active_element
-        assert active.get_attribute("aria-label") == "Order"
+        # Another one than before: the page is made anew, and that one has the focus again.
+        active = browser.until(lambda: focused(browser, "aria-label", "Order"))
         active.send_keys(Keys.ARROW_DOWN)
     browser.fill("Search", "typed").send_keys(ENTER)
     browser.until(lambda: "match=typed" in browser.driver.current_url)
-    assert browser.driver.switch_to.active_element.get_attribute("id") == "match"
+    browser.until(lambda: focused(browser, "id", "match"))
     browser.until(lambda: browser.rows("Destinations"))
     browser.press("Pending")
     browser.until(lambda: "sort=pending" in browser.driver.current_url)
-    assert browser.driver.switch_to.active_element.text == "Pending \u2193"
+    browser.until(lambda: browser.driver.switch_to.active_element.text == "Pending \u2193")
     browser.press("Events")
     browser.field("Severity").send_keys(Keys.ARROW_DOWN)
     browser.until(lambda: "severity=" in browser.driver.current_url)
-    active = browser.driver.switch_to.active_element
-    assert active.get_attribute("aria-label") == "Severity"
+    browser.until(lambda: focused(browser, "aria-label", "Severity"))
 
 
 def test_a_name_is_shown_with_all_its_spaces_and_what_is_asked_in_lines(console: Console) -> None:
