@@ -399,16 +399,15 @@ class BrokerCore(Parts):
         await self.writer.drained()
 
     async def _maintain(self) -> None:
-        is_prepared = False
+        await asyncio.sleep(MAINTENANCE_INTERVAL_S)
+        # Not with the start, when all clients come back.
+        self.tasks.spawn(asyncio.to_thread(selector.prepare), "prepare selectors")
         while not self._closing:
-            await asyncio.sleep(MAINTENANCE_INTERVAL_S)
-            if not is_prepared:  # not with the start, when all clients come back
-                is_prepared = True
-                self.tasks.spawn(asyncio.to_thread(selector.prepare), "prepare selectors")
             try:
                 await self._maintain_once()
             except FAILURES:  # or no will would be published and no session expire any more
                 _log.exception("maintenance failed, and is tried again")
+            await asyncio.sleep(MAINTENANCE_INTERVAL_S)
 
     async def _maintain_once(self) -> None:
         now, elapsed = self.now(), self.writer.elapsed()
