@@ -81,19 +81,18 @@ class ComingBack:
     def begin(self, found: Sequence[tuple[dict[int, InFlight], PendingList | None]]) -> None:
         """Bring back what consumers had that are gone.
 
-        Args: found: what was in flight of each, and the list that all of that is of; None: several.
+        Args: found: what was in flight of each, not nothing, and the list that all of that is of; None: several.
         """
         if sum([len(in_flight) for in_flight, _ in found]) <= STEP_MESSAGES:
             entries = chain.from_iterable([in_flight.values() for in_flight, _ in found])
             self._around.writer.give_back(entries)
             return
         for in_flight, only in found:
-            if in_flight:
-                lists = set(map(_list_of, in_flight.values())) if only is None else {only}
-                for pending_list in lists:
-                    pending_list.returning += 1
-                left = _Left(_order(in_flight), next(self._numbers), in_flight, lists)
-                heappush(self._under_way.setdefault(only or left.number, []), left)
+            lists = set(map(_list_of, in_flight.values())) if only is None else {only}
+            for pending_list in lists:
+                pending_list.returning += 1
+            left = _Left(_order(in_flight), next(self._numbers), in_flight, lists)
+            heappush(self._under_way.setdefault(only or left.number, []), left)
         if not self._is_walking:
             self._is_walking = True
             self._around.walks.begin(self._walk())
