@@ -11,7 +11,7 @@ import typer
 
 from tidegate.config import load_config
 from tidegate.operator_socket import SOCKET_NAME, OperatorClient
-from tidegate.spi import GatewayError, RequestError, names, parse_duration
+from tidegate.spi import GatewayError, RequestError, names, parse_duration, units
 from tidegate.spi.commands import ClientError
 from tidegate.spi.operate import Answer, Done, Lengthy, Request
 
@@ -120,4 +120,4 @@ def canonical(text: str) -> str:
 
 def moment(microseconds: int) -> str:
     """A time since the epoch as people read it, UTC."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(microseconds // 1_000_000))
+    return units.moment(microseconds // 1_000_000)
