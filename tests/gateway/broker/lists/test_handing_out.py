@@ -23,6 +23,16 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router, "STEP_MESSAGES", STEP)
 
 
+@pytest.fixture(params=[True, False])
+def is_sliced(
+    one_by_one: None, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> bool:
+    """A large turn is handed out in slices; False: it is not large enough."""
+    if not request.param:
+        monkeypatch.setattr(writer, "HANDED_OUT_AT_ONCE", 1 << 30)
+    return request.param
+
+
 @pytest.fixture
 def offered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many messages lists in memory were given, one after the other."""
@@ -51,12 +61,7 @@ def fill(client: Client, transaction: str = "t") -> None:
         client.send("topic://t", f"{transaction}{number}", transaction=transaction)
 
 
-@pytest.mark.parametrize("is_sliced", [True, False])
-async def test_it_is_no_work_of_one_turn_of_the_loop(
-    is_sliced: bool, offered: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not is_sliced:
-        monkeypatch.setattr(writer, "HANDED_OUT_AT_ONCE", 1 << 30)
+async def test_it_is_no_work_of_one_turn_of_the_loop(is_sliced: bool, offered: list[int]) -> None:
     async with Broker() as broker:
         await subscribed(broker)
         sender = await broker.client()
@@ -157,12 +162,9 @@ async def with_durable(broker: Broker) -> Client:
     return client
 
 
-@pytest.mark.parametrize("is_sliced", [True, False])
 async def test_stored_subscriptions_are_given_theirs_one_by_one(
-    is_sliced: bool, stored: list[str], monkeypatch: pytest.MonkeyPatch
+    is_sliced: bool, stored: list[str]
 ) -> None:
-    if not is_sliced:
-        monkeypatch.setattr(writer, "HANDED_OUT_AT_ONCE", 1 << 30)
     async with Broker() as broker:
         reader, sender = await with_durable(broker), await broker.client()
         fill(sender)
