@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from broker_harness import Broker, has, message
@@ -17,6 +18,7 @@ from tidegate.spi import (
     PutSubscription,
     RecordDelivery,
     RemoveSubscription,
+    StoredMessage,
 )
 
 # --- group commit and order -----------------------------------------------------------------------
@@ -50,6 +52,29 @@ async def test_a_turn_with_much_in_it_takes_along_what_the_loop_reads_next(
         await broker.settle()
         assert client.confirmations == ["1", "2"]
         assert len(broker.store.batches) == batches
+
+
+async def test_what_handing_out_leaves_behind_takes_along_what_is_sent_upon_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Broker() as broker:
+        consumer, producer = await broker.client(), await broker.client()
+        consumer.subscribe("queue://q", acknowledge=False)  # handing out is acknowledging
+        await broker.settle()
+        broker.store.batches.clear()
+        deliver = consumer.deliver
+
+        def answered(key: str, messages: Sequence[StoredMessage]) -> None:
+            deliver(key, messages)
+            if consumer.bodies() == [b"1"]:
+                asyncio.get_running_loop().call_soon(producer.send, "queue://q", "2")
+
+        monkeypatch.setattr(consumer, "deliver", answered)
+        producer.send("queue://q", "1")
+        await broker.settle()
+        kinds = [[type(operation) for operation in batch] for batch in broker.store.batches]
+        assert kinds == [[AddMessage], [Acknowledge, AddMessage], [Acknowledge]]
+        assert consumer.bodies() == [b"1", b"2"]
 
 
 async def test_nothing_is_delivered_before_it_is_durable() -> None:
