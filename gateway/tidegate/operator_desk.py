@@ -100,7 +100,7 @@ def _problems(core: BrokerCore) -> list[str]:
     elif not core.store.statistics().writable:
         problems.append("the message store takes nothing at present; the log says why")
     waits = core.writer.waits_s
-    if waits > WRITE_S and not core.writer.is_short:
+    if waits > WRITE_S and not core.writer.shortage.is_near:
         problems.append(f"the message store has not answered a write for {waits:.0f} s")
     if core.overload.is_on:
         problems.append("the machine is overloaded: new connections are refused")
@@ -109,6 +109,6 @@ def _problems(core: BrokerCore) -> list[str]:
 
 def _warnings(core: BrokerCore) -> list[str]:
     warnings: list[str] = []
-    if core.writer.shortage() is not None:
+    if core.writer.shortage.current() is not None:
         warnings.append("the message store has no room: publishes are refused")
     return warnings

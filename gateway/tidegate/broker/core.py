@@ -38,7 +38,7 @@ from tidegate.broker.sessions.callers import LoggedIn
 from tidegate.broker.sink_watch import SinkWatch
 from tidegate.broker.traffic import Traffic
 from tidegate.broker.turn.flow import STATE_WORK
-from tidegate.broker.turn.writer import FULL_BACK_OFF_S
+from tidegate.broker.turn.shortage import FULL_BACK_OFF_S
 from tidegate.plugin_exit import FAILURES
 from tidegate.spi import (
     AccessError,
@@ -285,7 +285,7 @@ class BrokerCore(Parts):
         """Wait for everything asked for so far; but not for room in a full store, for longer than
         ``FULL_BACK_OFF_S``: the clients that can make some by acknowledging must be let in."""
         writer, loop = self.writer, asyncio.get_running_loop()
-        if writer.full_until > loop.time():
+        if writer.shortage.until > loop.time():
             return
         future: asyncio.Future[None] = loop.create_future()
 
@@ -301,7 +301,7 @@ class BrokerCore(Parts):
         try:
             while not future.done():
                 await asyncio.wait((future,), timeout=FULL_BACK_OFF_S)
-                if writer.full_until:
+                if writer.shortage.until:
                     return
             future.result()
         finally:
@@ -389,7 +389,7 @@ class BrokerCore(Parts):
     async def end_connections(self) -> None:
         """No new work; confirm what was accepted; tell the clients. Idempotent."""
         self._closing = True
-        self.writer.give_up_when_full()
+        self.writer.shortage.give_up()
         for connection in list(self.connections):
             connection.hold()
         await self.writer.drained()

@@ -25,7 +25,8 @@ import msgspec
 
 from tidegate.broker.lists.leaving import NOBODY, Who, leaving
 from tidegate.broker.turn.flow import Tasks
-from tidegate.broker.turn.writer import FULL_BACK_OFF_S, TurnWriter
+from tidegate.broker.turn.shortage import FULL_BACK_OFF_S
+from tidegate.broker.turn.writer import TurnWriter
 from tidegate.spi import (
     GatewayError,
     MessageStore,

@@ -347,7 +347,7 @@ class Broker:
         for _ in range(ROUNDS_MAX):
             await asyncio.sleep(0)
             is_writing = writer._in_flight is not None and not store.waiting
-            is_full = writer.full_until > asyncio.get_running_loop().time()
+            is_full = writer.shortage.until > asyncio.get_running_loop().time()
             pages = [
                 task
                 for task in core.tasks.running

@@ -86,7 +86,8 @@ class Messages:
         ):
             return self._publish_with_care(message, token, transaction, inflight, duplicate_id)
         writer = self._writer
-        if writer.error is not None or writer.no_room is not None or writer.full_until:
+        shortage = writer.shortage
+        if writer.error is not None or shortage.refusal is not None or shortage.until:
             writer.check_writable()
         route = self._routes.get(message.destination)
         if route is None or route.is_picky or self._detours or not message.qos:

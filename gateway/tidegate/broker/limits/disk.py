@@ -76,6 +76,7 @@ class DiskWatch:
         self.tell: Tell = log_only
         self._store = store
         self._writer = writer
+        self._shortage = writer.shortage
         self._free_limit = free_limit
         self._store_limit = store_limit
         self._is_unknown = False
@@ -140,7 +141,7 @@ class DiskWatch:
         room = room_for(free - promised, reusable, limit)
         last_room = limit // 2
         if room < last_room or room >= last_room + last_room // 4:
-            self._writer.holds_last_room = room < last_room
+            self._shortage.holds_last_room = room < last_room
         name = "disk_free_limit"
         if name not in self._refusals and room < limit:
             self.tell(
@@ -190,7 +191,7 @@ class DiskWatch:
         self._tell(name, limit, is_over=True)
 
     def _tell(self, name: str, limit: int, *, is_over: bool) -> None:
-        self._writer.no_room = next(iter(self._refusals.values()), None)
+        self._shortage.refusal = next(iter(self._refusals.values()), None)
         self.announce(StoreShortage(name, limit, self.free, self.used, is_over))
 
     def snapshot(self) -> Mapping[str, int]:

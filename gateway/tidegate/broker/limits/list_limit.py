@@ -328,7 +328,7 @@ class ListLimit(Ledger):
     def _shed(self) -> None:
         """Let the oldest go that are too many or too old; more are read where needed."""
         around, cursor = self._around, self.pending_list.cursor
-        if self._is_shedding or (self.bounds.is_dead_lettered and around.writer.is_short):
+        if self._is_shedding or (self.bounds.is_dead_lettered and around.writer.shortage.is_near):
             return
         self._is_shedding = True
         kept: list[StoredMessage] = []

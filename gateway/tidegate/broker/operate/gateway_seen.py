@@ -69,7 +69,7 @@ def _state(core: BrokerCore) -> tuple[GatewayState, str]:
         return GatewayState.STOPPING, "the gateway is shutting down"
     if core.draining.is_on:
         return GatewayState.DRAINING, str(core.draining.error())
-    problem = writer.shortage()
+    problem = writer.shortage.current()
     if problem is not None:
         return GatewayState.STORE_FULL, str(problem)
     return GatewayState.RUNNING, ""

@@ -216,7 +216,7 @@ class Publisher:
         store is full must not take the queue's AddDestination with it. While the store has its last
         room none is a dead letter yet.
         """
-        if self._writer.holds_last_room:
+        if self._writer.shortage.holds_last_room:
             return [entry for entry, _ in entries], []
         again: list[InFlight] = []
         moves: list[Dead] = []

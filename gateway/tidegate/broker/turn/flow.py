@@ -284,7 +284,7 @@ class Flow:
     def add_work(self, client: Client, work: int) -> None:
         """*client* asked for so much that is done with the whole turn: see `TURN_WORK_MAX`."""
         # Nobody waits for a store without room: acknowledgements make some.
-        if self.add_own_work(work) and not self.writer.full_until:
+        if self.add_own_work(work) and not self.writer.shortage.until:
             self._throttle(client, at_once=True)
 
     def add_own_work(self, work: int) -> bool:

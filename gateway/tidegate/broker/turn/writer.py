@@ -11,7 +11,8 @@ What happens when there is no room for now (an error that is retryable: nothing 
 2. The rest is written again until it succeeds, in two batches: delivery counts and
    acknowledgements, also those that come in meanwhile, because they free room; then what has
    nobody to be told (new destinations, subscriptions …), which may need some.
-3. For ``FULL_BACK_OFF_S`` publishes are refused at once; after that one is let through to try.
+3. For a while publishes are refused at once (:class:`tidegate.broker.turn.shortage.Shortage`);
+   after that one is let through to try.
 
 After any other store error the store is read-only: nothing is confirmed any more, everyone waiting
 is told, and publishes are refused until the operator has acted. The same happens when there is
@@ -21,7 +22,6 @@ still no room while the gateway stops: it must not wait for ever.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter
@@ -29,8 +29,10 @@ from typing import Final
 
 from tidegate.broker.lists.pending_list import Consumer, InFlight, PendingList
 from tidegate.broker.route.router import Route, hand_out, hand_out_in_steps
+from tidegate.broker.turn.answers import tell_durable, tell_failed
 from tidegate.broker.turn.following import Following
 from tidegate.broker.turn.latencies import Latencies
+from tidegate.broker.turn.shortage import Shortage
 from tidegate.broker.turn.turn import Turn, Unit, Waiting, returned
 from tidegate.broker.turn.walks import in_slices
 from tidegate.plugin_exit import FAILURES, failure_of
@@ -46,19 +48,14 @@ from tidegate.spi import (
     Outcome,
     StoredMessage,
     StoreError,
-    StoreFullError,
     StoreIOError,
     StoreLostError,
-    StoreUnavailableError,
     Token,
     WriteBatch,
 )
 from tidegate.spi.events import Event, Tell, log_only
 
 _log = logging.getLogger("tidegate.broker.writer")
-
-#: After the store said it is full, publishes are refused this long before one may try again.
-FULL_BACK_OFF_S: Final = 1.0
 
 #: Work of a turn that is handed out in one go, see :data:`tidegate.broker.turn.flow.TURN_WORK_MAX`, which
 #: only a transaction is much above.
@@ -82,8 +79,7 @@ class TurnWriter:
     Attributes:
         turn: the one that is being filled.
         now: *clock*.
-        no_room: what publishes are refused with as long as it is set, and nothing else is.
-        holds_last_room: what is left is for acknowledgements: dead letters wait where they are.
+        shortage: whether the store has room.
         next_sequence: of the next message.
         tell: of events.
         on_written: told of the operations that are durable, in order; None: nobody wants to know.
@@ -113,13 +109,9 @@ class TurnWriter:
         self.next_list = 1
         self.scheduled = False
         self.error: StoreError | None = None
-        self._short: StoreError = StoreFullError("the message store is full")
-        self.full_until = 0.0
-        self.no_room: StoreFullError | None = None
-        self.holds_last_room = False
+        self.shortage = Shortage()
         self.on_written: Callable[[Sequence[Operation]], None] | None = None
         self.tell: Tell = log_only
-        self._is_short_told = False
         self.following: Following | None = None
         self.batches = 0
         self.turns = 0
@@ -136,7 +128,6 @@ class TurnWriter:
         self._idle = asyncio.Event()
         self._idle.set()
         self._closing = False
-        self._gives_up = asyncio.Event()
         self._has_unsynced = False
         self._task: asyncio.Task[None] | None = None
 
@@ -313,23 +304,8 @@ class TurnWriter:
             raise self.error
         if self.error is not None:
             raise StoreIOError(f"the message store is read-only after an error: {self.error}")
-        if not adds:
-            return
-        short = self.shortage()
-        if short is not None:
-            raise short
-        self.full_until = 0.0
-
-    def shortage(self) -> StoreError | None:
-        """What publishes are refused with at present for want of room; None: they are taken."""
-        if self.no_room is not None:
-            return self.no_room
-        return self._short if self.full_until and self._loop.time() < self.full_until else None
-
-    @property
-    def is_short(self) -> bool:
-        """The store had no room a moment ago, or little is left: the gateway adds nothing just now."""
-        return self.holds_last_room or self._loop.time() < self.full_until
+        if adds:
+            self.shortage.check()
 
     async def drained(self) -> None:
         """Wait until everything asked for so far is durable (or has failed)."""
@@ -337,10 +313,6 @@ class TurnWriter:
             self.schedule()
             self._idle.clear()
             await self._idle.wait()
-
-    def give_up_when_full(self) -> None:
-        """From now on do not wait for room in the store: the gateway stops."""
-        self._gives_up.set()
 
     async def close(self) -> None:
         """Drain, then end the task. Idempotent."""
@@ -452,27 +424,14 @@ class TurnWriter:
         else:
             self._has_unsynced = batch.durability is not Durability.SYNCED
             self._tell_written(batch.operations)
-            if self._is_short_told and not self.is_short:
-                self._is_short_told = False
-                self.tell(Event.STORE_ROOM, _log, "store=enough: the store takes messages again")
+            self.shortage.is_over(self.tell)
             return
         await self._write_without_additions(turn, full)
 
     async def _write_without_additions(self, turn: Turn, error: StoreError) -> None:
-        text = "store=short error=%r publishes_refused_for_s=%g"
-        if self._is_short_told:
-            _log.error(text, str(error), FULL_BACK_OFF_S)
-        else:
-            self._is_short_told = True
-            self.tell(Event.STORE_SHORT, _log, text, str(error), FULL_BACK_OFF_S)
-        self.full_until = self._loop.time() + FULL_BACK_OFF_S
+        told = self.shortage.found(error, self.tell)
         dropped, front, rest = turn.drop_additions()
-        if isinstance(error, StoreFullError):
-            told = StoreFullError(f"the message store is full, send again later ({error})")
-        else:
-            told = StoreUnavailableError(f"the message store cannot write for now: {error}")
-        self._short = told
-        self._tell_failed(dropped, told)
+        tell_failed(dropped, told)
         # With nothing left an empty batch syncs what was only WRITTEN: whoever still waits in this
         # turn waits for that.
         while front or rest or self._has_unsynced:
@@ -489,14 +448,11 @@ class TurnWriter:
                     self._tell_written(rest)
                     rest = []
             except StoreError as still:
-                if not still.retryable or self._gives_up.is_set():
+                if not still.retryable or self.shortage.is_given_up:
                     raise
                 # Who waits for this turn may be the one whose acknowledgements make room.
                 self._on_write(self.turn.body_bytes)
-                self.full_until = self._loop.time() + FULL_BACK_OFF_S
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(FULL_BACK_OFF_S):
-                        await self._gives_up.wait()
+                await self.shortage.wait()
 
     def _tell_written(self, operations: Sequence[Operation]) -> None:
         if self.following is not None:
@@ -508,43 +464,13 @@ class TurnWriter:
                 _log.exception("counting what is durable failed")
 
     def _complete(self, turn: Turn) -> None:
-        waiting: dict[Waiting, list[Token]] = {}
-        for unit in turn.units:
-            token = unit.token
-            if token is not None:
-                who = unit.who
-                tokens = waiting.get(who)
-                if tokens is None:
-                    waiting[who] = [token]
-                else:
-                    tokens.append(token)
-        count = 0
-        for who, tokens in waiting.items():
-            count += len(tokens)
-            try:
-                who.confirmed(tokens)
-            except FAILURES:  # the others are to be told all the same, and the messages handed out
-                _log.exception("confirming a durable batch failed")
+        count = tell_durable(turn.units)
         if count:
             self.confirmed += count
             self.latencies.add(perf_counter() - turn.begun_at, count)
 
     def _fail(self, turn: Turn, error: StoreError) -> None:
-        self._tell_failed(turn.units, error)
+        tell_failed(turn.units, error)
         if self.following is not None:
             self.following.failed(error)
         self._on_write(self.turn.body_bytes)  # producers that wait must learn it, too
-
-    @staticmethod
-    def _tell_failed(units: Sequence[Unit], error: StoreError) -> None:
-        for unit in reversed(units):  # what was done last is undone first
-            if unit.undo is not None:
-                try:
-                    unit.undo()
-                except FAILURES:
-                    _log.exception("taking back a dropped unit failed")
-        for unit in units:
-            try:
-                unit.who.failed(unit.token, error)
-            except FAILURES:
-                _log.exception("telling a failure failed")

@@ -90,7 +90,7 @@ async def test_what_is_short_is_short_until_there_is_a_quarter_more(
             reusable[0] = own
             watched.looked(free)
             assert watched.is_short is is_short, (free, own)
-            assert (broker.core.writer.no_room is not None) is is_short
+            assert (broker.core.writer.shortage.refusal is not None) is is_short
             assert watched.snapshot() == {
                 "disk.free.bytes": free,
                 "disk.short": int(is_short),
@@ -148,7 +148,7 @@ async def test_what_ends_one_limit_does_not_end_the_other(taken: list[int]) -> N
         ):
             taken[0] = used
             watched.looked(free)
-            assert refusal in str(broker.core.writer.no_room)
+            assert refusal in str(broker.core.writer.shortage.refusal)
             assert watched.is_short is bool(refusal)
         assert told == [
             ("disk_free_limit", False),

@@ -12,7 +12,7 @@ from broker_harness import Broker, Client
 from virtual_loop import run
 
 from tidegate.broker.operate.operations import Operations
-from tidegate.broker.turn.writer import FULL_BACK_OFF_S
+from tidegate.broker.turn.shortage import FULL_BACK_OFF_S
 from tidegate.config import DestinationPolicy
 from tidegate.spi import Discard, FlowControlError, Identity, RequestError, StoreFullError
 from tidegate.spi.operate import (

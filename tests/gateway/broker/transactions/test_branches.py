@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from broker_harness import Broker, Client
 
-from tidegate.broker.turn.writer import FULL_BACK_OFF_S
+from tidegate.broker.turn.shortage import FULL_BACK_OFF_S
 from tidegate.config import DestinationPolicy
 from tidegate.spi import (
     Acknowledge,

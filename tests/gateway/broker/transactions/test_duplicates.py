@@ -10,7 +10,7 @@ import pytest
 from broker_harness import Broker, Client, key_of
 
 from tidegate.broker.transactions.duplicates import FULL_RINGS_MAX, ID_BYTES, ID_CHARACTERS_MAX
-from tidegate.broker.turn.writer import FULL_BACK_OFF_S
+from tidegate.broker.turn.shortage import FULL_BACK_OFF_S
 from tidegate.spi import (
     AddDuplicateId,
     AddMessage,

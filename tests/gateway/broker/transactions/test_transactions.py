@@ -9,7 +9,7 @@ from broker_harness import Broker, Client
 
 from tidegate.broker.limits.accounts import Account
 from tidegate.broker.transactions.transactions import Published, Transaction
-from tidegate.broker.turn.writer import FULL_BACK_OFF_S
+from tidegate.broker.turn.shortage import FULL_BACK_OFF_S
 from tidegate.config import DestinationPolicy
 from tidegate.spi import (
     Acknowledge,

@@ -9,7 +9,7 @@ import pytest
 from broker_harness import Broker, has, key_of
 
 from tidegate.broker.turn import flow
-from tidegate.broker.turn.writer import FULL_BACK_OFF_S
+from tidegate.broker.turn.shortage import FULL_BACK_OFF_S
 from tidegate.spi import (
     Acknowledge,
     AddDestination,
@@ -215,7 +215,7 @@ async def test_publishes_are_refused_during_the_back_off_and_accepted_after_it()
         client.send("queue://q", "lost", "r1")
         await broker.settle()
         loop_time = broker.core.writer._loop.time
-        assert loop_time() < broker.core.writer.full_until
+        assert loop_time() < broker.core.writer.shortage.until
         with pytest.raises(StoreFullError):
             client.send("queue://q", "too early", "r2")
         await asyncio.sleep(FULL_BACK_OFF_S)
