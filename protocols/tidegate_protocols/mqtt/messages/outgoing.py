@@ -103,7 +103,7 @@ class Outgoing:
         # What the window has no room for: (subscription, messages, index of the first unsent).
         # Made when needed, as an empty deque would be the largest thing that an idle client has.
         self._waiting: deque[_Waiting] | None = None
-        # Of shared subscriptions: what was held back until it is durable, with its packet ids.
+        # What is held back until it is durable, oldest first, with the packet ids that it records.
         self._held: list[tuple[bytes, list[int]]] = []
 
     def deliver(
@@ -212,6 +212,7 @@ class Outgoing:
         block = b""
         now: list[bytes] = []  # can be sent
         later: list[bytes] = []  # may be sent when *held_records* are durable
+        is_behind = bool(self._held)  # so it may not overtake what was held back before
         records: list[InflightRecord] = []
         held_records: list[InflightRecord] = []
         fan_out = self._fan_out
@@ -241,10 +242,11 @@ class Outgoing:
                 if known:  # with the QoS it was sent with, whatever is granted by now
                     qos = inflight[known][1] or qos or 1
                     may_keep = False
-                elif not stored.delivery_count:
+                elif qos and not stored.delivery_count:  # QoS 0 goes past what waits
                     window.give_up_before(subscription, sequence)
                 limit = window.limit
-            is_held = qos == 2 and bool(later or (records_qos_2 and not known))
+            is_recorded = qos == 2 and records_qos_2 and not known
+            is_held = is_recorded or (qos > 0 and (is_behind or bool(later)))
             try:
                 if message.expires_at:
                     may_keep = False  # what is left of its time changes
@@ -310,11 +312,11 @@ class Outgoing:
                 header = fixed_header(first, length)
             pieces = (header, topic, packet_id.to_bytes(2, "big"), block, body)
             if is_held:
-                later += pieces  # QoS 2 messages keep their order [MQTT-4.6.0-6]
-                if records_qos_2 and not known:
+                later += pieces  # all keep their order [MQTT-4.6.0-6]
+                if is_recorded:
                     held_records.append(window.record(subscription, sequence, packet_id, 2))
-                continue
-            now += pieces
+            else:
+                now += pieces
             if comes_back and qos == 1:
                 sent_through = sequence
                 if packet_id != wanted_id:
@@ -335,8 +337,7 @@ class Outgoing:
             if large is not None:
                 self._expect_large()
                 token = LargeWire.made(token, large)
-            if not subscription.is_own:
-                self._held.append((token, [record.packet_id for record in held_records]))
+            self._held.append((token, [record.packet_id for record in held_records]))
             self._connection.record_inflight(put=held_records, token=token)
         return index
 

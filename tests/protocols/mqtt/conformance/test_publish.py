@@ -304,6 +304,28 @@ def test_a_subscriber_gets_messages_in_the_order_they_were_sent(dial, name, vers
             subscriber.send(ack(PUBACK, message.packet_id))
 
 
+@pytest.mark.parametrize("is_kept", [False, True], ids=["ends", "stays"])
+@both("4.6.0-6", "4.6.0-6")
+def test_qos_1_and_2_do_not_overtake_each_other(dial, name, version, is_kept):
+    """The specification asks it of each QoS by itself. The packet id of a QoS 2 message is stored
+    before it leaves, and what is behind it waits."""
+    subscriber = dial(version, connect=f"{name}s", **(kept(version) if is_kept else {}))
+    subscriber.subscribe(name, 2)
+    client = dial(version, connect=name)
+    bodies = [b"%d" % number for number in range(60)]
+    for number, body in enumerate(bodies, 1):
+        client.publish(name, body, qos=1 + number % 3 % 2, packet_id=number)
+        if not number % 10:  # some come together, some in a turn of their own
+            client.receive()
+    seen = []
+    while len(seen) < len(bodies):
+        message = subscriber.message()
+        seen.append(message.body)
+        if message.qos == 1:
+            subscriber.send(ack(PUBACK, message.packet_id))
+    assert seen == bodies
+
+
 # ------------------------------------------------------------------------------------ QoS and reach
 
 

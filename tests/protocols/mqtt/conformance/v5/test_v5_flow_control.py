@@ -90,6 +90,33 @@ def test_the_receive_maximum_holds_up_nothing_else(dial, name):
     assert client.message().body == b"two"
 
 
+@proves("5.0", "4.3.3-6 4.4.0-1")
+def test_a_qos_0_message_does_not_release_what_has_yet_to_come_again(dial, name):
+    """It overtakes what waits for the window. A PUBREL would make the client forget the ids, and
+    take what comes again under them for new messages."""
+    client = dial(V5, connect=name, **KEPT)
+    client.subscribe(name, 2)
+    publisher = dial(connect=f"{name}p")
+    bodies = [b"%d" % number for number in range(3)]
+    for body in bodies:
+        publisher.publishes(name, body, 2)
+    ids = [client.message().packet_id for _ in bodies]
+    client.drop()
+    client = dial(V5, connect=name, receive_maximum=1, **KEPT)
+    again = [client.message()]
+    publisher.publish(name, b"passes")
+    assert client.message().body == b"passes"
+    for packet_id in ids:
+        assert (again[-1].packet_id, again[-1].dup) == (packet_id, True)
+        client.send(ack(PUBREC, packet_id))
+        release = client.receive()
+        assert (release.kind, release.packet_id, release.code) == (PUBREL, packet_id, 0)
+        client.send(ack(PUBCOMP, packet_id))
+        if packet_id != ids[-1]:
+            again.append(client.message())
+    assert [packet.body for packet in again] == bodies
+
+
 @proves("5.0", "3.3.4-9 4.9.0-1 4.4.0-1")
 def test_what_comes_again_counts_for_the_receive_maximum_of_the_new_connection(dial, name):
     client = dial(V5, connect=name, receive_maximum=10, **KEPT)
