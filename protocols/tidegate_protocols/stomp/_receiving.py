@@ -219,7 +219,6 @@ class Receiving:
             for frame in events:
                 command = frame.command
                 if touched and command != ACK_RUN and command != "ACK":
-                    blamed = None
                     client.flush_acknowledged()
                 action = ACTIONS.get(command)
                 blamed = frame
@@ -233,6 +232,7 @@ class Receiving:
                         return False
                 else:
                     action(client, frame)
+                blamed = None  # what fails from here on is behind it
                 left -= 1 if command == "SEND" else _COSTS.get(command, 1)
                 if share.is_held:
                     if not session.is_connected:  # the broker ended us meanwhile
@@ -241,7 +241,6 @@ class Receiving:
                 if left <= 0:
                     break
             if touched:
-                blamed = None
                 client.flush_acknowledged()
         except GatewayError as error:
             with contextlib.suppress(GatewayError):  # the first problem is the one to tell

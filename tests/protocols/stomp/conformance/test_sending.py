@@ -209,6 +209,19 @@ def test_error_says_what_was_wrong_with_which_frame_and_closes(connected):
     assert sent(connected) == []
 
 
+@pytest.mark.parametrize(
+    "unreadable",
+    ["BOGUS\n\n\0", "SEND\nno colon\n\n\0", "SEND\ncontent-length:x\n\n\0"],
+    ids=["command", "header", "length"],
+)
+@ALL
+def test_what_cannot_be_read_is_not_blamed_on_the_frame_before_it(connected, unreadable):
+    connected.feed("SUBSCRIBE\nid:1\ndestination:/queue/a\nreceipt:innocent\n\n\0" + unreadable)
+    error = connected.error()
+    assert "receipt-id" not in error.headers
+    assert b"SUBSCRIBE" not in error.body
+
+
 @ALL
 def test_error_shows_the_headers_that_were_sent_and_no_others(connected):
     connected.feed("SEND\ndestination:/queue/a\ntransaction:t\npriority:11\n\n\0")
