@@ -38,43 +38,45 @@ class AclOptions:
     """The extension's own keys of its ``[[extensions]]`` table."""
 
     rules: Path = option(
-        help="The file of rules (docs/acl.md). It is read again when it changes; one that has become "
-        "wrong is an error in the log, and the rules of before stay."
+        help="The file of rules (docs/acl.md). It is read again when it changes. If it has "
+        "become wrong, the log has an error and the previous rules stay."
     )
     check_interval: float = option(
         1.0,
         kind=Kind.DURATION,
         minimum=0.1,
         maximum=60,
-        help="How often it is looked whether the file has changed: how long a right that is taken "
-        "away lasts.",
+        help="How often the gateway checks whether the file has changed: this is how long a "
+        "revoked right can last.",
     )
     audit_log: Path | None = option(
         None,
-        help="A file for the audit log, JSON lines: logins, refusals and changes of the rules. Left "
-        "out: none. It is made with mode 0600, at start, and so is its directory (0700); when that "
-        "cannot be done, the gateway does not start.",
+        help="File for the audit log, JSON lines: logins, refusals and changes of the "
+        "rules. Left out: none. It is created at start with mode 0600, and its directory "
+        "with 0700; if that fails, the gateway does not start.",
     )
     audit_log_size: int = option(
         10 << 20,
         kind=Kind.SIZE,
         minimum=4096,
-        help="A file of the audit log that has become so large is renamed to `FILE.1`, and a new one "
-        "begins.",
+        help="When the audit log reaches this size it is renamed to `FILE.1`, and a new "
+        "file begins.",
     )
     audit_log_files: int = option(
         5,
         minimum=0,
         maximum=1000,
-        help="Older files of the audit log that are kept: with their size, what it takes of the disk.",
+        help="Older files of the audit log that are kept. Together with their size, this is "
+        "the disk space that it takes.",
     )
     audit_log_rate: int = option(
         100,
         minimum=1,
         maximum=100_000,
-        help="Lines a second of the audit log; one user at one address, and whoever fails to log in "
-        "from one address, has a tenth of them. Events past it are counted and not written, so that a "
-        "client which is refused again and again cannot push out what others did.",
+        help="Lines of the audit log a second. One user at one address gets a tenth of "
+        "them, and so does whoever fails to log in from one address. Further events are "
+        "counted and not written, so that a client that is refused again and again cannot "
+        "push out what others did.",
         act="events are counted and not written",
     )
 

@@ -20,8 +20,8 @@ class AdminOptions:
 
     token_file: Path | None = option(
         None,
-        help="On loopback: file with the token that lets operators of this machine in, made where it is missing, "
-        "mode 0600. Left out: `admin.token` in the data directory.",
+        help="On loopback: file with the token that lets operators of this machine in. It "
+        "is created if missing, mode 0600. Left out: `admin.token` in the data directory.",
     )
     tls_certificate: Path | None = option(
         None,
@@ -33,8 +33,9 @@ class AdminOptions:
     )
     hosts: tuple[str, ...] = option(
         (),
-        help="Names by which this listener is reached, beside `localhost` and addresses; a request for another "
-        "host is refused. Guards against foreign web pages that give their own name this machine's address.",
+        help="Names by which this listener may be reached, besides `localhost` and "
+        "addresses; a request for another host is refused. Guards against foreign web pages "
+        "that point their own name at this machine's address.",
     )
     public_health: bool | None = option(
         None,
@@ -44,21 +45,23 @@ class AdminOptions:
         100,
         minimum=2,
         maximum=10_000,
-        help="HTTP connections at a time. They are the admin process's, and no client's.",
+        help="HTTP connections at a time. They belong to the admin process and take nothing "
+        "from clients.",
         act="the next connection is closed at once",
     )
     requests_max: int = option(
         16,
         minimum=1,
         maximum=1000,
-        help="Requests at a time that ask the gateway; health is always answered. Guards the gateway's loop.",
+        help="Requests to the gateway at a time; health is always answered. Guards the "
+        "gateway's loop.",
         act="the next request is answered with 503",
     )
     event_streams_max: int = option(
         16,
         minimum=1,
         maximum=1000,
-        help="Streams of events at a time: a console that shows events has one.",
+        help="Streams of events at a time; each console that shows events has one.",
         act="the next one is answered with 503",
     )
     request_limit: int = option(
@@ -74,8 +77,8 @@ class AdminOptions:
         kind=Kind.DURATION,
         minimum=0.1,
         maximum=600,
-        help="Time in which the header of a request must have come, and again its body. Guards against clients "
-        "that send a byte a minute.",
+        help="Time for the header of a request to arrive, and again for its body. Guards "
+        "against clients that send a byte a minute.",
         act="the connection is closed, or the request answered with 408",
     )
     metrics_destinations_max: int = option(
@@ -83,20 +86,21 @@ class AdminOptions:
         minimum=1,
         maximum=1000,
         zero="none",
-        help="Destinations that have series of their own in `/metrics`. Guards the database that scrapes against one "
-        "series for each name that clients invent.",
+        help="Destinations that have series of their own in `/metrics`. Guards the database "
+        "of the scraper against one series for each name that clients invent.",
         act='the others are one series together, `destination="other"`',
     )
     metrics_destinations_by: DestinationSort = option(
         DestinationSort.PENDING,
-        help="Which those are: the first by name, or those in which most messages wait (`pending`), or that have most "
-        "consumers, most memory, or have dropped most. What comes and goes at the end of that list leaves gaps in "
-        "its series; what is in all of them together has none.",
+        help="Which destinations have series of their own: the first by name, or those with "
+        "the most waiting messages (`pending`), consumers, memory, or dropped messages. "
+        "Destinations that drop in and out of that list have gaps in their series; the "
+        "totals of all destinations have none.",
     )
     metrics_destinations: str = option(
         "",
-        help="Only destinations that this name or filter covers are counted there, as `queue://orders.>`. Left "
-        "out: all are.",
+        help="Only destinations that this name or filter covers are counted, such as "
+        "`queue://orders.>`. Left out: all are.",
     )
 
     @property

@@ -42,14 +42,14 @@ class AuthFileOptions:
     """The extension's own keys of its ``[[extensions]]`` table."""
 
     users: Path = option(
-        help="The file of users, made with `tidegate user add`. Nobody else may read it; when it "
-        "changes it is read again.",
+        help="The file of users, made with `tidegate user add`. Nobody else may have the "
+        "right to read it. It is read again when it changes.",
     )
     checks_max: int = option(
         2,
         minimum=1,
         maximum=64,
-        help="Plain passwords checked at a time, each in a thread that stands back for the rest: "
+        help="Plain passwords checked at a time, each in a thread of low priority. Bounds "
         "what a flood of wrong ones can take of the machine. SCRAM needs no threads.",
         act="a login waits",
         metric="logins.waiting",
@@ -58,15 +58,16 @@ class AuthFileOptions:
         128 << 20,
         kind=Kind.SIZE,
         minimum=1 << 20,
-        help="What all these checks may take together; a user whose hash needs more than its part "
-        "of it is an error in the file. Guards against hashes that were made to cost a gigabyte.",
+        help="Memory that all these checks may take together. A user whose hash needs more "
+        "than its share is an error in the file. Guards against hashes that were made to "
+        "cost a gigabyte.",
         act="the file is refused",
     )
     rehash: bool = option(
         False,
-        help="Replace a hash that was taken over (bcrypt, apr1, SHA, mosquitto's), or costs less "
-        "than ours, by argon2id when its user logs in. The gateway then writes the file, and needs "
-        "the right to.",
+        help="When a user logs in whose hash was imported (bcrypt, apr1, SHA, mosquitto's), "
+        "or costs less than ours, replace it by argon2id. The gateway then writes the file, "
+        "and needs the right to.",
     )
 
 

@@ -34,19 +34,19 @@ class JwtOptions:
     """The extension's own keys of its ``[[extensions]]`` table."""
 
     jwks: Path = option(
-        help="The issuer's public keys, a JWKS file. It is read again when it changes, so that a job "
-        "may fetch it; nobody else may write it."
+        help="The issuer's public keys, a JWKS file. It is read again when it changes, so a "
+        "job may fetch it. Nobody else may have the right to write it."
     )
     issuer: str = option(help="Who must have made the token: its `iss`.")
     audience: tuple[str, ...] = option(
-        help="Whom the token must be for: its `aud` has to be, or to hold, one of these. Guards "
-        "against tokens that the same issuer made for another service."
+        help="Whom the token must be for: its `aud` must be, or contain, one of these. "
+        "Guards against tokens that the same issuer made for another service."
     )
     algorithms: tuple[str, ...] = option(
         ("RS256", "ES256", "EdDSA"),
         choices=ALGORITHMS,
-        help="Signatures that are accepted. Which of them a key may be used for follows from the "
-        "key, not from the token.",
+        help="Signature algorithms that are accepted. The key decides which of them it may "
+        "be used for, never the token.",
     )
     leeway: float = option(
         10.0,
@@ -62,7 +62,7 @@ class JwtOptions:
     )
     groups_claim: str = option(
         "groups",
-        help="The claim with its groups, a list or words with spaces between, e.g. "
+        help="The claim with the client's groups, a list or words separated by spaces, e.g. "
         '`realm_access.roles` or `scope`; `""` for none.',
     )
     required_claims: tuple[str, ...] = option(
@@ -71,15 +71,15 @@ class JwtOptions:
     username: str = option(
         "optional",
         choices=("optional", "required", "any"),
-        help="The user name beside the token: left out or the principal's name, always the "
-        "principal's name, or anything.",
+        help="The user name beside the token: `optional`: absent or the principal's name; "
+        "`required`: always the principal's name; `any`: anything.",
     )
     token_max: int = option(
         8 << 10,
         kind=Kind.SIZE,
         minimum=256,
         maximum=64 << 10,
-        help="The longest token that is looked at.",
+        help="Length of the longest token that is checked.",
         act="the login is refused",
     )
 

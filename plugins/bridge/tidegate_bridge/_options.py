@@ -89,12 +89,17 @@ class BridgeOptions:
     )
     rules: tuple[RuleOptions, ...] = option(
         (),
-        help="What goes where, an `[[extensions.rules]]` table each. Each has a connection of its own and keeps its order. "
-        "A bridge that only takes the queues of a drain (`tidegate drain --hand-over`) needs none.",
+        help="What goes where: one `[[extensions.rules]]` table each. Each rule has a "
+        "connection of its own and keeps its order. A bridge that only takes the queues of "
+        "a drain (`tidegate drain --hand-over`) needs none.",
     )
-    user: str = option("", help="Whom the bridge logs in as there. Left out: without a user.")
+    user: str = option(
+        "", help="User name of the bridge at the other broker. Left out: it logs in without a user."
+    )
     password_file: Path | None = option(
-        None, help="File with that user's password in one line; nobody else may read it."
+        None,
+        help="File with that user's password in one line; nobody else may have the "
+        "right to read it.",
     )
     tls_ca: Path | None = option(
         None,
@@ -111,8 +116,8 @@ class BridgeOptions:
     )
     client_id: str = option(
         "",
-        help="The bridge's client id there, the rule's name behind it. It must be no other client's. Left out: `tidegate-` and the "
-        "bridge's name.",
+        help="The bridge's client id at the other broker, followed by the rule's name. No "
+        "other client may use it. Left out: `tidegate-` and the bridge's name.",
     )
     mqtt_version: MqttVersion = option(
         MqttVersion.V5,
@@ -126,7 +131,7 @@ class BridgeOptions:
         1000,
         minimum=1,
         maximum=60_000,
-        help="Messages of one rule that may be on the way, not confirmed yet.",
+        help="Messages of one rule that may be on the way and unconfirmed.",
         act="no more is taken from the source until some are confirmed",
     )
     window_bytes: int = option(
@@ -142,7 +147,8 @@ class BridgeOptions:
         kind=Kind.SIZE,
         minimum=1024,
         maximum=1 << 30,
-        help="Largest body. A rule stops at one that is larger, and says so, until this is raised or the message is gone.",
+        help="Largest body. A rule stops at a larger one, and says so, until this is raised "
+        "or the message is gone.",
         act="the rule stops there and nothing is lost",
     )
     connect_timeout: float = option(
@@ -173,8 +179,9 @@ class BridgeOptions:
     park_after: int = option(
         0,
         maximum=1000,
-        help="How often in a row the other broker, or a limit here, may refuse the same message that goes out before it is put aside, "
-        "into the queue `parked.BRIDGE.RULE` here, if one that came behind it is taken then. 0: never, the rule waits.",
+        help="How often in a row the other broker, or a limit here, may refuse the same "
+        "outgoing message before it is put aside into the queue `parked.BRIDGE.RULE` here, "
+        "if a message behind it is then accepted. 0: never, the rule waits.",
     )
 
 

@@ -20,19 +20,20 @@ class FlightSinkOptions:
 
     bind: str = option(
         "127.0.0.1:8815",
-        help="Where Flight clients connect; anything but loopback wants TLS and users.",
+        help="Where Flight clients connect. Any address but loopback requires TLS and users.",
     )
     readers: dict[str, str] = option(
         {},
-        help="Named readers, each with the principal that it belongs to: rows are kept until every one of them "
-        "has committed them.",
+        help="Named readers, each with the principal that owns it. Rows are kept until "
+        "every reader has committed them.",
     )
     keep: float = option(
         0.0,
         kind=Kind.DURATION,
         minimum=1,
         zero="as long as readers and other sinks need them",
-        help="How long rows are kept at least, for batch reads; within the limits of the acknowledged log.",
+        help="How long rows are kept at least, for batch reads, within the limits of the "
+        "acknowledged log.",
     )
     include: tuple[str, ...] = option(
         (),
@@ -42,7 +43,9 @@ class FlightSinkOptions:
         (), help="Destinations whose rows cannot be read, whatever `include` says."
     )
     tls_certificate: Path | None = option(
-        None, help="PEM file with the gateway's certificate and then the intermediate ones: TLS."
+        None,
+        help="PEM file with the gateway's certificate and then the intermediate ones. "
+        "Switches TLS on.",
     )
     tls_key: Path | None = option(
         None, help="PEM file with the private key, not encrypted; required with `tls_certificate`."
@@ -63,7 +66,8 @@ class FlightSinkOptions:
         16,
         minimum=1,
         maximum=1000,
-        help="Reads of one principal at a time: a reader that stops reading must not keep others out.",
+        help="Reads of one principal at a time. A reader that stops reading must not keep "
+        "others out.",
         act="as with `streams_max`",
     )
     session_timeout: float = option(

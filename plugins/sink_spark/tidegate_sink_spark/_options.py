@@ -29,7 +29,7 @@ class SparkSinkOptions:
     )
     tables: dict[str, str] = option(
         {},
-        help="Tables of their own, by pattern of destinations; what no pattern covers goes to `table`.",
+        help="Separate tables, by pattern of destinations; what no pattern covers goes to `table`.",
     )
     engine: str = option(
         "spark",
@@ -43,8 +43,8 @@ class SparkSinkOptions:
     )
     connect: str = option(
         "",
-        help="A Spark Connect server, sc://host:port, that works in place of a Spark of the sink's own; needs"
-        " `staging_directory`.",
+        help="A Spark Connect server, sc://host:port, to use instead of a Spark of the "
+        "sink's own; needs `staging_directory`.",
     )
     job: str = option(
         "child",
@@ -54,8 +54,8 @@ class SparkSinkOptions:
     )
     staging_directory: str = option(
         "",
-        help="Where staged files are, for a cluster: a directory that its workers have under the same path; empty:"
-        " in the sink's data directory.",
+        help="Directory for staged files on a cluster, which its workers must have under "
+        "the same path. Empty: in the sink's data directory.",
     )
     include: tuple[str, ...] = option(
         (),
@@ -86,28 +86,30 @@ class SparkSinkOptions:
     on_bad_value: str = option(
         "null",
         choices=("null", "bad_row"),
-        help="A value that is none of its column's type, or a body that is no text or JSON: NULL in that column, or"
-        " the row is a bad row.",
+        help="What to do with a value that does not fit its column's type, or a body that "
+        "is not text or JSON: NULL in that column, or treat the row as a bad row.",
     )
     commit_interval: float = option(
         5.0,
         kind=Kind.DURATION,
         minimum=0.1,
         maximum=3600,
-        help="Time between table commits while rows come: shorter lags less and makes more small files. A row "
-        "that comes after a pause waits for nothing.",
+        help="Time between table commits while rows come. A shorter time means less lag and "
+        "more small files. A row that comes after a pause does not wait.",
     )
     commit_rows: int = option(
         COMMIT_ROWS,
         minimum=1,
         maximum=10_000_000,
-        help="Rows that do not wait for `commit_interval`; also the most of one commit.",
+        help="Number of rows that do not wait for `commit_interval`; also the maximum of "
+        "one commit.",
     )
     commit_size: int = option(
         COMMIT_BYTES,
         kind=Kind.SIZE,
         minimum=64 * 1024,
-        help="Bytes of staged files that do not wait for `commit_interval`; also the most of one commit.",
+        help="Bytes of staged files that do not wait for `commit_interval`; also the "
+        "maximum of one commit.",
     )
     lag_goal: float = option(
         0.0,
@@ -115,8 +117,8 @@ class SparkSinkOptions:
         minimum=0.2,
         maximum=7 * 86_400,
         zero="none",
-        help="How old a row may get before it is in the table: commits come sooner than `commit_interval` to meet it, "
-        "and an alarm tells when it is missed.",
+        help="How old a row may get before it is in the table. Commits come sooner than "
+        "`commit_interval` to meet the goal, and an alarm says when it is missed.",
     )
     driver_idle: float = option(
         0.0,
@@ -124,7 +126,8 @@ class SparkSinkOptions:
         minimum=1,
         maximum=7 * 86_400,
         zero="never",
-        help="Time without rows after which Spark and its Java machine are let go; they come back with the next row.",
+        help="Time without rows after which Spark and its Java machine are stopped; they "
+        "come back with the next row.",
     )
     compact_interval: float = option(
         0.0,
@@ -132,8 +135,8 @@ class SparkSinkOptions:
         minimum=1,
         maximum=7 * 86_400,
         zero="never",
-        help="Time between compactions, which make a few files out of many small ones, beside the commits; each differs"
-        " by up to a tenth.",
+        help="Time between compactions, which turn many small files into a few, beside the "
+        "commits; each interval differs by up to a tenth.",
     )
     vacuum_retention: float = option(
         0.0,
@@ -141,8 +144,9 @@ class SparkSinkOptions:
         minimum=3600,
         maximum=365 * 86_400,
         zero="for ever",
-        help="With compact_interval, formats delta and iceberg: how long files and snapshots are kept that are in the"
-        " table no more, for readers that began before; rounded to hours, at least one.",
+        help="With compact_interval, formats delta and iceberg: how long files and "
+        "snapshots that are no longer in the table are kept, for readers that began before; "
+        "rounded to hours, at least one.",
     )
     segment_rows: int = option(
         50_000, minimum=1, maximum=1_000_000, help="Rows after which a staged file is sealed."
@@ -165,20 +169,22 @@ class SparkSinkOptions:
         2 * GB,
         kind=Kind.SIZE,
         minimum=MB,
-        help="Bytes of staged files above which staging waits for the table; the store's log grows.",
+        help="Bytes of staged files above which staging waits for the table; meanwhile the "
+        "store's log grows.",
         act="staging waits; the acknowledged log grows up to `acknowledged_limit`",
     )
     gap_timeout: float = option(
         30.0,
         kind=Kind.DURATION,
         minimum=0.1,
-        help="How long a missing staged file is waited for before it is staged again from the log.",
+        help="How long the sink waits for a missing staged file before it stages the file "
+        "again from the log.",
     )
     on_bad_row: str = option(
         "dead_letter",
         choices=("dead_letter", "stop"),
-        help="A row that cannot be read or written: into the dead-letter table (the table's name with '_dlq'), or"
-        " stop before it.",
+        help="What to do with a row that cannot be read or written: put it into the "
+        "dead-letter table (the table's name with '_dlq'), or stop before it.",
     )
     drain_on_stop: bool = option(
         True,
@@ -194,10 +200,10 @@ class SparkSinkOptions:
         NICENESS,
         minimum=0,
         maximum=NICENESS_MAX,
-        help="How far the job steps back when the gateway wants the processor (nice).",
+        help="How far the job gives way when the gateway wants the processor (nice).",
     )
     spark_conf: dict[str, str] = option(
-        {}, help="Spark settings that go over the sink's own, for example object-store keys."
+        {}, help="Spark settings that override the sink's own, for example object-store keys."
     )
     storage_options: dict[str, str] = option(
         {},

@@ -47,8 +47,9 @@ class JdbcOptions:
     )
     password: str = option(
         "",
-        help="Database password in clear: readable by everyone who can read this file, so the log "
-        "warns of it. Use password_file or the environment variable TIDEGATE_STORE_PASSWORD.",
+        help="Database password in clear text: everyone who can read this file can read it, "
+        "so the log warns about it. Use password_file or the environment variable "
+        "TIDEGATE_STORE_PASSWORD instead.",
     )
     password_file: str = option(
         "",
@@ -57,8 +58,8 @@ class JdbcOptions:
     )
     needpassword: bool = option(
         False,
-        help="The database asks for a password: when none is found anywhere it is asked for on the "
-        "terminal, and without a terminal the gateway does not start.",
+        help="The database asks for a password. If none is found anywhere, the gateway asks "
+        "for it on the terminal; without a terminal it does not start.",
     )
     mask_key_file: str = option(
         "",
@@ -68,18 +69,18 @@ class JdbcOptions:
     )
     create_tables_on_startup: bool = option(
         True,
-        help="Create the tables that are missing; existing ones are used. With false a missing "
-        "table is an error: for databases where the gateway's user may not create any.",
+        help="Create missing tables; existing ones are used. With false a missing table is "
+        "an error: for databases where the gateway's user may not create any.",
     )
     table_prefix: str = option(
         "",
-        help="Put before every table name, so that several gateways can share a database; may "
-        "begin with a schema ('mq.A_').",
+        help="Prefix of every table name, so that several gateways can share a database; "
+        "may begin with a schema ('mq.A_').",
     )
     brokerid: str = option(
         "",
-        help="Put behind every table name (letters and digits): the other way for several gateways "
-        "to share a database.",
+        help="Suffix of every table name (letters and digits): the other way for several "
+        "gateways to share a database.",
     )
     message_table_name: str = option("TIDEGATE_MSGS", help="Table of the messages.")
     durable_sub_acks_table_name: str = option(
@@ -109,8 +110,8 @@ class JdbcOptions:
     )
     journal_table_name: str = option(
         "TIDEGATE_JOURNAL",
-        help="Table that says which journal stands in front of the database, and how far its "
-        "contents are in here (store-journaled).",
+        help="Table that says which journal stands in front of the database, and how much "
+        "of it is already in the database (store-journaled).",
     )
     version_table_name: str = option(
         "TIDEGATE_VERSION", help="Table of the schema's version and the store's identity."
@@ -162,8 +163,9 @@ class JdbcOptions:
     )
     use_database_lock: bool = option(
         True,
-        help="Own the store by a lease that is renewed, so that a second gateway waits or refuses. "
-        "With false the gateway that opened last owns the store; the one before can no longer write.",
+        help="Own the store by a lease that is renewed, so that a second gateway waits or "
+        "refuses. With false, the gateway that opened the store last owns it; the one "
+        "before can no longer write.",
     )
     lock_renew_period: float = option(
         2.0,
@@ -188,8 +190,8 @@ class JdbcOptions:
     )
     network_timeout: float = option(
         20.0,
-        help="Limit of one exchange with the database, also of connecting; above it the connection "
-        "is given up and made anew. At most lock_expiration.",
+        help="Limit of one exchange with the database, including connecting. Beyond it the "
+        "connection is given up and made anew. At most lock_expiration.",
         kind=Kind.DURATION,
         minimum=0.05,
         maximum=3600,
@@ -205,14 +207,14 @@ class JdbcOptions:
     )
     connections_max: int = option(
         4,
-        help="Connections that read pages side by side; the store has two more for writing and for "
-        "the lease, and on a server one for what operators look at.",
+        help="Connections that read pages in parallel. The store has two more, for writing "
+        "and for the lease, and on a server one for operators' queries.",
         minimum=1,
         maximum=100,
     )
     cleanup_period: float = option(
         300.0,
-        help="Time between deletions of what is left of removed destinations and subscriptions.",
+        help="Time between clean-ups of what is left of removed destinations and subscriptions.",
         kind=Kind.DURATION,
         minimum=0.01,
         maximum=86400,

@@ -45,8 +45,9 @@ class JournalOptions:
 
     preset: str = option(
         NO_PRESET,
-        help="Names, sizes and layout of a store of old: 'kahadb', 'amq', 'artemis' or 'flatfile' "
-        "(docs/store-journal.md has the table). An option that is written wins over it.",
+        help="Names, sizes and layout of an older store: 'kahadb', 'amq', 'artemis' or "
+        "'flatfile' (docs/store-journal.md has the table). Options that you set yourself "
+        "take precedence.",
         choices=CHOICES,
     )
     directory: str = option(
@@ -57,14 +58,14 @@ class JournalOptions:
     )
     create_journal_dir: bool = option(
         True,
-        help="Make the directory when it is missing. False: refuse to start, so that a volume that "
-        "is not mounted does not look like an empty store.",
+        help="Create the directory when it is missing. False: refuse to start, so that an "
+        "unmounted volume does not look like an empty store.",
     )
     lock_policy: str = option(
         DefaultText(FAIL),
-        help="When another gateway owns the directory at start: 'fail' at once, or 'wait' as its "
-        "standby. Write 'wait' for all gateways of the directory: it is also what keeps one that was "
-        "paused from confirming anything (docs/high-availability.md).",
+        help="When another gateway owns the directory at start: 'fail' at once, or 'wait' "
+        "as its standby. Set 'wait' for all gateways of the directory: it also keeps a "
+        "gateway that was paused from confirming anything (docs/high-availability.md).",
         choices=(WAIT, FAIL),
     )
     lock_renew_period: float = option(
@@ -76,8 +77,8 @@ class JournalOptions:
     )
     lock_expiration: float = option(
         DefaultFloat(2.0),
-        help="How long a standby waits for an owner of which it cannot know whether it is dead: one on "
-        "another machine. An owner that was away for longer gives up.",
+        help="How long a standby waits for an owner that may or may not be dead, because it "
+        "is on another machine. An owner that was away for longer gives up.",
         kind=Kind.DURATION,
         minimum=0.05,
         maximum=86400,
@@ -99,24 +100,26 @@ class JournalOptions:
     )
     journal_min_files: int = option(
         DefaultInt(2),
-        help="Data files to keep in all, used or ready for use; made at the first start so that "
-        "no write waits for a new file. One more is made ahead when the current one is half full.",
+        help="Data files to keep in all, used or ready for use. They are created at the "
+        "first start so that no write waits for a new file. One more is created ahead when "
+        "the current one is half full.",
         minimum=2,
         maximum=1000,
     )
     journal_pool_files: int = option(
         DefaultInt(-1),
-        help="Data files, in use or not, up to which dead ones are kept to be used again instead "
-        "of being deleted: a file that is used again needs no padding. -1: never delete one, so "
+        help="Number of data files, in use or not, up to which dead ones are kept for reuse "
+        "instead of being deleted; a reused file needs no padding. -1: never delete one, so "
         "the disk keeps what the largest backlog took.",
         minimum=-1,
         maximum=1_000_000,
     )
     journal_compact_min_files: int = option(
         DefaultInt(10),
-        help="Data files in use before less than journal_compact_percentage of live bytes begins a "
-        "compaction: the last messages of the emptiest file are copied to the end of the journal. "
-        "However few files there are, the disk is kept below 3 times the live bytes and 4 files.",
+        help="Data files in use before a share of live bytes below "
+        "journal_compact_percentage starts a compaction, which copies the last messages of "
+        "the emptiest file to the end of the journal. However few files there are, the disk "
+        "is kept below 3 times the live bytes and 4 files.",
         minimum=1,
         maximum=1_000_000,
         zero="never compact; one message can then keep a file for ever",
@@ -131,8 +134,8 @@ class JournalOptions:
     )
     archive_data_logs: bool = option(
         False,
-        help="Move data files in which nothing lives any more to directory_archive instead of "
-        "using them again or deleting them. Nothing ever deletes them there.",
+        help="Move data files in which nothing is alive to directory_archive instead of "
+        "reusing or deleting them. Nothing ever deletes them there.",
     )
     directory_archive: str = option(
         DefaultText("archive"),
@@ -141,20 +144,22 @@ class JournalOptions:
     )
     damaged_journal_policy: str = option(
         DefaultText(REFUSE),
-        help="Damage in the middle of a data file: 'refuse' to start, naming file, "
-        "offset and length, or 'quarantine': keep a copy of the damaged bytes, take them out, serve the rest, "
-        "and list what was lost in damage-NNNN.report. A torn tail is repaired either way.",
+        help="What to do about damage in the middle of a data file: 'refuse' to start, "
+        "naming file, offset and length; or 'quarantine': keep a copy of the damaged bytes, "
+        "take them out, serve the rest, and list what was lost in damage-NNNN.report. A "
+        "torn tail is repaired either way.",
         choices=DAMAGE_POLICIES,
     )
     ignore_missing_journalfiles: bool = option(
         False,
-        help="Start although data files are missing "
-        "that held pending messages, and list those messages in damage-NNNN.report. Otherwise the start is refused and names the files.",
+        help="Start even if data files that held pending messages are missing, and list "
+        "those messages in damage-NNNN.report. Otherwise the start is refused and the "
+        "missing files are named.",
     )
     check_for_corrupt_journal_files: bool = option(
         False,
-        help="Read and check every data file at each start, not only what is newer "
-        "than the last checkpoint: the start then takes as long as reading all of them.",
+        help="Read and check every data file at each start, not only what is newer than the "
+        "last checkpoint. The start then takes as long as reading all of them.",
     )
     archive_corrupted_index: bool = option(
         False,
@@ -169,23 +174,23 @@ class JournalOptions:
     )
     max_record_size: int = option(
         DefaultInt(1 << 20),
-        help="Of a destination with a directory of its own: a larger message is kept in a file of "
-        "its own there, which goes when that message is consumed.",
+        help="For a destination with a directory of its own: a larger message is kept in a "
+        "file of its own there, which is removed when that message is consumed.",
         kind=Kind.SIZE,
         minimum=1 << 10,
         maximum=1 << 30,
     )
     filepool_limit: int = option(
         DefaultInt(100),
-        help="Dead data files that a destination's directory keeps to use again, instead of deleting "
-        "them (and fewer when they would exceed the bound on its room).",
+        help="Dead data files that a destination's directory keeps for reuse instead of "
+        "deleting them (fewer if they would exceed the bound on its room).",
         minimum=0,
         maximum=100_000,
     )
     filepool_cleanratio: int = option(
         DefaultInt(0),
-        help="Percentage of those files that are emptied when they are not needed any more; the "
-        "others keep their contents, which saves time and takes room.",
+        help="Percentage of those files that are emptied when they are no longer needed. "
+        "The others keep their contents, which saves time and takes room.",
         minimum=0,
         maximum=100,
     )
@@ -196,8 +201,9 @@ class JournalOptions:
     journal_disk_sync_strategy: str = option(
         DefaultText(ALWAYS),
         help="When confirmed batches are forced to disk: 'always' before the confirmation, "
-        "'periodic' every journal_disk_sync_interval, 'never' when the system likes. All but "
-        "'always' can lose confirmed messages in a power cut (not when only the gateway dies).",
+        "'periodic' every journal_disk_sync_interval, 'never' when the system likes. Only "
+        "'always' never loses confirmed messages in a power cut; none of them loses any "
+        "when only the gateway dies.",
         choices=STRATEGIES,
     )
     sync_on_write: bool | None = option(
@@ -207,37 +213,40 @@ class JournalOptions:
     )
     journal_disk_sync_interval: float = option(
         DefaultFloat(1.0),
-        help="Time between syncs with strategy 'periodic': what a power cut can cost.",
+        help="Time between syncs with strategy 'periodic': how much a power cut can cost.",
         kind=Kind.DURATION,
         minimum=0.001,
         maximum=3600,
     )
     journal_type: str = option(
         DefaultText(NIO),
-        help="How batches get to the disk: 'NIO' by a thread, 'ASYNCIO' by io_uring without a thread "
-        "(the extra 'asyncio' of tidegate-store-journal; falls back to NIO where it is missing), "
-        "'MAPPED' by a thread through a mapping of the file. The bytes on disk are the same.",
+        help="How batches get to the disk: 'NIO' by a thread; 'ASYNCIO' by io_uring without "
+        "a thread (the extra 'asyncio' of tidegate-store-journal; falls back to NIO if it "
+        "is missing); 'MAPPED' by a thread through a mapping of the file. The bytes on disk "
+        "are the same.",
         choices=TYPES,
     )
     journal_max_io: int | None = option(
         None,
-        help="Requests of one batch under way at once. Not given: 500 with journal_type 'ASYNCIO'; "
-        "the others always have 1.",
+        help="Requests of one batch under way at once. Left out: 500 with journal_type "
+        "'ASYNCIO'; the others always have 1.",
         minimum=1,
         maximum=4096,
     )
     journal_buffer_size: int = option(
         DefaultInt(490 << 10),
-        help="With journal_buffer_timeout: what has gathered is written as soon as it is so much. "
-        "With journal_type 'ASYNCIO' also the longest request; larger batches are several.",
+        help="With journal_buffer_timeout: a batch is written as soon as it reaches this "
+        "size. With journal_type 'ASYNCIO' also the longest request; larger batches are "
+        "several.",
         kind=Kind.SIZE,
         minimum=4 << 10,
         maximum=64 << 20,
     )
     journal_buffer_timeout: float = option(
         0.0,
-        help="Gather batches for so long, or until journal_buffer_size, and write and sync them as "
-        "one. What arrives while a batch is under way is always gathered, also with 0.",
+        help="Gather batches for this long, or until journal_buffer_size, and write and "
+        "sync them as one. What arrives while a batch is under way is always gathered, even "
+        "with 0.",
         kind=Kind.DURATION,
         minimum=0.000_001,
         maximum=10,
@@ -267,9 +276,9 @@ class JournalOptions:
     )
     max_checkpoint_message_add_size: int = option(
         100_000,
-        help="Messages added and not consumed since the last checkpoint, in number, at which the "
-        "next one begins early: bounds what a start after a crash replays while a backlog builds "
-        "up.",
+        help="Number of messages, added and not consumed since the last checkpoint, at "
+        "which the next one begins early. Bounds what a start after a crash replays while a "
+        "backlog builds up.",
         minimum=4096,
         maximum=100_000_000,
         zero="checkpoints by the clock only",
@@ -281,8 +290,8 @@ class JournalOptions:
     )
     memory_limit: int = option(
         DefaultInt(512 << 20),
-        help="Only with broker.persistent = false: memory that the data files may take, as if it "
-        "were the disk. At the limit new messages are refused (store full); acknowledging makes "
+        help="Only with broker.persistent = false: memory for the data files, as if it were "
+        "the disk. At the limit new messages are refused (store full); acknowledging makes "
         "room. At least 4 files.",
         kind=Kind.SIZE,
         minimum=256 << 10,
@@ -290,15 +299,15 @@ class JournalOptions:
     )
     cleanup_interval: float = option(
         DefaultFloat(30.0),
-        help="Time between deletions of data files in which nothing lives any more.",
+        help="Time between deletions of data files in which nothing is alive.",
         kind=Kind.DURATION,
         minimum=0.01,
         maximum=86400,
     )
     large_message_min_size: int = option(
         DefaultInt(100 << 10),
-        help="Bodies of at least this size that a protocol can stream have a file of their own and "
-        "are never whole in memory.",
+        help="Bodies of at least this size that a protocol can stream get a file of their "
+        "own and are never whole in memory.",
         kind=Kind.SIZE,
         minimum=1 << 10,
         maximum=64 << 20,
@@ -306,12 +315,14 @@ class JournalOptions:
     )
     large_messages_directory: str = option(
         DefaultText("large-messages"),
-        help="Directory of the files of large bodies, below the journal's directory unless "
-        "absolute. Used by this store alone: what no message refers to is removed at the start.",
+        help="Directory for the files of large bodies, below the journal's directory unless "
+        "absolute. Only this store may use it: at start, whatever no message refers to is "
+        "removed.",
     )
     slow_sync_threshold: float = option(
         0.5,
-        help="A sync that takes longer is logged as a warning: every confirmation waits for it.",
+        help="A sync that takes longer is logged as a warning, because every confirmation "
+        "waits for it.",
         kind=Kind.DURATION,
         minimum=0.001,
         zero="never log",

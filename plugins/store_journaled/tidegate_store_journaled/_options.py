@@ -35,13 +35,15 @@ class JournaledOptions(JdbcOptions):
     )
     journal_directory: str = option(
         "journaled",
-        help="Directory of the journal, below the data directory unless absolute. A standby that "
-        "is to continue without losing anything needs the same one, on shared storage.",
+        help="Directory of the journal, below the data directory unless absolute. A standby "
+        "that is to take over without losing anything needs the same directory, on shared "
+        "storage.",
     )
     journal_log_files: int = option(
         2,
-        help="Number of log files of the journal. Together with journal_log_file_size: how much may "
-        "wait for the database. Half of it begins a checkpoint; when all is full, messages wait.",
+        help="Number of log files of the journal. Together with journal_log_file_size, this "
+        "is how much may wait for the database. When half of it is used a checkpoint "
+        "begins; when all of it is full, messages wait.",
         minimum=2,
         maximum=100,
     )
@@ -54,13 +56,13 @@ class JournaledOptions(JdbcOptions):
     )
     journal_archive_directory: str = option(
         "",
-        help="Move log files in which nothing is needed any more to this directory, below the "
-        "journal's unless absolute. Left empty: they are used again.",
+        help="Move log files that are no longer needed to this directory, below the "
+        "journal's unless absolute. Left empty: they are reused.",
     )
     checkpoint_interval: float = option(
         6.0,
-        help="Time between checkpoints: what is still pending then goes to the database in one "
-        "transaction. What was consumed before never does.",
+        help="Time between checkpoints. A checkpoint writes what is still pending to the "
+        "database in one transaction; what was consumed before never gets there.",
         kind=Kind.DURATION,
         minimum=0.01,
         maximum=3600,

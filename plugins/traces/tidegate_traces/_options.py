@@ -46,27 +46,28 @@ class TracesOptions:
         kind=Kind.DURATION,
         minimum=0.1,
         maximum=300,
-        help="What one request may take, its retries included; its spans are lost then. Guards against a "
-        "collector that does not answer.",
+        help="Time for one request, its retries included; after that its spans are lost. "
+        "Guards against a collector that does not answer.",
     )
     service_name: str = option(
         "",
-        help="`service.name` of the spans, and what the gateway knows its own contexts by: gateways that "
-        "send to each other need different ones. Left out: what `OTEL_SERVICE_NAME` says, or `tidegate`.",
+        help="`service.name` of the spans, and the name by which the gateway recognizes its "
+        "own contexts: gateways that send to each other need different ones. Left out: what "
+        "`OTEL_SERVICE_NAME` says, or `tidegate`.",
     )
     sample_ratio: float = option(
         0.01,
         minimum=0,
         maximum=1,
-        help="Part of the messages without a `traceparent` that are traced; 0: none. A message that comes "
-        "with one is traced when that says so.",
+        help="Share of the messages without a `traceparent` that are traced; 0: none. A "
+        "message with a `traceparent` is traced if that says so.",
     )
     rate_max: int = option(
         100,
         minimum=1,
         maximum=1_000_000,
-        help="Messages a second of which a trace begins or is continued when they are published, and as many "
-        "deliveries. Guards against producers that want each message traced.",
+        help="Messages a second whose trace begins or is continued when they are published, "
+        "and as many deliveries. Guards against producers that want each message traced.",
         act="the others pass untraced, with the context they came with",
         metric="traces.capped",
     )
@@ -74,8 +75,8 @@ class TracesOptions:
         10_000,
         minimum=100,
         maximum=1_000_000,
-        help="Traced messages that are remembered while they wait, and deliveries until they are "
-        "acknowledged: some 2 KB each.",
+        help="Traced messages remembered while they wait, and deliveries remembered until "
+        "they are acknowledged: some 2 KB each.",
         act="the oldest are forgotten; of a delivery a span without an outcome is left",
         metric="traces.forgotten",
     )
@@ -83,8 +84,8 @@ class TracesOptions:
         10_000,
         minimum=100,
         maximum=1_000_000,
-        help="Traced messages that are remembered from their acknowledgement until the sinks have committed their "
-        "rows: some 1 KB each.",
+        help="Traced messages remembered from their acknowledgement until the sinks have "
+        "committed their rows: some 1 KB each.",
         act="the oldest are forgotten, and have no span `commit`",
         metric="traces.rows_forgotten",
     )
@@ -100,8 +101,9 @@ class TracesOptions:
         128,
         minimum=1,
         maximum=10_000,
-        help="Spans in one request. They are encoded in one go, beside the event loop, which waits for "
-        "the interpreter meanwhile: larger ones cost less and disturb more.",
+        help="Spans in one request. They are encoded in one go, beside the event loop, "
+        "which waits for the interpreter meanwhile. Larger batches cost less and disturb "
+        "more.",
     )
     batch_interval: float = option(
         1.0,
@@ -115,7 +117,7 @@ class TracesOptions:
         kind=Kind.DURATION,
         minimum=0,
         maximum=60,
-        help="How long the gateway's stop waits until all spans are sent; the rest is lost.",
+        help="How long a stopping gateway waits until all spans are sent; the rest are lost.",
     )
 
     def __post_init__(self) -> None:

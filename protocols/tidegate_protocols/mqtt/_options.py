@@ -32,26 +32,27 @@ class MqttOptions(TransportOptions):
         minimum=1024,
         maximum=268_435_455,
         zero="packet_bytes_max",
-        help="Largest PUBLISH whose payload is streamed to a file of its own, because the store can"
-        " do that and it has at least the store's large_message_min_size; packet_bytes_max is for"
-        " all other packets, which pass through memory, and may be smaller than this.",
+        help="Largest PUBLISH whose payload is streamed to a file of its own, which happens "
+        "when the store can do that and the payload has at least the store's "
+        "large_message_min_size. packet_bytes_max is for all other packets, which pass "
+        "through memory, and may be smaller than this.",
         act="the connection is closed: Packet too large",
     )
     inflight_max: int = option(
         1000,
         minimum=1,
         maximum=65_535,
-        help="QoS 1 and 2 messages that may be on their way to one client without its answer;"
-        " more wait in the gateway, so that a slow client is not flooded. The Receive Maximum of"
-        " an MQTT 5.0 client counts when it is smaller.",
+        help="QoS 1 and 2 messages that may be in flight to one client unanswered; more "
+        "wait in the gateway, so that a slow client is not flooded. An MQTT 5.0 client's "
+        "own Receive Maximum applies if it is smaller.",
         act="the connection is closed: Receive Maximum exceeded",
     )
     connect_timeout: float = option(
         10.0,
         kind=Kind.DURATION,
         minimum=0.1,
-        help="Time from the connection to an accepted CONNECT; guards against connections that"
-        " never say anything.",
+        help="Time from the connection to an accepted CONNECT. Guards against connections "
+        "that never say anything.",
         act="the connection is closed",
     )
     keep_alive_default: float = option(
@@ -60,8 +61,8 @@ class MqttOptions(TransportOptions):
         minimum=1,
         maximum=65_535,
         zero="for ever",
-        help="Keep-alive of clients that ask for none: silence of one and a half times this"
-        " closes the connection; guards against clients that vanished without a word.",
+        help="Keep-alive of clients that ask for none. Silence of one and a half times this "
+        "closes the connection. Guards against clients that vanished without a word.",
     )
     keep_alive_max: float = option(
         0.0,
@@ -81,15 +82,15 @@ class MqttOptions(TransportOptions):
         minimum=1,
         maximum=4_294_967_294,
         zero="never",
-        help="How long a persistent session is kept after its connection ended: for clients of"
-        " MQTT before 5.0 with clean session off always this long, for clients of MQTT 5.0 at most;"
-        " guards against sessions that nobody will ever take up again.",
+        help="How long a persistent session is kept after its connection ended: always this "
+        "long for clients before MQTT 5.0 with clean session off, at most this long for "
+        "MQTT 5.0 clients. Guards against sessions that nobody will ever resume.",
     )
     connections_max: int = option(
         10_000,
         minimum=1,
-        help="Connections this listener holds at a time; one more is closed at once, so that the"
-        " process keeps file descriptors for its store.",
+        help="Connections of this listener at a time; the next one is closed at once, so "
+        "that the process keeps file descriptors for its store.",
         act="the connection is closed",
     )
     subscriptions_max: int = option(
@@ -109,18 +110,18 @@ class MqttOptions(TransportOptions):
     )
     client_id_from_certificate: bool = option(
         False,
-        help="Transports `tls` and `wss`: the client identifier is the common name (CN) of the"
-        " client's certificate, whatever the client asks for; a client without one is refused"
-        " (CONNACK 0x85, before MQTT 5.0: 2). Guards against a device that takes over the session"
-        " of another by using its name.",
+        help="Transports `tls` and `wss`: the client identifier is the common name (CN) of "
+        "the client's certificate, whatever the client asks for. A client without one is "
+        "refused (CONNACK 0x85, before MQTT 5.0: 2). Guards against a device that takes "
+        "over another's session by using its name.",
     )
     receive_maximum: int = option(
         65_535,
         minimum=1,
         maximum=65_535,
-        help="MQTT 5.0: QoS 1 and 2 messages that a client may send without waiting for the answer"
-        " to the first (Receive Maximum); one more ends its connection with 0x93. Guards against"
-        " clients that keep more unanswered messages in the gateway than their share.",
+        help="MQTT 5.0: QoS 1 and 2 messages that a client may send before the first is "
+        "answered (Receive Maximum); one more ends its connection with 0x93. Guards against "
+        "clients that keep more unanswered messages in the gateway than their share.",
     )
     topic_alias_max: int = option(
         16,
@@ -135,21 +136,23 @@ class MqttOptions(TransportOptions):
         16,
         minimum=0,
         maximum=65_535,
-        help="MQTT 5.0: topic aliases that the gateway uses towards one client, if that allows as"
-        " many; 0 uses none. They save bytes on the wire and cost memory for each connection.",
+        help="MQTT 5.0: topic aliases that the gateway uses towards one client, if the "
+        "client allows as many; 0 uses none. They save bytes on the wire and cost memory "
+        "for each connection.",
     )
     payload_format_check: bool = option(
         True,
-        help="MQTT 5.0: check that a payload whose sender says that it is UTF-8 (Payload Format"
-        " Indicator 1) is UTF-8, and refuse it with 0x99 if not. Guards consumers against text"
-        " that they cannot read; costs a pass over such payloads.",
+        help="MQTT 5.0: check that a payload marked as UTF-8 (Payload Format Indicator 1) "
+        "is UTF-8, and refuse it with 0x99 if not. Guards consumers against text that they "
+        "cannot read; costs a pass over such payloads.",
     )
     response_topic_prefix: str = option(
         "",
-        help="MQTT 5.0: a client that asks for Response Information is told"
-        " RESPONSE_TOPIC_PREFIX/PRINCIPAL/CLIENT_ID, a topic under which it can receive answers;"
-        " empty: it is told nothing. Guards against requesters that listen to each other's answers, together"
-        " with an authorizer that opens this topic to its client alone.",
+        help="MQTT 5.0: a client that asks for Response Information is told "
+        "RESPONSE_TOPIC_PREFIX/PRINCIPAL/CLIENT_ID, a topic on which it can receive "
+        "answers. Empty: it is told nothing. Together with an authorizer that opens this "
+        "topic only to its client, it guards against requesters that listen to each other's "
+        "answers.",
     )
     server_redirect: str = option(
         "none",
@@ -160,8 +163,8 @@ class MqttOptions(TransportOptions):
     )
     server_reference: str = option(
         "",
-        help="The server to use instead, `host:port`, or several with a space between (MQTT 5.0"
-        " section 4.11); goes with `server_redirect`, so that nobody is sent away to nowhere.",
+        help="The server to use instead, `host:port`, or several separated by a space (MQTT "
+        "5.0 section 4.11). Goes with `server_redirect`, so that nobody is sent to nowhere.",
     )
     stop_timeout: float = option(
         5.0,

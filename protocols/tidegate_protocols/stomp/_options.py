@@ -17,8 +17,8 @@ class StompOptions(TransportOptions):
         10.0,
         kind=Kind.DURATION,
         minimum=0.01,
-        help="A connection that did not complete CONNECT within this time is closed; "
-        "guards against idle sockets that use up connections_max.",
+        help="A connection that has not completed CONNECT within this time is closed. "
+        "Guards against idle sockets that use up connections_max.",
         act="ERROR, the connection is closed",
     )
     heart_beat_send_minimum: float = option(
@@ -26,28 +26,28 @@ class StompOptions(TransportOptions):
         kind=Kind.DURATION,
         minimum=0.01,
         zero="the gateway sends no heart-beats",
-        help="Shortest interval at which the gateway offers to send heart-beats; "
-        "guards against clients that ask for more than a loop full of timers can give.",
+        help="Shortest interval at which the gateway offers to send heart-beats. Guards "
+        "against clients that ask for more than a loop full of timers can give.",
     )
     heart_beat_receive_minimum: float = option(
         1.0,
         kind=Kind.DURATION,
         minimum=0.01,
         zero="the gateway wants no heart-beats",
-        help="Shortest interval at which the gateway wants heart-beats from a client that can send "
-        "them; guards against floods of them.",
+        help="Shortest interval at which the gateway wants heart-beats from a client that "
+        "can send them. Guards against floods of them.",
     )
     heart_beat_grace_factor: float = option(
         2.0,
         minimum=2.0,
         maximum=1000.0,
-        help="A client is lost after this many of its heart-beat intervals without a byte; "
-        "guards against disconnecting clients that are only slow.",
+        help="A client is lost after this many of its heart-beat intervals without a byte. "
+        "Guards against disconnecting clients that are only slow.",
     )
     connections_max: int = option(
         10_000,
         minimum=1,
-        help="Connections this listener holds at a time; one more is told so and closed.",
+        help="Connections of this listener at a time; the next one is told so and closed.",
         act="ERROR, the connection is closed",
     )
     subscriptions_max: int = option(
@@ -87,17 +87,17 @@ class StompOptions(TransportOptions):
         100 * 1024 * 1024,
         kind=Kind.SIZE,
         minimum=0,
-        help="Body of one frame; a larger one is an ERROR, as soon as content-length states it or "
-        "so many bytes have come.",
+        help="Body of one frame; a larger one is an ERROR, as soon as content-length states "
+        "it or that many bytes have arrived.",
         act="ERROR, the connection is closed",
     )
     large_message_max_size: int = option(
         4 * 1024 * 1024 * 1024,
         kind=Kind.SIZE,
         minimum=1024 * 1024,
-        help="Body of a SEND that is streamed to a file of its own, because the store can do that "
-        "and it has at least its large_message_min_size; a larger one is an ERROR. body_max is for "
-        "all others.",
+        help="Body of a SEND that is streamed to a file of its own, which happens when the "
+        "store can do that and the body has at least the store's large_message_min_size; a "
+        "larger one is an ERROR. body_max is for all other bodies.",
         act="ERROR, the connection is closed",
     )
     stop_timeout: float = option(

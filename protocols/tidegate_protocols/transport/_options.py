@@ -35,9 +35,9 @@ class TransportOptions(TlsOptions):
         1024 * 1024,
         kind=Kind.SIZE,
         minimum=64 * 1024,
-        help="What may wait for one client that does not read; then it is not read either, until it "
-        "has caught up. Deliveries stop before that. Guards against clients that ask without ever "
-        "reading the answers.",
+        help="Output that may wait for one client that does not read. Above it the gateway "
+        "does not read from that client either, until it has caught up. Deliveries stop "
+        "before that. Guards against clients that ask without ever reading the answers.",
         act="the connection is not read until its client has caught up",
         metric="held.output.bytes",
     )
@@ -46,8 +46,8 @@ class TransportOptions(TlsOptions):
         kind=Kind.DURATION,
         minimum=0.01,
         zero="never",
-        help="A connection that is not read because of `unread_output_max` is closed when its client "
-        "has not taken a byte for so long.",
+        help="A connection that is not read because of `unread_output_max` is closed when "
+        "its client takes no byte for this long.",
         act="the connection is closed",
         metric="held.output.bytes",
     )
@@ -56,9 +56,10 @@ class TransportOptions(TlsOptions):
         kind=Kind.DURATION,
         minimum=0.01,
         zero="never",
-        help="Of a frame or packet that has begun and is kept in memory its end must come in this time, or 1 KiB more of "
-        "it, from 64 KiB on one MiB more; else it is refused and the connection closed. Guards against clients that send half "
-        "of a message and then nothing, also where they asked for no heart-beats or keep-alive.",
+        help="A frame or packet that is kept in memory must end within this time, or 1 KiB "
+        "more of it must arrive; from 64 KiB on, 1 MiB more. Otherwise it is refused and "
+        "the connection closed. Guards against clients that send half a message and then "
+        "nothing, even if they asked for no heart-beats or keep-alive.",
         act="ERROR or DISCONNECT, the connection is closed",
         metric="held.input.bytes",
     )
@@ -67,9 +68,9 @@ class TransportOptions(TlsOptions):
         kind=Kind.DURATION,
         minimum=0.01,
         zero="never",
-        help="A connection is closed when nothing has come for so long of a message that has begun and "
-        "goes to the store as it comes. The whole may take as long as it likes. Guards against clients that "
-        "send half of a large message and then nothing.",
+        help="A connection is closed when nothing arrives for this long of a message that "
+        "goes to the store as it arrives. The whole message may take as long as it likes. "
+        "Guards against clients that send half a large message and then nothing.",
         act="the connection is closed",
     )
     handshake_timeout: float = option(
@@ -77,36 +78,37 @@ class TransportOptions(TlsOptions):
         kind=Kind.DURATION,
         minimum=0.01,
         maximum=600.0,
-        help="Transports `tls`, `ws` and `wss`: time for the TLS handshake, and again for the "
-        "WebSocket handshake; with `proxy_protocol` for the proxy's header, too. Guards against "
-        "connections that never say anything.",
+        help="Transports `tls`, `ws` and `wss`: time for the TLS handshake, and again for "
+        "the WebSocket handshake; with `proxy_protocol` also for the proxy's header. Guards "
+        "against connections that never say anything.",
         act="the connection is closed",
     )
     proxy_protocol: bool = option(
         False,
-        help="Connections come through proxies and begin with a header of the PROXY protocol, "
-        "version 2, that says from which address the client comes: for limits, rules and logs. "
-        "Goes with `proxy_addresses`, or every client could choose its address.",
+        help="Connections come through proxies and begin with a header of the PROXY "
+        "protocol, version 2, with the client's address for limits, rules and logs. "
+        "Requires `proxy_addresses`; otherwise every client could choose its address.",
     )
     proxy_addresses: tuple[str, ...] = option(
         (),
-        help="Addresses of the proxies, such as `192.0.2.7` or `10.0.0.0/8`; connections from "
-        "others are closed. Guards against clients that go around the proxy.",
+        help="Addresses of the proxies, such as `192.0.2.7` or `10.0.0.0/8`; connections "
+        "from others are closed. Guards against clients that bypass the proxy.",
     )
     websocket_origins: tuple[str, ...] = option(
         (),
-        help="Transports `ws` and `wss`: origins such as `https://app.example` whose web pages may "
-        "connect, beside pages from this very host and port where that is an IP address or "
-        '`localhost`; `["*"]` lets every page in. Guards against a foreign page that uses its '
-        "visitor's browser to reach this gateway, also by a name that is made to mean its address.",
+        help="Transports `ws` and `wss`: origins such as `https://app.example` whose web "
+        "pages may connect. Pages from this very host and port may always connect if the "
+        'host is an IP address or `localhost`. `["*"]` lets every page in. Guards against '
+        "a foreign page that uses its visitor's browser to reach this gateway, also by a "
+        "name that it points at the gateway's address.",
     )
     websocket_message_max: int = option(
         256 * 1024 * 1024,
         kind=Kind.SIZE,
         minimum=1024,
-        help="Transports `ws` and `wss`: largest WebSocket message accepted, all its fragments "
-        "together; a larger one closes the connection with 1009. Messages are not collected in "
-        "memory; what is, the protocol's own limits bound.",
+        help="Transports `ws` and `wss`: largest WebSocket message accepted, all its "
+        "fragments together; a larger one closes the connection with 1009. Messages are not "
+        "collected in memory; the protocol's own limits bound what is.",
         act="the connection is closed with 1009",
     )
     websocket_handshake_max: int = option(

@@ -39,37 +39,38 @@ class TlsOptions:
 
     tls_certificate: Path | None = option(
         None,
-        help="Transports `tls` and `wss`, required there: PEM file with the gateway's certificate "
-        "and then the intermediate ones, leaf first.",
+        help="Transports `tls` and `wss`, required there: PEM file with the gateway's "
+        "certificate, followed by the intermediate ones (leaf first).",
     )
     tls_key: Path | None = option(
         None,
-        help="PEM file with the private key; left out: it is in the file of `tls_certificate`.",
+        help="PEM file with the private key. Left out: the key is in the file of "
+        "`tls_certificate`.",
     )
     tls_key_password_file: Path | None = option(
         None,
-        help="File whose first line is the private key's password, so that the password is in no "
-        "configuration file.",
+        help="File whose first line is the private key's password. It keeps the password "
+        "out of the configuration file.",
     )
     tls_ca: Path | None = option(
         None,
-        help="PEM file with the certificate authorities that client certificates must come from.",
+        help="PEM file with the certificate authorities that must have signed client certificates.",
     )
     tls_client_certificate: str = option(
         "none",
         choices=("none", "optional", "required"),
-        help="Whether clients are asked for a certificate. One that is shown must be valid; "
-        "`required` refuses clients that show none, before they can send a byte.",
+        help="Whether clients are asked for a certificate. A certificate that is shown must "
+        "be valid; `required` refuses clients without one before they can send a byte.",
     )
     tls_version_min: str = option(
         "1.2",
         choices=("1.2", "1.3"),
-        help="Oldest TLS version spoken; older ones than 1.2 are broken and cannot be chosen.",
+        help="Oldest TLS version accepted. Versions before 1.2 are broken and cannot be chosen.",
     )
     tls_ciphers: str = option(
         "",
-        help="Cipher suites of TLS 1.2 in OpenSSL's notation, left out: Python's choice. TLS 1.3 "
-        "always has its own.",
+        help="Cipher suites of TLS 1.2 in OpenSSL's notation. Left out: Python's choice. "
+        "TLS 1.3 always has its own.",
     )
     tls_principal: str = option(
         "none",
@@ -86,22 +87,23 @@ class TlsOptions:
             "SAN:email",
             "SAN:URI",
         ),
-        help="What a client's certificate says of who the client is: the whole subject (RFC 4514), "
-        "one of its attributes, or a kind of subject alternative name. That is the principal then, "
-        "whatever user name and password the client gives; no authenticator is asked. What is there "
-        "twice with different values names nobody.",
+        help="Which part of a client's certificate is its principal: the whole subject (RFC "
+        "4514), one of its attributes, or a kind of subject alternative name. The client's "
+        "user name and password are then ignored, and no authenticator is asked. If the "
+        "part is there twice with different values, the certificate names nobody.",
     )
     tls_principal_pattern: str = option(
         "",
-        help="Regular expression that all of what `tls_principal` reads must match; its one group "
-        "is the principal. Of several alternative names those that do not match do not count.",
+        help="Regular expression that the whole value of `tls_principal` must match; its "
+        "one group is the principal. Of several alternative names, those that do not match "
+        "are ignored.",
     )
     tls_principal_unmatched: str = option(
         "refuse",
         choices=("refuse", "authenticate"),
-        help="What becomes of a client whose certificate names nobody by `tls_principal`: it is "
-        "refused, or the authenticators say who it is (as of one that shows no certificate, where "
-        "those are `optional`).",
+        help="What happens to a client whose certificate names nobody by `tls_principal`: "
+        "it is refused, or the authenticators say who it is. The same goes for a client "
+        "that shows no certificate where they are `optional`.",
     )
     tls_groups: str = option(
         "none",
@@ -113,13 +115,14 @@ class TlsOptions:
             "SAN:email",
             "SAN:URI",
         ),
-        help="What a client's certificate says of the groups that its principal is in, beside "
-        "`tls_principal`: each attribute, or subject alternative name, of this kind is one.",
+        help="Which part of a client's certificate names the groups of its principal, "
+        "beside `tls_principal`: each attribute, or subject alternative name, of this kind "
+        "is a group.",
     )
     tls_groups_pattern: str = option(
         "",
-        help="Regular expression that all of one of these must match to be a group; its one group "
-        "in parentheses is the group's name.",
+        help="Regular expression that a whole value of `tls_groups` must match to be a "
+        "group; its one group in parentheses is the name.",
     )
 
 
