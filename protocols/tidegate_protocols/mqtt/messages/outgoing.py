@@ -275,11 +275,11 @@ class Outgoing:
                 if qos:
                     length += 2  # the packet id
                 if length > length_max:
-                    raise self._too_large(subscription, length)
+                    raise self._too_large(length, is_consumed=subscription.is_own or known > 0)
             except LocalProtocolError as error:
                 may_keep = False
                 if known:
-                    window.free(known)
+                    window.give_up(known)
                 self._leave_out(subscription, stored, qos, error)
                 continue
             # RETAIN says "this was retained" [MQTT-3.3.1-8] [MQTT-3.3.1-9], or what the publisher
@@ -371,13 +371,13 @@ class Outgoing:
             return topic, block
         return topic, publish_properties(message, now_us, mine, alias)
 
-    def _too_large(self, subscription: OutgoingSubscription, length: int) -> LocalProtocolError:
+    def _too_large(self, length: int, *, is_consumed: bool) -> LocalProtocolError:
         if length > REMAINING_LENGTH_MAX:
             return LocalProtocolError(f"{length} bytes are longer than MQTT can say")
         # As if it had been delivered [MQTT-3.1.2-25]; but of a queue or a group another member may
-        # be able to take it.
+        # be able to take it, unless this one has it, perhaps, from before [MQTT-4.8.2-5].
         problem = f"{length} bytes are longer than the client takes"
-        return _LeftOutError(problem, is_consumed=subscription.is_own)
+        return _LeftOutError(problem, is_consumed=is_consumed)
 
     def _leave_out(
         self,

@@ -436,14 +436,19 @@ class Window:
             self._complete_one(subscription.originals.pop(sequence))
 
     def _complete_one(self, packet_id: int) -> None:
-        """Be done with a reserved id whose message is gone.
+        """Be done with a reserved id whose message is gone."""
+        self._reserved_count -= 1
+        self.give_up(packet_id)
+
+    def give_up(self, packet_id: int) -> None:
+        """Be done with an id of an earlier connection: its message is not sent again.
 
         A client that knows it from QoS 2 must not take the next message under it for a repetition,
         so it is sent the PUBREL; to one that had it with QoS 1 that would mean nothing.
         """
-        self._reserved_count -= 1
         if self.inflight[packet_id][1] == 1:
-            self.free(packet_id)
+            del self.inflight[packet_id]
+            self._removals.append((_OUT, packet_id))
             return
         self.inflight[packet_id] = (_NOBODY, 0, RELEASED)
         record = InflightRecord(self._session, _OUT, packet_id, InflightState.RELEASED)
@@ -456,11 +461,6 @@ class Window:
         if self._sent_through:
             self._removals.append((_OUT, SENT_THROUGH_ID))
         self.acknowledge_received()
-
-    def free(self, packet_id: int) -> None:
-        """An id of an earlier connection under which nothing will be sent any more."""
-        del self.inflight[packet_id]
-        self._removals.append((_OUT, packet_id))
 
     def unanswered(self, unsent: Container[int]) -> dict[str, list[int]]:
         """By key, sequences of QoS 2 messages of shared subscriptions that the client has, or may

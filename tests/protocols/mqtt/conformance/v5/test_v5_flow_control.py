@@ -207,6 +207,24 @@ def test_what_was_too_large_once_does_not_come_on_the_next_connection(dial, name
     assert client.is_passed_over(publisher)
 
 
+@proves("5.0", "3.1.2-24 3.1.2-25")
+def test_a_packet_id_whose_message_has_become_too_large_is_released(dial, name):
+    """The client may have taken the message. Under an id that it knows the next one would be a
+    repetition to it."""
+    client = dial(V5, connect=name, **KEPT)
+    client.subscribe(name, 2)
+    publisher = dial(connect=f"{name}p")
+    publisher.publishes(name, bytes(200), 2)
+    packet_id = client.message().packet_id
+    client.drop()
+    client = dial(V5, connect=name, maximum_packet_size=100, **KEPT)
+    assert client.receive(PUBREL).packet_id == packet_id
+    client.send(ack(PUBCOMP, packet_id))
+    client.leave()
+    client = dial(V5, connect=name, **KEPT)
+    assert client.is_passed_over(publisher)
+
+
 @proves("5.0", "3.2.2-15")
 def test_a_packet_over_the_gateways_limit_ends_the_connection(dial, name, start_gateway):
     gateway = start_gateway(
