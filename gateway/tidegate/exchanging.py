@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tidegate.gateway")
 
-_NEXT_START: Final = "counts with the next start"
+_NEXT_START: Final = "takes effect at the next start"
 
 Named: TypeAlias = "dict[str, ResolvedExtension]"
 
@@ -95,7 +95,7 @@ async def carry_out(
             await was.become(other)
         except FAILURES as error:
             _log.exception("changing %s", was)
-            failed.append(Change("extensions", f"{was} cannot change: {error}"))
+            failed.append(Change("extensions", f"{was} could not be changed: {error}"))
     for resident in exchange.added:
         residents.append(resident)
         try:
@@ -104,7 +104,7 @@ async def carry_out(
             await resident.move_in(broker)
         except FAILURES as error:
             _log.exception("beginning %s", resident)
-            failed.append(Change("extensions", f"{resident} cannot begin: {error}"))
+            failed.append(Change("extensions", f"{resident} could not be started: {error}"))
     return failed
 
 

@@ -130,7 +130,7 @@ class Gateway:
     @property
     def broker(self) -> BrokerCore:
         """The broker core; the gateway must have been started."""
-        assert self._broker is not None, "the gateway is not started"
+        assert self._broker is not None, "the gateway has not been started"
         return self._broker
 
     def info(self) -> GatewayInfo:
@@ -178,7 +178,9 @@ class Gateway:
             if owner:
                 tell_once(Event.STANDBY_BEGUN, "store=waiting owner=%s", owner)
             elif told:
-                tell_once(Event.TAKEN_OVER, "store=ours, after it was waited for")
+                tell_once(
+                    Event.TAKEN_OVER, "store=ours: this gateway waited for it and has taken over"
+                )
 
         broker = BrokerCore(
             config.broker,
@@ -267,7 +269,7 @@ class Gateway:
             config, self._plugins, broker, self._listeners, self._residents, self._changed
         )
         for address in self.addresses:
-            self._tell(Event.LISTENER_ADDED, "listener=%s takes connections", address)
+            self._tell(Event.LISTENER_ADDED, "listener=%s accepts connections", address)
         self._tell(Event.GATEWAY_STARTED, "listeners=%d started", len(self.addresses))
         desk.phase = Phase.RUNNING
 
@@ -321,12 +323,15 @@ class Gateway:
         await self._woken.wait()
         await self.stop()
         if self._loss:
-            raise StoreLockedError(f"{self._loss}; this gateway has stopped: start it again")
+            raise StoreLockedError(f"{self._loss}; this gateway has stopped: restart it")
 
     def _lost(self, problem: str) -> None:
         """See StoreContext.lost."""
         if not self._loss:
-            text = "store=lost: the gateway ends, nothing more is confirmed: %s; start it again, it stands by then"
+            text = (
+                "store=lost: the gateway is stopping and confirms nothing more: %s; "
+                "restart it, and it will wait on standby"
+            )
             self._tell(Event.STORE_LOST, text, problem)
             self._loss = problem
             self._woken.set()
@@ -342,7 +347,7 @@ class Gateway:
         async with self._reloading:
             running = self._running
             if running is None or self._stopping:
-                raise RequestError("the gateway starts or stops; nothing is changed")
+                raise RequestError("the gateway is starting or stopping; nothing was changed")
             before = set(self.addresses)
             try:
                 found = await reload(running, check_only=check_only)
@@ -365,9 +370,9 @@ class Gateway:
         text = "reload=done changed=%d not_changed=%d"
         self._tell(Event.CONFIGURATION_RELOADED, text, len(found.changed), len(found.left))
         for address in sorted(before.difference(self.addresses)):
-            self._tell(Event.LISTENER_REMOVED, "listener=%s takes no connections any more", address)
+            self._tell(Event.LISTENER_REMOVED, "listener=%s no longer accepts connections", address)
         for address in sorted(set(self.addresses) - before):
-            self._tell(Event.LISTENER_ADDED, "listener=%s takes connections", address)
+            self._tell(Event.LISTENER_ADDED, "listener=%s accepts connections", address)
 
     def _tell(self, event: Event, text: str, *values: object) -> None:
         """An event of a gateway whose store is open, or was."""
@@ -435,8 +440,8 @@ def make_writable_directory(directory: Path) -> None:
         raise
     except OSError as error:
         is_file = isinstance(error, FileExistsError | NotADirectoryError)
-        reason = "a file is in its place" if is_file else error.strerror
-        problem = f"the data directory (broker.data_directory) cannot be made: {reason}"
+        reason = "a file is in the way" if is_file else error.strerror
+        problem = f"cannot create the data directory (broker.data_directory): {reason}"
         raise OSError(error.errno, problem, str(directory)) from error
     warn_of_others(directory, "data directory")
     if not os.access(directory, os.W_OK | os.X_OK):

@@ -136,7 +136,7 @@ class Listeners:
             made = Listening(item, item.factory.create(item.config, self._broker))
             if isinstance(made.front_end, OperatorFrontEnd):
                 what = (
-                    f"an operators' listener on {made.bind} comes, or changes, with the next start"
+                    f"an operators' listener on {made.bind} is added or changed at the next start"
                 )
                 found.left.append((item.key, what))
                 continue
@@ -146,7 +146,7 @@ class Listeners:
             if isinstance(old.front_end, OperatorFrontEnd):
                 found.order.append(old)
                 if all(old.item.key != key for key, _ in found.left):
-                    what = f"{old.address} is for operators, and goes with the next start"
+                    what = f"{old.address} is for operators, and is removed at the next start"
                     found.left.append(("listeners", what))
             else:
                 found.removed.append(old)
@@ -211,7 +211,9 @@ class Listeners:
             old.front_end = old.item.factory.create(old.item.config, self._broker)
             await old.start()
         except FAILURES:
-            _log.exception("address=%s listens no more: it could not be bound again", old.address)
+            _log.exception(
+                "address=%s is no longer listening: it could not be bound again", old.address
+            )
             self._all.remove(old)
 
     async def _leave(self, old: Listening, clients: list[Connection] | None) -> None:

@@ -68,7 +68,7 @@ def problem_of(made: object, protocols: tuple[type, ...], besides: tuple[type, .
         known = ", ".join(
             f"`{name}`" for name in sorted({n for p in protocols for n, _ in _members(p)})
         )
-        return f"none of the methods that the gateway would call ({known})"
+        return f"none of the methods that the gateway calls ({known})"
     for protocol in (*meant, *_begun(made, besides)):
         for name, member in _members(protocol):
             problem = _member_problem(made, name, member)
@@ -167,7 +167,7 @@ def _value_problem(name: str, value: object, annotation: object) -> str:
     if dataclasses.is_dataclass(annotation):
         kind = cast("type[object]", annotation)
         if not isinstance(value, kind):
-            return f"a `{name}` that is {value!r} and no {kind.__name__}"
+            return f"a `{name}` that is {value!r}, not {kind.__name__}"
         for field, hint in typing.get_type_hints(kind).items():
             problem = _value_problem(f"{name}.{field}", getattr(value, field), hint)
             if problem:
@@ -235,7 +235,7 @@ class CheckedFactory:
             if problem:
                 raise PluginContractError(
                     self._entry_name,
-                    f"{self._origin()}: create() gave {kind.__name__}, which has {problem}",
+                    f"{self._origin()}: create() returned {kind.__name__}, which has {problem}",
                 )
             self._seen.add(kind)
         return made

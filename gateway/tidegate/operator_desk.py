@@ -57,7 +57,7 @@ class Desk:
         """The store waits for *owner*, of whom strangers are not told; "": no longer."""
         self.phase = Phase.STANDBY if owner else Phase.RECOVERING
         self._waits_since = (self._waits_since or moment(time.time())) if owner else ""
-        what = f"another gateway has the store, waited for since {self._waits_since}"
+        what = f"another gateway owns the store; waiting since {self._waits_since}"
         self._what, self._percent = what if owner else "", None
 
     def readiness(self) -> Readiness:
@@ -89,16 +89,16 @@ class Desk:
         return await perform_in_time(self.operator, who, request)
 
     def _not_yet(self) -> StoreUnavailableError:
-        return StoreUnavailableError(f"the gateway is {self.phase.value}; ask again later")
+        return StoreUnavailableError(f"the gateway is {self.phase.value}; try again later")
 
 
 def _problems(core: BrokerCore) -> list[str]:
     """Why nobody is let in or confirmed. For everybody's eyes: files and hosts are in the log."""
     problems: list[str] = []
     if core.writer.error is not None:
-        problems.append("the message store is read-only after an error, which the log has")
+        problems.append("the message store is read-only after an error; see the log")
     elif not core.store.statistics().writable:
-        problems.append("the message store takes nothing at present; the log says why")
+        problems.append("the message store accepts nothing at present; see the log")
     waits = core.writer.waits_s
     if waits > WRITE_S and not core.writer.shortage.is_near:
         problems.append(f"the message store has not answered a write for {waits:.0f} s")

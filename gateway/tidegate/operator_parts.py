@@ -48,7 +48,7 @@ async def heed_drain(residents: Iterable[Resident], stage: DrainStage) -> None:
     ends = await asyncio.gather(*[one.heed_drain(stage) for one in told], return_exceptions=True)
     for one, came in zip(told, ends, strict=True):
         if isinstance(came, BaseException):
-            _log.error("%s does not heed the drain", one, exc_info=came)
+            _log.error("%s could not react to the drain", one, exc_info=came)
 
 
 def takers(residents: Iterable[Resident]) -> list[TakesQueues]:

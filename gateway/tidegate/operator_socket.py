@@ -79,7 +79,8 @@ class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
 _TOO_LONG: Final = Reply(
     error=Problem(
         "RequestError",
-        f"a request has at most {REQUEST_BYTES_MAX} bytes, and {FRAME_BYTES_MAX} with bodies",
+        f"a request must not be longer than {REQUEST_BYTES_MAX} bytes, or "
+        f"{FRAME_BYTES_MAX} with bodies",
     )
 )
 _encode: Final = msgspec.json.Encoder().encode
@@ -132,7 +133,11 @@ class OperatorSocket:
             writer.close()
             return
         if len(self._serving) >= CONNECTIONS_MAX:
-            reply = Reply(error=Problem("FlowControlError", "too many operators are connected"))
+            reply = Reply(
+                error=Problem(
+                    "FlowControlError", "too many operators are connected; try again later"
+                )
+            )
             writer.write(_encode(reply) + b"\n")
             writer.close()
             return
@@ -166,7 +171,7 @@ class OperatorSocket:
         try:
             return Reply(await perform_in_time(self._operator, who, decode(data)))
         except msgspec.DecodeError as error:
-            return Reply(error=Problem("RequestError", f"this is no request: {error}"))
+            return Reply(error=Problem("RequestError", f"not a valid request: {error}"))
         except GatewayError as error:
             return Reply(error=Problem(type(error).__name__, str(error)))
 
@@ -183,7 +188,7 @@ async def perform_in_time(operator: Operator, who: Identity, request: Request) -
     except GatewayError:
         raise
     except TimeoutError:
-        text = f"the store did not answer within {REQUEST_S:.0f} s; look at the gateway's log"
+        text = f"the store did not answer within {REQUEST_S:.0f} s; see the gateway's log"
         raise StoreUnavailableError(text) from None
     except FAILURES as error:
         _log.exception("an operator's request failed")
@@ -270,7 +275,7 @@ class OperatorClient:
         self._socket.sendall(data)
         line = self._file.readline(ANSWER_BYTES_MAX)
         if not line.endswith(b"\n"):
-            raise EOFError("the gateway ended the connection")
+            raise EOFError("the gateway closed the connection")
         return msgspec.json.decode(line, type=Reply)
 
     def answer(self, request: Request) -> Answer:
@@ -281,9 +286,11 @@ class OperatorClient:
         try:
             reply = self.ask(request)
         except (OSError, EOFError) as error:
-            raise ClientError(f"the gateway went away: {error}") from error
+            raise ClientError(f"lost the connection to the gateway: {error}") from error
         except msgspec.DecodeError as error:
-            raise ClientError(f"the gateway is of another version: {error}") from error
+            raise ClientError(
+                f"the gateway and this program are of different versions: {error}"
+            ) from error
         if reply.error is not None:
             problem = printable(reply.error.problem)
             if reply.error.kind == "RequestError":
@@ -292,5 +299,7 @@ class OperatorClient:
                 AccessError(problem) if reply.error.kind == "AccessError" else ClientError(problem)
             )
         if reply.answer is None:
-            raise ClientError("the gateway is of another version: it answered nothing")
+            raise ClientError(
+                "the gateway and this program are of different versions: the answer was empty"
+            )
         return reply.answer

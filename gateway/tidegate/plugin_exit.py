@@ -29,7 +29,7 @@ Exit: TypeAlias = SystemExit | KeyboardInterrupt
 
 _OF_THE_LOOP: Final = ("asyncio", "uvloop")
 _NO_PLUGINS: Final = frozenset({"tidegate", *_OF_THE_LOOP, *sys.stdlib_module_names})
-_UNKNOWN: Final = "unknown (the event loop was asked to call it)"
+_UNKNOWN: Final = "unknown (called from the event loop)"
 
 
 class PluginExitError(PluginError):
@@ -120,4 +120,4 @@ def _problem(error: Exit) -> str:
         what = f"called sys.exit({'' if error.code is None else repr(error.code)})"
     else:
         what = "raised KeyboardInterrupt"
-    return f"it {what}{place}; a plugin raises an error and leaves it to the gateway to stop"
+    return f"it {what}{place}; a plugin must raise an error and leave it to the gateway to stop"

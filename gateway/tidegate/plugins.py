@@ -298,12 +298,14 @@ class PluginHost:
         if factory is None:
             raise PluginContractError(
                 entry_name,
-                f"{installed.origin}: no @hookimpl of {hook}() returned a factory, as a plugin named "
-                f"{kind.value}-… must",
+                f"{installed.origin}: no @hookimpl of {hook}() returned a factory, "
+                f"which a plugin named {kind.value}-… must do",
             )
         problem = _factory_problem(kind, factory)
         if problem:
-            raise PluginContractError(entry_name, f"{installed.origin}: {hook}() gave {problem}")
+            raise PluginContractError(
+                entry_name, f"{installed.origin}: {hook}() returned {problem}"
+            )
         return CheckedFactory(factory, hook, entry_name, lambda: installed.origin)
 
     def _only(self, entry_name: str) -> _Installed:
@@ -311,7 +313,7 @@ class PluginHost:
         if len(several) > 1:
             origins = " and ".join(installed.origin for installed in several)
             raise PluginContractError(
-                entry_name, f"provided by {origins}; uninstall all of them but one"
+                entry_name, f"provided by both {origins}; uninstall all but one"
             )
         return several[0]
 
@@ -325,7 +327,7 @@ class PluginHost:
         if known:
             problem = f"is not installed; installed {kind.value} plugins: {', '.join(known)}"
         else:
-            problem = f"is not installed, nor is any other {kind.value} plugin"
+            problem = f"is not installed, and neither is any other {kind.value} plugin"
         if entry_name not in PROVIDERS and near:
             problem += f"; did you mean {near[0]!r}?"
             entry_name = f"{kind.value}-{near[0]}"
@@ -334,8 +336,8 @@ class PluginHost:
             problem += f"; the package {package} provides {near[0]!r}: pip install {package}"
         for misnamed in self._misnamed(f"{kind.value}-{name}", name):
             problem += (
-                f"; {self._installed[misnamed][0].origin} has an entry point {misnamed!r}, which must "
-                f"be '{kind.value}-{name}' to be it"
+                f"; {self._installed[misnamed][0].origin} has an entry point "
+                f"{misnamed!r}, which would have to be called '{kind.value}-{name}'"
             )
         return PluginLoadError(f"{kind.value}-{name}", problem)
 
@@ -391,7 +393,7 @@ def _unread(entry_name: str, installed: _Installed, active: bool) -> PluginRow:
     return PluginRow(kind, name, installed.version, "", package, active, "", "")
 
 
-_KINDS_KNOWN: Final = "an entry point's name begins with " + ", ".join(
+_KINDS_KNOWN: Final = "the name of an entry point begins with " + ", ".join(
     f"{kind.value}-" for kind in PluginKind
 )
 
@@ -476,9 +478,7 @@ def _factory_problem(kind: PluginKind, factory: object) -> str:
     for name, wanted in _FACTORY_ATTRIBUTES[kind]:
         value: object = getattr(factory, name, None)
         if not isinstance(value, wanted):
-            return (
-                f"{type(factory).__name__}, whose {name} is {value!r} and not a {wanted.__name__}"
-            )
+            return f"{type(factory).__name__}, whose {name} is {value!r}, not a {wanted.__name__}"
         if name == "options_type" and not dataclasses.is_dataclass(cast("type", value)):
             return f"{type(factory).__name__}, whose options_type {value!r} is not a dataclass"
     if kind is PluginKind.PROTOCOL and not cast("FrontEndFactory", factory).transports:

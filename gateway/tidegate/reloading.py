@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tidegate.gateway")
 
-_NEXT_START: Final = "counts with the next start"
+_NEXT_START: Final = "takes effect at the next start"
 
 
 @dataclass(slots=True)
@@ -90,7 +90,10 @@ def _read(old: ResolvedConfig, plugins: PluginHost) -> ResolvedConfig:
     path = old.path
     try:
         if not Path(path).is_file():
-            raise RequestError(f"{path} is no file that could be read again; nothing is changed")
+            raise RequestError(
+                f"{path} is not a file, so the configuration cannot be read again; nothing "
+                "was changed"
+            )
         loaded = load_config(path)
         new = resolve(loaded, plugins)
         check_parts(new)
@@ -104,8 +107,8 @@ def _unchanged(path: str, error: Exception) -> RequestError:
     if isinstance(error, RequestError):
         return error
     if isinstance(error, GatewayError):
-        return RequestError(f"{error}; nothing is changed")
-    return RequestError(f"{path}: {type(error).__name__}: {error}; nothing is changed")
+        return RequestError(f"{error}; nothing was changed")
+    return RequestError(f"{path}: {type(error).__name__}: {error}; nothing was changed")
 
 
 def _wanted(old: ResolvedConfig, new: ResolvedConfig) -> ResolvedConfig:
@@ -134,7 +137,8 @@ async def _apply(
         error = failure_of(raised)
         where = ", ".join(str(new.bind) for new in exchange.added)
         raise RequestError(
-            f"cannot listen on {where}: {error}; free the address or name another one; nothing is changed"
+            f"cannot listen on {where}: {error}; free the address or use another one; "
+            "nothing was changed"
         ) from raised
     running.listeners.finish(exchange, wanted.listeners)
     running.config = replace(wanted, listeners=tuple(one.item for one in running.listeners))
@@ -212,7 +216,8 @@ def _left_of_lists(
     return [
         Change(
             f"{keys.get(match, 'destinations')}.{option}",
-            f"counts for new queues and subscriptions, and for {count} that are there with the next start"
+            f"takes effect for new queues and subscriptions now, and for {count} "
+            "existing ones at the next start"
             if count
             else _NEXT_START,
         )
@@ -253,12 +258,12 @@ async def _reload(key: str, part: object) -> tuple[Change, bool] | None:
         has_files = await part.reload()
     except FAILURES as raised:
         error = failure_of(raised)
-        _log.error("%s is not reloaded, what it has read before stays: %s", key, error)
-        text = f"its files are not read, what it has read before stays: {error}"
+        _log.error("%s could not be reloaded and keeps what it read before: %s", key, error)
+        text = f"its files could not be read; it keeps what it read before: {error}"
         return Change(key.partition(" ")[0], text), False
     if not has_files:
         return None
-    _log.info("%s is reloaded", key)
+    _log.info("%s was reloaded", key)
     return Change(key.partition(" ")[0], "its files were read"), True
 
 

@@ -246,7 +246,8 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     for directory in (tmp_path / "file", tmp_path / "file" / "data"):
         with pytest.raises(
-            OSError, match=r"data_directory\) cannot be made: a file is in its place: '.*/file"
+            OSError,
+            match=r"cannot create the data directory \(broker\.data_directory\): a file is in the way: '.*/file",
         ):
             make_writable_directory(directory)
 

@@ -213,7 +213,7 @@ def test_a_task_of_a_plugins_own_ends_alone_as_with_any_other_error(
     run_until_signal(made(gateway), lambda _gateway: None)
     assert gateway.calls == ["still there", "stop"]
     (told,) = [record.getMessage() for record in caplog.records if record.name == "tidegate.run"]
-    assert "the gateway goes on: plugin quits: it " in told
+    assert "the gateway keeps running: plugin quits: it " in told
     assert "quits.py:2" in told
     gateway.tasks.clear()
     gc.collect()  # asyncio tells of the task that nobody asked, here and not in another test
@@ -228,9 +228,7 @@ def test_an_exit_that_the_loop_was_asked_to_call_has_no_frame_and_ends_nothing(
     gateway = Running(work)
     run_until_signal(made(gateway), lambda _gateway: None)
     assert gateway.calls == ["still there", "stop"]
-    assert (
-        "plugin unknown (the event loop was asked to call it): it called sys.exit(9)" in caplog.text
-    )
+    assert "plugin unknown (called from the event loop): it called sys.exit(9)" in caplog.text
 
 
 @pytest.mark.parametrize("error", EXITS, ids=["exit", "interrupt"])

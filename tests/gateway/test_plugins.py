@@ -106,8 +106,8 @@ def test_an_entry_point_that_names_no_kind_is_told(site, entry_point: str) -> No
     with pytest.raises(PluginLoadError) as caught:
         site.host().message_store("good")
     assert (
-        f"good-dist 1.2.3 (entry point good_dist) has an entry point {entry_point!r}, which must be "
-        "'store-good' to be it"
+        f"good-dist 1.2.3 (entry point good_dist) has an entry point {entry_point!r}, which would have to be "
+        "called 'store-good'"
     ) in caught.value.problem
     with pytest.raises(PluginLoadError) as caught:
         site.host().message_store("other")
@@ -140,7 +140,7 @@ def test_a_misspelt_name_of_ours_that_is_not_installed_finds_its_package() -> No
 def test_a_name_that_nobody_knows_recommends_nothing() -> None:
     with pytest.raises(PluginLoadError) as caught:
         PluginHost([]).front_end("amqp")
-    assert caught.value.problem == "is not installed, nor is any other protocol plugin"
+    assert caught.value.problem == "is not installed, and neither is any other protocol plugin"
 
 
 def test_the_same_name_from_two_distributions_is_refused_and_both_are_named(site) -> None:

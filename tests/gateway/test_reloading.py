@@ -165,7 +165,7 @@ async def test_an_error_changes_nothing_and_is_told_with_its_place(world: World,
         await world.reload(world.stomp(world.first), text, broker='log_level = "debug"')
     assert str(world.path) in str(caught.value)
     assert said in str(caught.value)
-    assert str(caught.value).endswith("; nothing is changed")
+    assert str(caught.value).endswith("; nothing was changed")
     assert world.gateway.config is before
     assert world.broker_told == []
     await client.publish("jobs", "a")
@@ -232,7 +232,7 @@ async def test_one_that_cannot_bind_leaves_all_as_it_was(world: World) -> None:
     clients = [await world.connect(port) for port in (world.first, world.second)]
     with (
         socket.create_server(("127.0.0.1", world.third)),
-        pytest.raises(RequestError, match=r"cannot listen on .*nothing is changed"),
+        pytest.raises(RequestError, match=r"cannot listen on .*nothing was changed"),
     ):
         await world.reload(
             world.stomp(world.third),
@@ -361,7 +361,7 @@ async def test_bytes_are_limited_where_they_are_known(world: World) -> None:
     found = await world.reload(world.stomp(world.first), table)
     (left,) = found.left
     assert left.key == "destinations[0].bytes_max"
-    assert "for 1 that are there with the next start" in left.what
+    assert "for 1 existing ones at the next start" in left.what
     await client.publish("jobs", "bcd")
     await client.publish("other", "ab")
     client.send("SEND", "destination:/queue/other", "receipt:r", body="c")
@@ -388,7 +388,9 @@ async def test_what_nothing_is_there_for_is_named(world: World) -> None:
     checked = await world.reload(world.stomp(world.first), table, check_only=True)
     found = await world.gateway.reload()
     assert found == checked
-    assert found.left == (Change("destinations[0].non_persistent", "counts with the next start"),)
+    assert found.left == (
+        Change("destinations[0].non_persistent", "takes effect at the next start"),
+    )
 
 
 async def test_a_queue_that_is_made_while_it_reloads_has_the_new_limit(
@@ -483,14 +485,14 @@ async def test_it_is_a_request_and_a_command(
     assert await asyncio.to_thread(main, ["reload", "--check", *config]) == 0
     shown = capsys.readouterr().out
     assert shown == (
-        "destinations[0]: added: 'queue://jobs'\nnot now: broker.name: counts with the next start\n"
+        "destinations[0]: added: 'queue://jobs'\nnot changed: broker.name: takes effect at the next start\n"
     )
     assert await asyncio.to_thread(main, ["reload", "--json", *config]) == 0
     assert json.loads(capsys.readouterr().out)["changed"][0]["key"] == "destinations[0]"
     world.write("[[destinations]]\nmatch = 5\n")
     text = await asyncio.to_thread(_ask, world.directory / "data")
     assert "destinations[0].match" in text
-    assert "nothing is changed" in text
+    assert "nothing was changed" in text
 
 
 def _ask(directory: Path) -> str:

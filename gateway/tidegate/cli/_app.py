@@ -42,9 +42,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="A plugin-based messaging gateway: STOMP and MQTT in, a lakehouse table out.",
-    epilog="Exit codes: 0 ok, 1 unexpected, 2 usage or configuration, 3 cannot listen, 4 store "
-    "owned by another gateway, 5 directory or disk, 6 plugin, 7 store damaged, 8 the broker that a "
-    "client command speaks to.",
+    epilog="Exit codes: 0 ok, 1 unexpected error, 2 wrong usage or configuration, 3 cannot "
+    "listen on a port, 4 the store belongs to another gateway, 5 directory or disk, 6 "
+    "plugin, 7 damaged store, 8 a broker cannot be reached or refused.",
 )
 store_seen.add_to(store.app)
 app.add_typer(store.app, name="store")
@@ -95,7 +95,7 @@ def _top(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", is_eager=True, callback=_print_version, help="Print the version."
+            "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
         ),
     ] = False,
 ) -> None:
@@ -110,12 +110,12 @@ def run(
     config: ConfigOption = None,
     log_level: Annotated[
         LogLevel | None,
-        typer.Option("--log-level", help="Log this and what is worse, on stderr."),
+        typer.Option("--log-level", help="Log messages of this level and above, to stderr."),
     ] = None,
 ) -> None:
     """Run the gateway.
 
-    Without --config: STOMP on 127.0.0.1:61613, MQTT on 127.0.0.1:1883, data in tidegate-data/.
+    Without --config: STOMP on 127.0.0.1:61613, MQTT on 127.0.0.1:1883, data in ./tidegate-data/.
     SIGTERM or SIGINT stops it cleanly; a second signal ends it at once.
     """
     run_gateway(config, log_level)
@@ -123,20 +123,21 @@ def run(
 
 @app.command()
 def check_config(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The configuration file.")],
     destination: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Print what this queue or topic has and from which table: queue://NAME or topic://NAME.",
+            help="Print the settings of this queue or topic (queue://NAME or topic://NAME) "
+            "and which table each comes from.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check a configuration file.
 
-    Prints all that would run, every option included. Loads the plugins that the file names, opens
-    no port and touches no data.
+    Prints everything that would run, with every option. Loads the plugins that the file names, but
+    opens no port and touches no data.
     """
     plugins = PluginHost()
     resolved = resolve(load_config(file), plugins)
@@ -155,14 +156,17 @@ def check_config(
 @app.command(name="plugins")
 def list_plugins(
     running: Annotated[
-        bool, typer.Option("--running", help="Ask the gateway that runs, also for what is set.")
+        bool,
+        typer.Option(
+            "--running", help="Ask the running gateway, and show the settings of each plugin."
+        ),
     ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the installed plugins.
 
-    Active are those that the configuration names.
+    A plugin is active if the configuration names it.
     """
     if running:
         access.show_running(config, as_json)

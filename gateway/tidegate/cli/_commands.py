@@ -23,9 +23,14 @@ _log = logging.getLogger("tidegate.cli")
 #: Options that many commands have.
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="The configuration; else the default."),
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        help="The configuration file; without it, the embedded default.",
+    ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 #: Characters of a command's first sentence in the list of commands.
@@ -64,8 +69,8 @@ class OpenGroup(Group):
                 if name in self.commands:
                     raise PluginContractError(
                         f"{COMMANDS_GROUP} {entry_point.name}",
-                        f"{origin}: there is a command {self.name} {name} already, "
-                        f"of {self._origins.get(name, 'tidegate itself')}",
+                        f"{origin}: the command {self.name} {name} already exists; it "
+                        f"comes from {self._origins.get(name, 'tidegate itself')}",
                     )
                 self.commands[name] = command
                 self._origins[name] = origin
@@ -129,7 +134,7 @@ def _origin(entry_point: importlib.metadata.EntryPoint) -> str:
     return f"{name} (entry point {entry_point.value})"
 
 
-_WANTED: Final = "it must be a typer.Typer with commands"
+_WANTED: Final = "expected a typer.Typer with commands"
 
 
 def _load(entry_point: importlib.metadata.EntryPoint, origin: str) -> TyperGroup:
@@ -142,7 +147,7 @@ def _load(entry_point: importlib.metadata.EntryPoint, origin: str) -> TyperGroup
             what, f"{origin}: cannot be imported: {type(error).__name__}: {text}"
         ) from error
     if not isinstance(offered, typer.Typer):
-        raise PluginContractError(what, f"{origin}: is {type(offered).__name__}; {_WANTED}")
+        raise PluginContractError(what, f"{origin}: found {type(offered).__name__}; {_WANTED}")
     group = get_group(offered)
     if not group.commands:
         raise PluginContractError(what, f"{origin}: has no commands; {_WANTED}")

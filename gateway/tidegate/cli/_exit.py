@@ -65,12 +65,12 @@ def failure_of(error: BaseException, config: ResolvedConfig | None = None) -> Fa
         text = _one_line(error)
         # Some say themselves what to do, and it has nothing to do with the directory.
         says_what = "stop" in text and "data directory" not in text
-        hint = "" if says_what else " (the key is broker.data_directory)"
+        hint = "" if says_what else " (the directory is set by broker.data_directory)"
         return Failure(ExitCode.STORE_LOCKED, f"{text}{hint}")
     if isinstance(error, CorruptRecordError):
         return Failure(ExitCode.STORE_CORRUPT, f"the store is damaged: {_one_line(error)}")
     if isinstance(error, StoreFullError):
-        return Failure(ExitCode.STORAGE, f"{_one_line(error)}; make room and start again")
+        return Failure(ExitCode.STORAGE, f"{_one_line(error)}; free disk space and start again")
     if isinstance(error, StoreError):
         return Failure(ExitCode.STORAGE, _one_line(error))
     if isinstance(error, OSError):
@@ -91,14 +91,17 @@ def _os_failure(error: OSError, config: ResolvedConfig | None) -> Failure:
     host, port = (match[1], int(match[2])) if match else ("", 0)
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     if match is None:
-        address = "an address of a listener"
+        address = "the address of a listener"
     key = f"{_listener_key(config, port)}.bind"
     if error.errno == errno.EADDRINUSE:
         text = f"{address} is already in use; stop the other program or change {key}"
     elif error.errno == errno.EADDRNOTAVAIL:
         text = f"{address} is not an address of this machine; change {key}"
     elif error.errno == errno.EACCES:
-        text = f"{address} needs more rights (ports below 1024 belong to root); change {key}"
+        text = (
+            f"no permission to listen on {address} (ports below 1024 need root or "
+            f"CAP_NET_BIND_SERVICE); change {key}"
+        )
     else:
         text = f"cannot listen on {address}: {error.strerror or _one_line(error)}; change {key}"
     return Failure(ExitCode.BIND, text)

@@ -105,7 +105,7 @@ class Host:
         except NoGatewayError:
             return asyncio.run(_log_state(store))
         if not sinks:
-            raise ClientError("the gateway that runs has no sinks, and so no acknowledged log")
+            raise ClientError("the running gateway has no sinks, and therefore no acknowledged log")
         first = min(sink.released for sink in sinks) + 1
         return LogState(sinks[0].store_id, first, sinks[0].last)
 

@@ -102,7 +102,7 @@ class ServiceManager:
         try:
             self._socket.sendto("\n".join(lines).encode(), name)
         except OSError as error:
-            _log.warning("notify=%s: the service manager is not told: %s", lines[0], error)
+            _log.warning("notify=%s: cannot notify the service manager: %s", lines[0], error)
 
 
 def _microseconds(text: str) -> int:

@@ -195,7 +195,11 @@ def run_until_signal(
                     failure = failure or told
                     stop.set()
                 else:
-                    _log.error("its task has ended, the gateway goes on: %s", told, exc_info=error)
+                    _log.error(
+                        "a gateway task ended unexpectedly; the gateway keeps running: %s",
+                        told,
+                        exc_info=error,
+                    )
         if failure is not None:
             raise failure
         try:
@@ -225,7 +229,7 @@ async def serve(
             loop.remove_signal_handler(other)
             signal.signal(other, signal.SIG_DFL)
         manager.stopping()
-        _log.info("signal=%s stopping; a second signal ends the process at once", number.name)
+        _log.info("signal=%s: stopping; a second signal ends the process at once", number.name)
         stop.set()
 
     for number in STOP_SIGNALS:
@@ -257,7 +261,8 @@ async def _reload_when(
         await wanted.wait()
         wanted.clear()
         _log.info(
-            "signal=SIGHUP reloading the configuration, and files of listeners and extensions"
+            "signal=SIGHUP: reloading the configuration, and the files that listeners "
+            "and extensions use"
         )
         manager.reloading()
         try:
@@ -265,7 +270,7 @@ async def _reload_when(
         except RequestError as error:
             _log.error("reload=refused: %s", error)
         except Exception:
-            _log.exception("reloading failed")
+            _log.exception("reload=failed: unexpected error")
         manager.reloaded()
 
 

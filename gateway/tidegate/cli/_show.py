@@ -171,15 +171,16 @@ def _check_name(destination: str) -> None:
         if destination.startswith(start):
             meant = prefix + destination.removeprefix(start)
             raise ConfigError(
-                f"{destination!r} is how STOMP writes it; write {meant}", key="--destination"
+                f"{destination!r} is STOMP notation; write {meant}", key="--destination"
             )
     if "/" in destination:
         meant = names.topic(names.swap_separators(destination))
         raise ConfigError(
-            f"an MQTT topic {destination!r} is {meant}; write that", key="--destination"
+            f"the MQTT topic {destination!r} is called {meant} here; write {meant}",
+            key="--destination",
         )
     raise ConfigError(
-        f"say which it is: {names.queue(destination)} or {names.topic(destination)}",
+        f"queue or topic? write {names.queue(destination)} or {names.topic(destination)}",
         key="--destination",
     )
 
@@ -195,7 +196,7 @@ def policy_tree(description: Description) -> Tree:
     for place, table in enumerate(ranked_):
         why = table["before_the_next"]
         text = f"{'has' if not place else 'also matches'}: {table['table']}, match = {toml_text(table['match'])}"
-        tree.add(Text(text + (f"; before the next because {why}" if why else "")))
+        tree.add(Text(text + (f"; it comes before the next table because {why}" if why else "")))
     values = tree.add(Text("values", style="bold"))
     for option, given in description["values"].items():
         values.add(Text(f"{option} = {toml_text(given['value'])}  # {given['from']}"))

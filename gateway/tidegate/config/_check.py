@@ -64,8 +64,8 @@ def require_acknowledged_log(store: MessageStore, name: str) -> AcknowledgedLog:
     log = store.capabilities.acknowledged_log
     if log is None:
         raise ConfigError(
-            f"store {name!r} keeps no acknowledged messages, so it cannot feed a sink; take another"
-            " store or remove the sinks",
+            f"store {name!r} does not keep acknowledged messages, so it cannot feed a "
+            "sink; use another store or remove the sinks",
             key="sinks",
         )
     return log
@@ -78,12 +78,13 @@ def require_measured_store(store: MessageStore, name: str, broker: BrokerConfig)
     key = "broker.store_limit"
     if not broker.persistent:
         raise ConfigError(
-            "has no effect while broker.persistent is false: nothing is stored", key=key
+            "has no effect because broker.persistent is false: nothing is stored", key=key
         )
     if not store.capabilities.measures_room:
         raise ConfigError(
-            f"store {name!r} cannot tell how much room it takes; remove the limit, or take another store"
-            " (broker.disk_free_limit holds for every store that writes on this machine)",
+            f"store {name!r} cannot measure how much space it takes; remove the limit "
+            "or use another store (broker.disk_free_limit works for every store that "
+            "writes on this machine)",
             key=key,
         )
 

@@ -22,10 +22,10 @@ class HeldLimits:
         kind=Kind.SIZE,
         minimum=1 << 20,
         zero="unlimited",
-        help="Memory that all clients together may have held for them: open transactions, frames and "
-        "packets that are not complete, output that is not read, and whatever else "
+        help="Memory that may be held for all clients together: open transactions, "
+        "incomplete frames and packets, output that is not read, and whatever else "
         "docs/limits.md names. Guards the process.",
-        act="what would need more is refused",
+        act="an action that needs more is refused",
         metric="held.bytes",
     )
     in_flight_limit: int = option(
@@ -33,48 +33,52 @@ class HeldLimits:
         kind=Kind.SIZE,
         minimum=1 << 20,
         zero="unlimited",
-        help="Messages that may be on their way to all clients together: delivered and not yet "
-        "acknowledged. Above it only clients with less than 256 KiB in flight get more. A message counts "
-        "for each client that it is on its way to. Guards against clients that take and never acknowledge.",
-        act="nothing more is delivered to a client before it has acknowledged some",
+        help="Messages in flight to all clients together: delivered and not yet "
+        "acknowledged. Above the limit, only clients with less than 256 KiB in flight "
+        "get more. A message counts once for each client it was sent to. Guards "
+        "against clients that take messages and never acknowledge them.",
+        act="a client gets no more messages until it has acknowledged some",
         metric="in_flight.bytes",
     )
     levels_max: int = option(
         names.LEVELS_MAX,
         minimum=2,
         maximum=names.NAME_BYTES_MAX,
-        help="Levels of a destination name, or of a filter; one with more is refused. Guards memory "
-        "and time: each level of a filter takes 300 bytes and a step of each search.",
+        help="Levels of a destination name or filter; one with more is refused. Guards "
+        "memory and time: each level of a filter takes 300 bytes, and a step in each "
+        "lookup.",
         act="the publish or subscription is refused",
     )
     queues_max: int = option(
         100_000,
         minimum=1,
         zero="unlimited",
-        help="Queues, all together, also those from before the last start and temporary ones. "
-        "Guards memory and store against clients that make up names.",
-        act="a publish or subscription that needs a new one is refused",
+        help="Queues of all users together, including temporary ones and those created "
+        "before the last start. Guards memory and store against clients that invent "
+        "names.",
+        act="a publish or subscription that needs a new queue is refused",
         metric="counted.queues",
     )
     id_cache_limit: int = option(
         128 << 20,
         kind=Kind.SIZE,
         minimum=1 << 16,
-        help="Memory that the duplicate ids of all destinations may take; those with more than 128 "
-        "characters are kept as a digest. Guards against clients that make up destinations and ids.",
-        act="the oldest ids of the destination that was used longest ago are forgotten",
+        help="Memory for the duplicate ids of all destinations; ids of more than 128 "
+        "characters are kept as a digest. Guards against clients that invent "
+        "destinations and ids.",
+        act="the oldest ids of the least recently used destination are forgotten",
         metric="held.duplicate_ids.bytes",
     )
     disk_free_limit: int = option(
         DISK_FREE_LIMIT,
         kind=Kind.SIZE,
         minimum=1,
-        zero="never looked at",
-        help="What the store leaves free on each file system of this machine that it writes to. While "
-        "there is less, publishes are refused, until there is a quarter more; acknowledgements always "
-        "go through, and this is kept for them. Half of it may be room in the store's own files that "
-        "will be used again. Looked at once a second, and more often near the limit. Guards the store "
-        "against a full disk.",
+        zero="not checked",
+        help="Space that the store leaves free on each local file system that it writes to. "
+        "Below it publishes are refused until a quarter more is free; acknowledgements "
+        "always go through, and this space is reserved for them. Up to half of it may "
+        "be space inside the store's own files that will be reused. Checked once a "
+        "second, and more often near the limit. Guards the store against a full disk.",
         act="publishes are refused (store full)",
         metric="disk.free.bytes",
     )
@@ -83,10 +87,12 @@ class HeldLimits:
         kind=Kind.SIZE,
         minimum=1 << 20,
         zero="unlimited",
-        help="What the store may take: its files, or its tables in a database, without the room in them that "
-        "new messages can have again. At it publishes are refused, until a tenth of it is free; consumers and "
-        "acknowledgements go on. `storeUsage` and `storeLimit`, as ActiveMQ calls it, are the same. Looked at "
-        "once a second, and more often near the limit. Guards the disk against a backlog.",
+        help="Space that the store may take: its files, or its tables in a database, not "
+        "counting space in them that new messages can reuse. At the limit publishes "
+        "are refused until a tenth of it is free; consumers and acknowledgements "
+        "continue. `storeUsage` and `storeLimit`, the ActiveMQ names, mean the same. "
+        "Checked once a second, and more often near the limit. Guards the disk against "
+        "a backlog.",
         act="publishes are refused (store full)",
         metric="store.used.bytes",
     )
@@ -95,11 +101,11 @@ class HeldLimits:
         kind=Kind.SIZE,
         minimum=1 << 20,
         zero="unlimited",
-        help="Disk that the temporary files of all `file` cursors may take together; `temp_limit`, as ActiveMQ "
-        "calls it, is the same. Guards the disk, "
-        "and with it the store, against many subscriptions that are each below `temporary_limit`.",
-        act="as when the disk is full: stored messages stay in the store alone, the oldest unstored "
-        "ones are dropped",
+        help="Disk space for the temporary files of all `file` cursors together; "
+        "`temp_limit`, the ActiveMQ name, means the same. Guards the disk, and so the "
+        "store, against many subscriptions that are each below `temporary_limit`.",
+        act="as when the disk is full: stored messages stay in the store only, and of the "
+        "unstored ones the oldest are dropped",
         metric="spooled.bytes",
     )
     temporary_free_limit: int = option(
@@ -107,19 +113,20 @@ class HeldLimits:
         kind=Kind.SIZE,
         minimum=1,
         zero="nothing",
-        help="What the temporary files leave free of their file system, so that they never take the "
-        "store's last room: more than `disk_free_limit`. Looked at once a second.",
-        act="the files do not grow, as at `temporary_space`",
+        help="Space that the temporary files leave free on their file system, so that they "
+        "never take the store's last space: set it above `disk_free_limit`. Checked "
+        "once a second.",
+        act="the files stop growing, as at `temporary_space`",
     )
     login_input_limit: int = option(
         32 << 20,
         kind=Kind.SIZE,
         minimum=1 << 16,
         zero="unlimited",
-        help="Memory that all clients which are not let in yet may fill together: with the half of a "
-        "CONNECT, what they send behind it, or the half of a WebSocket request. Guards against strangers, "
-        "each with a little.",
-        act="the unauthenticated clients that hold most are closed",
+        help="Memory that all clients together may use before they are logged in: "
+        "incomplete CONNECTs, data sent after one, incomplete WebSocket requests. "
+        "Guards against many strangers that each send a little.",
+        act="the unauthenticated clients that hold the most are disconnected",
         metric="held.login.bytes",
     )
     connection_held_limit: int = option(
@@ -127,10 +134,11 @@ class HeldLimits:
         kind=Kind.SIZE,
         minimum=1 << 16,
         zero="unlimited",
-        help="The same for one connection, and as much again may be on its way to it (see "
-        "`in_flight_limit`). A message that is not streamed is held while it comes in, "
-        "so that none is larger than this. Guards the others of the same principal.",
-        act="what would need more is refused",
+        help="The same for one connection; as much again may be in flight to it (see "
+        "`in_flight_limit`). A message that is not streamed is held while it arrives, "
+        "so no such message can be larger than this. Guards other connections of the "
+        "same principal.",
+        act="an action that needs more is refused",
         metric="held.refused",
     )
 
@@ -144,14 +152,15 @@ class Quota:
     """
 
     principal: str = option(
-        help='Whom it is for: the name of a principal, in which `*` stands for anything. `"*"` is for '
-        "everybody, each by itself; clients that nobody authenticated are one, `anonymous`.",
+        help="Principals that this quota applies to: a name, in which `*` matches anything. "
+        '`"*"` applies to everybody, to each separately; all unauthenticated clients '
+        "together are one principal, `anonymous`.",
     )
     connections_max: int = option(
         0,
         minimum=1,
         zero="unlimited",
-        help="Connections at a time. Guards the others' share of `broker.connections_max`.",
+        help="Simultaneous connections. Guards the others' share of `broker.connections_max`.",
         act="the next one is refused",
         metric="counted.connections",
     )
@@ -159,16 +168,17 @@ class Quota:
         50_000,
         minimum=1,
         zero="unlimited",
-        help="MQTT sessions that are kept, also while their clients are away. Guards memory and store "
-        "against clients that leave sessions behind under ever new names.",
-        act="a CONNECT that needs a new one is refused",
+        help="MQTT sessions that are kept, including those of disconnected clients. Guards "
+        "memory and store against clients that leave sessions behind under ever new "
+        "names.",
+        act="a CONNECT that needs a new session is refused",
         metric="counted.sessions",
     )
     subscriptions_max: int = option(
         100_000,
         minimum=1,
         zero="unlimited",
-        help="Subscriptions to topics, also durable ones whose clients are away.",
+        help="Topic subscriptions, including durable ones of disconnected clients.",
         act="the next one is refused",
         metric="counted.subscriptions",
     )
@@ -176,9 +186,9 @@ class Quota:
         50_000,
         minimum=1,
         zero="unlimited",
-        help="Queues that it makes by using them, also those from before the last start and "
-        "temporary ones.",
-        act="a publish or subscription that needs a new one is refused",
+        help="Queues that the principal creates by using them, including temporary ones and "
+        "those created before the last start.",
+        act="a publish or subscription that needs a new queue is refused",
         metric="counted.queues",
     )
     retained_limit: int = option(
@@ -186,7 +196,8 @@ class Quota:
         kind=Kind.SIZE,
         minimum=1,
         zero="unlimited",
-        help="Memory that its retained messages may take; `broker.retained_limit` is for all together.",
+        help="Memory for the principal's retained messages; `broker.retained_limit` covers "
+        "everybody's.",
         act="the publish is refused",
         metric="held.retained.bytes",
     )
@@ -195,9 +206,9 @@ class Quota:
         kind=Kind.SIZE,
         minimum=1 << 16,
         zero="unlimited",
-        help="Memory held for it, all kinds together. Guards the other principals' share of "
-        "`broker.held_limit`.",
-        act="what would need more is refused",
+        help="Memory held for the principal, all kinds together. Guards the others' share "
+        "of `broker.held_limit`.",
+        act="an action that needs more is refused",
         metric="held.refused",
     )
     in_flight_limit: int = option(
@@ -205,8 +216,9 @@ class Quota:
         kind=Kind.SIZE,
         minimum=1 << 16,
         zero="unlimited",
-        help="Messages on their way to all its connections together: see `broker.in_flight_limit`.",
-        act="nothing more is delivered to a client before it has acknowledged some",
+        help="Messages in flight to all connections of the principal: see "
+        "`broker.in_flight_limit`.",
+        act="its clients get no more messages until they have acknowledged some",
         metric="in_flight.bytes",
     )
     receive_rate: int = option(
@@ -214,9 +226,9 @@ class Quota:
         kind=Kind.SIZE,
         minimum=1024,
         zero="unlimited",
-        help="Bytes a second that are read from all its connections together, up to a second's worth at "
-        "once. Guards the others' share of the gateway's time.",
-        act="its connections are not read for as long as it takes",
+        help="Bytes per second read from all connections of the principal, in bursts of up "
+        "to one second's worth. Guards the others' share of the gateway's time.",
+        act="reading from its connections pauses for as long as needed",
     )
 
 

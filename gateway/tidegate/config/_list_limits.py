@@ -25,11 +25,11 @@ def limit_reason(policy: DestinationPolicy, prefix: str, option: str) -> str:
     if option in ("overflow", "overflow_wait") and not is_limited:
         return f"{prefix}messages_max and {prefix}bytes_max are unlimited"
     if option == "overflow_wait" and act != "refuse":
-        return f"{prefix}overflow is {act!r}, and it is for 'refuse'"
+        return f"{prefix}overflow is {act!r}, and this option applies only to 'refuse'"
     drops = act in ("drop_oldest", "drop_newest") or (act == "disconnect" and prefix)
     if option == "overflow_dead_letter" and not ((drops and is_limited) or value("age_max")):
         return (
-            f"nothing is dropped without {prefix}age_max, or a limit and an {prefix}overflow that"
-            " drops"
+            f"nothing is dropped without {prefix}age_max, or a limit with an "
+            f"{prefix}overflow that drops messages"
         )
     return ""

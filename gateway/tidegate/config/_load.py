@@ -67,7 +67,7 @@ def parse_config(text: str, *, path: str = "") -> Config:
     try:
         document: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        twice = "; this key is there twice" if "Cannot overwrite a value" in str(error) else ""
+        twice = "; this key appears twice" if "Cannot overwrite a value" in str(error) else ""
         raise ConfigError(f"not valid TOML: {error}{twice}") from None
     for key in document:
         if key not in _TABLES:
@@ -164,7 +164,7 @@ def _broker(table: Mapping[str, object], base: Path | None) -> BrokerConfig:
         other = written.setdefault(_BROKER_NAMES.get(key, key), key)
         if other != key:
             raise ConfigError(
-                f"is another name of {other!r}: write one of them", key=f"broker.{key}"
+                f"is another name for {other!r}; keep only one of them", key=f"broker.{key}"
             )
     ours = {name: table[key] for name, key in written.items()}
     try:
@@ -185,7 +185,9 @@ def _listeners(document: Mapping[str, Any]) -> dict[str, tuple[ListenerTable, ..
         for index, table in enumerate(_tables(document, "listeners"))
     )
     if not listeners:
-        raise ConfigError("must not be empty: no client could connect", key="listeners")
+        raise ConfigError(
+            "must not be empty: without a listener no client could connect", key="listeners"
+        )
     return {"listeners": listeners}
 
 
@@ -225,7 +227,7 @@ def _plugin_table(
         raise error.at(prefix=where) from None
     plugin: str = getattr(parsed, named_by)
     if _IDENTIFIER.fullmatch(plugin) is None:
-        raise ConfigError(f"{plugin!r} is not the name of a plugin", key=f"{where}.{named_by}")
+        raise ConfigError(f"{plugin!r} is not a valid plugin name", key=f"{where}.{named_by}")
     return replace(parsed, options=MappingProxyType(rest))
 
 
@@ -255,11 +257,11 @@ def _checked_policy(table: Mapping[str, object]) -> DestinationPolicy:
     for key in ("cursor", "durable_cursor", "subscriber_cursor"):
         plugin: str = getattr(policy, key)
         if (plugin or key == "cursor") and _IDENTIFIER.fullmatch(plugin) is None:
-            raise ConfigError(f"{plugin!r} is not the name of a cursor", key=key)
+            raise ConfigError(f"{plugin!r} is not a valid cursor name", key=key)
     literal = policy.dead_letter.replace("{name}", "name")
     if "{" in literal or "}" in literal:
         raise ConfigError(
-            f"{policy.dead_letter!r}: only {{name}} can be filled in", key="dead_letter"
+            f"{policy.dead_letter!r}: {{name}} is the only placeholder allowed", key="dead_letter"
         )
     try:
         names.check_name(literal)
@@ -273,8 +275,8 @@ def _check_sink_names(sinks: Iterable[SinkTable]) -> None:
     for index, sink in enumerate(sinks):
         if sink.name in seen:
             raise ConfigError(
-                f"{sink.name!r} is the name of sinks[{seen[sink.name]}] already; give this one a "
-                "name of its own",
+                f"the name {sink.name!r} is already used by sinks[{seen[sink.name]}]; "
+                "give this sink a different name",
                 key=f"sinks[{index}].name",
             )
         seen[sink.name] = index
@@ -282,6 +284,7 @@ def _check_sink_names(sinks: Iterable[SinkTable]) -> None:
 
 def _not_an_identifier(name: str, key: str) -> ConfigError:
     return ConfigError(
-        f"{name!r} must be 1 to 64 letters, digits, '.', '_' or '-', the first a letter or digit",
+        f"{name!r} must be 1 to 64 letters, digits, '.', '_' or '-', starting with a "
+        "letter or digit",
         key=key,
     )

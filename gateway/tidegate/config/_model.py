@@ -32,37 +32,39 @@ class BrokerConfig(HeldLimits):
 
     name: str = option(
         "tidegate",
-        help="The gateway's name in messages, logs and rows of sinks: letters, digits, `.`, `_` "
-        "and `-`, at most 64. Tells two gateways that feed one table or log apart.",
+        help="The gateway's name in messages, logs and sink rows: letters, digits, `.`, `_` "
+        "and `-`, at most 64. Distinguishes gateways that feed the same table or log.",
     )
     data_directory: Path = option(
         Path("tidegate-data"),
-        help="Where everything durable lives; left out, it is in the working directory. One gateway owns "
-        "it at a time; a second one is refused rather than damaging it.",
+        help="Directory for all durable data; by default inside the working directory. One "
+        "gateway owns it at a time; a second one is refused, so it cannot damage the "
+        "data.",
     )
     persistent: bool = option(
         True,
-        help="`false` keeps every message in memory only: nothing survives a restart, and the "
-        "disk is never the limit. For tests and for data that is worthless when late.",
+        help="`false` keeps every message in memory only: nothing survives a restart, and "
+        "the disk is never the bottleneck. For tests, and for data that is worthless "
+        "when late.",
     )
     log_level: str = option(
         "info",
         choices=("debug", "info", "warning", "error"),
-        help="The log has this and what is worse. `tidegate run --log-level` comes before it.",
+        help="Log messages of this level and above. `tidegate run --log-level` overrides it.",
     )
     log_format: str = option(
         "text",
         choices=("text", "json"),
-        help="How a line of the log is written: for people, or as one JSON object for what collects logs "
+        help="Log format: text for people, or one JSON object per line for log collectors "
         "([the log](#the-log)).",
     )
     connections_max: int = option(
         10_000,
         minimum=1,
-        help="Client connections at a time, all listeners together, counted from accept on: also "
-        "those in a handshake. The next one is closed at once. Guards against running out of "
-        "memory and file descriptors; 512 of those of the process are left to the store, so that "
-        "fewer connections are let in where its limit is low.",
+        help="Simultaneous client connections of all listeners, counted from accept on, so "
+        "handshakes are included. The next one is closed at once. Guards against "
+        "running out of memory and file descriptors; 512 of the process's descriptors "
+        "are reserved for the store, so a low descriptor limit means fewer connections.",
         act="the next connection is closed at once",
         metric="counted.connections",
     )
@@ -71,16 +73,16 @@ class BrokerConfig(HeldLimits):
         kind=Kind.DURATION,
         minimum=0.01,
         zero="never",
-        help="When the event loop comes later than this to what is due, several times in a row, new "
-        "connections are closed at once until it is below half of it for two seconds. Guards those "
-        "that are connected on a machine that cannot keep up.",
+        help="When the event loop is repeatedly later than this, new connections are closed "
+        "at once, until the delay has been below half of it for two seconds. Guards "
+        "the connected clients on a machine that cannot keep up.",
     )
     login_checks_max: int = option(
         8,
         minimum=1,
-        help="Passwords that extensions check at a time, all clients together. The others wait, "
-        "and addresses (of IPv6 the first 64 bits) have their turns one after the other. Guards "
-        "against a flood of logins from one address, behind which nobody else would get in.",
+        help="Passwords that extensions check at the same time. Further logins wait, and "
+        "source addresses (for IPv6, the first 64 bits) take turns. Guards against a "
+        "flood of logins from one address that would lock everybody else out.",
         act="a login waits",
         metric="logins.checking",
     )
@@ -88,32 +90,34 @@ class BrokerConfig(HeldLimits):
         16 << 20,
         kind=Kind.SIZE,
         minimum=1 << 16,
-        help="What logins that wait may take; above it, of the address that has most of it, the "
-        "one that has waited longest is refused. Guards the memory.",
+        help="Memory for logins that wait. Above it, the longest-waiting login of the "
+        "address with the most is refused. Guards memory.",
         act="a login is refused",
         metric="logins.dropped",
     )
     login_failures_free: int = option(
         3,
         minimum=0,
-        help="Wrong passwords for one user from one address before `login_delay` applies. Ten "
-        "times as many from one address, or for one user, count against all who are guessed there "
-        "and against all addresses that guess.",
+        help="Wrong passwords for one user from one address before `login_delay` applies. "
+        "Ten times as many from one address, or for one user, and the delay applies to "
+        "all users tried from that address, or to all addresses that try that user.",
     )
     login_delay: float = option(
         0.25,
         kind=Kind.DURATION,
         minimum=0.001,
         zero="off",
-        help="How long an address waits for its next try at a user after that, doubled with each "
-        "further failure; others do not. Guards against guessing, and locks nobody out.",
+        help="How long an address must then wait before it may try that user again, doubled "
+        "with each further failure; other addresses do not wait. Guards against "
+        "guessing without locking anybody out.",
     )
     login_delay_max: float = option(
         5.0,
         kind=Kind.DURATION,
         minimum=0.001,
-        help="The longest such delay; not more than clients wait for an answer to their CONNECT. "
-        "For a client that was let in from there before, with the same client id, 1s.",
+        help="The longest such delay; keep it below the time that clients wait for the "
+        "answer to their CONNECT. For a client that has logged in before from the same "
+        "address with the same client id it is 1s.",
         act="the longest wait",
         metric="logins.delayed",
     )
@@ -121,13 +125,13 @@ class BrokerConfig(HeldLimits):
         600.0,
         kind=Kind.DURATION,
         minimum=1,
-        help="Failures are forgotten when there was none for so long.",
+        help="Failures are forgotten when there were none for this long.",
     )
     login_failures_limit: int = option(
         4 << 20,
         kind=Kind.SIZE,
         minimum=1 << 16,
-        help="What the memory of failures, and of clients that were let in before, may take; "
+        help="Memory for remembering failures and clients that have logged in before; "
         "beyond it the oldest are forgotten. Guards against floods from many addresses.",
         act="the oldest failures are forgotten",
         metric="logins.failures.bytes",
@@ -135,38 +139,39 @@ class BrokerConfig(HeldLimits):
     transactions_open_max: int = option(
         100,
         minimum=1,
-        help="Transactions one connection may have open; the next BEGIN is refused. Guards "
-        "against clients that begin and never end them.",
+        help="Open transactions per connection; the next BEGIN is refused. Guards against "
+        "clients that begin transactions and never end them.",
         act="BEGIN is refused",
     )
     transaction_operations_max: int = option(
         5_000,
         minimum=1,
-        help="Operations in one transaction; the next one is refused. Guards memory: they are "
-        "held back until COMMIT. Guards everyone else's time as well: a COMMIT stands or falls as one, "
-        "and takes some 4 ms of the loop for each 1,000.",
+        help="Operations per transaction; the next one is refused. Guards memory, because "
+        "operations are held until COMMIT, and everybody else's time, because a COMMIT "
+        "is one unit and takes about 4 ms of the event loop per 1,000 operations.",
         act="the operation is refused",
     )
     prepared_branches_max: int = option(
         1000,
         minimum=1,
-        help="Prepared branches of distributed transactions (XA) that are in doubt, and those that "
-        "an operator completed and nobody has forgotten yet; the next prepare is refused. Guards "
-        "against transaction managers that never come back.",
+        help="Prepared branches of distributed transactions (XA) that are in doubt, plus "
+        "those that an operator completed and nobody has forgotten yet; the next "
+        "PREPARE is refused. Guards against transaction managers that never come back.",
         act="PREPARE is refused",
     )
     id_cache_size: int = option(
         20_000,
         minimum=1,
         zero="off",
-        help="Duplicate ids (`_AMQ_DUPL_ID`) remembered for each destination; when there are more "
-        "the oldest is forgotten. All destinations together remember 50 times as many.",
+        help="Duplicate ids (`_AMQ_DUPL_ID`) remembered per destination; beyond it the "
+        "oldest is forgotten. All destinations together remember 50 times as many.",
         act="the oldest ids are forgotten",
     )
     persist_id_cache: bool = option(
         True,
-        help="Keep duplicate ids in the store, each in one batch with its message. `false`: a "
-        "message that is repeated after a restart is taken for a new one.",
+        help="Keep duplicate ids in the store, each in the same batch as its message. With "
+        "`false`, a message that is sent again after a restart is not recognized as a "
+        "duplicate.",
     )
     pending_write_limit: int = option(
         64 << 20,
@@ -180,10 +185,11 @@ class BrokerConfig(HeldLimits):
         64 << 20,
         kind=Kind.SIZE,
         minimum=1,
-        help="Memory that waiting messages of all `store` cursors may take together; those whose "
-        "consumers have taken nothing for longest go back to where they are anyway, the store. "
-        "Guards the process against many backlogs that are each below `memory_limit`.",
-        act="messages go back to the store, which has them",
+        help="Memory for the waiting messages of all `store` cursors together; above it, "
+        "the messages of the lists whose consumers have been idle longest are dropped "
+        "from memory and read from the store again later. Guards the process against "
+        "many backlogs that are each below `memory_limit`.",
+        act="messages are dropped from memory; the store has them",
         metric="waiting.stored.bytes",
     )
     unstored_memory_limit: int = option(
@@ -191,10 +197,10 @@ class BrokerConfig(HeldLimits):
         kind=Kind.SIZE,
         minimum=1 << 20,
         zero="unlimited",
-        help="The same of all `file` and `vm` cursors, which hold what no store has. Above it those "
-        "with more than 64 KiB spool, or have their producers wait. A message counts in each "
-        "subscription in which it waits. Guards the process against many subscriptions that are not "
-        "served.",
+        help="The same for all `file` and `vm` cursors, whose messages no store holds. "
+        "Above it, those with more than 64 KiB spool or make their producers wait. A "
+        "message counts in each subscription in which it waits. Guards the process "
+        "against many subscriptions that nobody reads.",
         act="messages are spooled, or producers wait",
         metric="waiting.unstored.bytes",
     )
@@ -202,8 +208,8 @@ class BrokerConfig(HeldLimits):
         256 << 20,
         kind=Kind.SIZE,
         minimum=1,
-        help="Memory that retained messages may take, bodies and all; a publish that would need "
-        "more is refused. Guards against clients that invent topics.",
+        help="Memory for retained messages, bodies included; a publish that needs more is "
+        "refused. Guards against clients that invent topics.",
         act="the publish is refused",
         metric="held.retained.bytes",
     )
@@ -212,45 +218,48 @@ class BrokerConfig(HeldLimits):
         kind=Kind.DURATION,
         minimum=1,
         zero="off",
-        help="How often the topics below `$SYS/broker/` are published: version, uptime, clients, "
-        "messages. Subscribing to `$SYS/#` shows them.",
+        help="How often the topics below `$SYS/broker/` are published: version, uptime, "
+        "clients, messages. Subscribe to `$SYS/#` to see them.",
     )
     acknowledged_limit: int = option(
         16 << 30,
         kind=Kind.SIZE,
         minimum=1,
-        help="Bytes of acknowledged messages kept for sinks that have not released them; "
-        "`acknowledged_overflow` says what happens above it. Guards the disk when a sink stands "
-        "still.",
-        act="publishes are refused, or the oldest rows discarded (`acknowledged_overflow`)",
+        help="Bytes of acknowledged messages kept until all sinks have released them; "
+        "`acknowledged_overflow` says what happens above it. Guards the disk when a "
+        "sink stands still.",
+        act="publishes are refused, or the oldest rows are discarded (`acknowledged_overflow`)",
     )
     acknowledged_body_max: int = option(
         64 << 20,
         kind=Kind.SIZE,
         minimum=1 << 20,
-        help="Sinks take bodies in memory, one streamed body at a time. One that is larger than "
-        "this is left out of its row, which has a header `large-body-omitted` with its size then. "
-        "Guards the memory; bodies that are not streamed are not affected.",
+        help="Sinks load streamed bodies into memory, one at a time. A body larger than "
+        "this is left out of its row, which then has a header `large-body-omitted` "
+        "with the size. Guards memory; bodies that are not streamed are not affected.",
         act="the body is left out",
     )
     acknowledged_overflow: str = option(
         "refuse_publish",
         choices=("refuse_publish", "discard_oldest"),
-        help="What happens at `acknowledged_limit`: refuse new messages, so that the sink loses "
-        "nothing, or discard the oldest acknowledged ones, so that clients go on.",
+        help="What happens at `acknowledged_limit`: refuse new messages, so that the sinks "
+        "lose nothing, or discard the oldest acknowledged messages, so that clients "
+        "can continue.",
     )
     acknowledged_outcomes: tuple[str, ...] = option(
         _OUTCOMES,
         choices=_OUTCOMES,
-        help="How messages leave that have a row for the sinks besides those that were acknowledged. "
-        "What has a row takes room until the sinks have it, purged messages, too.",
+        help="Which messages get a row in the sinks besides acknowledged ones, by the way "
+        "they left. Rows take up space until the sinks have them, those of purged "
+        "messages too.",
     )
     acknowledged_age: float = option(
         7 * 86_400.0,
         kind=Kind.DURATION,
         zero="unlimited",
-        help="Acknowledged messages older than this are handled as `acknowledged_overflow` says. "
-        "Guards against a sink that was forgotten while traffic is too small to fill the limit.",
+        help="Acknowledged messages older than this are handled as `acknowledged_overflow` "
+        "says. Guards against a forgotten sink when traffic is too low to reach the "
+        "limit.",
     )
 
 
@@ -264,19 +273,19 @@ class ListenerTable:
     bind: str = option(
         "",
         help='Address and port: `"127.0.0.1:61613"`, `"[::1]:61613"`, or `":61613"` for all '
-        "interfaces; port 0 takes a free one. Left out: loopback and the protocol's own port, so "
-        "that nothing is reachable from outside by accident.",
+        "interfaces; port 0 takes a free one. The default is loopback and the "
+        "protocol's own port, so that nothing is reachable from outside by accident.",
     )
     transport: str = option(
         "",
-        help="How bytes travel, e.g. `tcp`. Left out: the protocol's first one. One that the "
-        "protocol does not have is refused at start.",
+        help="The transport, e.g. `tcp`. The default is the protocol's first one. One that "
+        "the protocol does not have is refused at start.",
     )
     allow_anonymous: bool | None = option(
         None,
-        help="Accept clients without credentials. Left out: yes on loopback while no extension "
-        "authenticates, otherwise no. A listener on any other address without authentication is "
-        "refused at start unless this says `true`.",
+        help="Accept clients without credentials. The default is yes on loopback while no "
+        "extension authenticates clients, and no otherwise. A listener on any other "
+        "address without authentication is refused at start unless this says `true`.",
     )
     options: Mapping[str, object] = field(default_factory=_no_options)
 
@@ -299,8 +308,9 @@ class SinkTable:
     plugin: str = option(help="The sink plugin, e.g. `spark` (entry point `sink-NAME`).")
     name: str = option(
         "",
-        help="This sink's name, also of its directory: letters, digits, `.`, `_` and `-`. Left "
-        "out: the plugin's name. Two sinks must not have the same, or they would share one mark.",
+        help="Name of the sink and of its directory: letters, digits, `.`, `_` and `-`. The "
+        "default is the plugin's name. Names must be unique, because sinks with the "
+        "same name would share one mark.",
     )
     options: Mapping[str, object] = field(default_factory=_no_options)
 
@@ -310,8 +320,9 @@ class ExtensionTable:
     """One ``[[extensions]]`` table: which extension, and its own options unparsed."""
 
     plugin: str = option(
-        help="The extension plugin (entry point `extension-NAME`): an authenticator, authorizer, "
-        "interceptor or observer. They are asked in the order of the file.",
+        help="The extension plugin (entry point `extension-NAME`): an authenticator, "
+        "authorizer, interceptor or observer. Extensions are asked in the order of the "
+        "file.",
     )
     options: Mapping[str, object] = field(default_factory=_no_options)
 

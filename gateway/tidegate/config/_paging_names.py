@@ -31,7 +31,7 @@ def _number(value: object) -> int:
     if isinstance(value, str) and re.fullmatch(r"-1|\d+", value):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < _UNLIMITED:
-        raise ValueError(f"{value!r} is not a number of messages, nor -1 for no limit")
+        raise ValueError(f"{value!r} is neither a number of messages nor -1 for no limit")
     return value
 
 
@@ -42,14 +42,14 @@ def _size(value: object) -> int:
     try:
         return _number(value)
     except ValueError:
-        raise ValueError(f"{value!r} is not a size such as '10M', nor -1 for no limit") from None
+        raise ValueError(f"{value!r} is neither a size such as '10M' nor -1 for no limit") from None
 
 
 def _limit(read: Callable[[object], int], value: object) -> object:
     """As options have it: 0 for no limit, sizes with a unit."""
     found = read(value)
     if not found:
-        raise ValueError("0 would let nothing in; -1 is no limit")
+        raise ValueError("0 would accept nothing; write -1 for no limit")
     if found == _UNLIMITED:
         return 0
     return f"{found}b" if read is _size else found
@@ -69,7 +69,7 @@ def _act(value: object, acts: Mapping[str, str], others: tuple[str, ...] = ()) -
 def _each(option: str, value: object, table: Written) -> Iterable[Given]:
     options = table.both(option)
     if not options:
-        raise ValueError("has no effect: temporary destinations have the limits of their cursor")
+        raise ValueError("has no effect: temporary destinations use the limits of their cursor")
     return [(name, value) for name in options]
 
 
@@ -100,8 +100,8 @@ def _read_max_size(
         return [(paged, max(found, 1) if found != _UNLIMITED else 0)]
     if found == _UNLIMITED:
         raise ValueError(
-            f"{paged} always has a limit; leave it out for the default, and see "
-            "cursor_memory_limit in [broker] for all together"
+            f"{paged} always has a limit; remove the key to use the default, and see "
+            "cursor_memory_limit in [broker] for the limit of all together"
         )
     return [(paged, f"{max(found, 1)}b")]
 
@@ -112,14 +112,16 @@ def _read_page_limit(
     if _full_policy(table) != PAGE:
         raise ValueError(f"has no effect with {FULL_POLICY} = '{_full_policy(table)}'")
     if "page-full-policy" not in table.table:
-        raise ValueError("has no effect: say with page-full-policy what happens, FAIL or DROP")
+        raise ValueError(
+            "has no effect: choose with page-full-policy what happens at the limit, FAIL or DROP"
+        )
     return _each(option, _limit(read, value), table)
 
 
 def _read_page_full_policy(value: object, table: Written) -> Iterable[Given]:
     act = _act(value, _FULL_ACTS)
     if not _is_limited(table, "page-limit-bytes", "page-limit-messages"):
-        raise ValueError("has no effect: it needs page-limit-bytes or page-limit-messages")
+        raise ValueError("has no effect without page-limit-bytes or page-limit-messages")
     return _each("overflow", act, table)
 
 
@@ -137,11 +139,11 @@ def _read_slow_threshold(value: object, table: Written) -> Iterable[Given]:
         found = _number(value)
     except ValueError:
         raise ValueError(
-            f"{value!r} is not a number of messages a second, nor -1 for off; slow_consumer_rate has"
-            " fractions"
+            f"{value!r} is neither a number of messages per second nor -1 for off; "
+            "slow_consumer_rate allows fractions"
         ) from None
     if not found:
-        raise ValueError("0 would find nobody; -1 is off")
+        raise ValueError("0 would never match; write -1 for off")
     return [("slow_consumer_rate", max(found, 0))]
 
 
@@ -185,13 +187,13 @@ PAGING_NAMES: Final = (
 )
 #: What the chapters have that is no option of destinations, and what is here instead.
 PAGING_ELSEWHERE: Final[Mapping[str, str]] = {
-    "page-max-cache-size": "max-read-page-messages and max-read-page-bytes say how much is read",
-    "page-sync-timeout": "spools are not synced, since they do not outlive the process",
-    "slow-consumer-check-period": "all consumers are looked at every 10 seconds",
-    "slow-consumer-threshold-measurement-unit": "slow_consumer_rate is messages a second, from 0.1",
-    "paging-directory": "spools are below data_directory of [broker]",
-    "global-max-size": "write cursor_memory_limit and unstored_memory_limit in [broker]",
-    "global-max-messages": "write cursor_memory_limit and unstored_memory_limit in [broker]",
-    "max-disk-usage": "write store_limit, disk_free_limit and temporary_space in [broker]",
-    "min-disk-free": "write disk_free_limit and temporary_free_limit in [broker]",
+    "page-max-cache-size": "use max-read-page-messages and max-read-page-bytes to set how much is read",
+    "page-sync-timeout": "spools are not synced, because they do not outlive the process",
+    "slow-consumer-check-period": "all consumers are checked every 10 seconds",
+    "slow-consumer-threshold-measurement-unit": "slow_consumer_rate is in messages per second, from 0.1",
+    "paging-directory": "spools are in data_directory of [broker]",
+    "global-max-size": "use cursor_memory_limit and unstored_memory_limit in [broker]",
+    "global-max-messages": "use cursor_memory_limit and unstored_memory_limit in [broker]",
+    "max-disk-usage": "use store_limit, disk_free_limit and temporary_space in [broker]",
+    "min-disk-free": "use disk_free_limit and temporary_free_limit in [broker]",
 }

@@ -26,107 +26,115 @@ class DestinationPolicy:
     """
 
     match: str = option(
-        help='The destinations it is for: a name or filter such as `"orders.>"`; for queues only '
-        'with `"queue://"` before it, for topics only with `"topic://"`. The most specific '
-        "match wins.",
+        help="Destinations that the table applies to: a name or filter such as "
+        '`"orders.>"`; with `"queue://"` in front only queues, with `"topic://"` only '
+        "topics. The most specific match wins.",
     )
     cursor: str = option(
         CURSOR_DEFAULT,
-        help="The cursor of queues: `store` (memory, then pages from the store), `file` (memory, "
-        "then a temporary file) or `vm` (memory only, producers throttled at the limit). Decides "
-        "what a slow consumer costs.",
+        help="Cursor of queues: `store` (memory, then pages from the store), `file` "
+        "(memory, then a temporary file) or `vm` (memory only, producers throttled at "
+        "the limit). Decides what a slow consumer costs.",
     )
     durable_cursor: str = option(
         "",
-        help="The cursor of durable topic subscriptions. Left out: the same as `cursor`.",
+        help="Cursor of durable topic subscriptions. The default is the value of `cursor`.",
     )
     subscriber_cursor: str = option(
         "",
-        help="The cursor of topic subscriptions that are not stored, and of temporary queues. Left out: the same as "
-        "`cursor`, or `file` when that reads from the store, which has nothing for them.",
+        help="Cursor of topic subscriptions that are not stored, and of temporary queues. "
+        "The default is the value of `cursor`, or `file` if that one reads from the "
+        "store, which does not hold their messages.",
     )
     memory_limit: int = option(
         64 << 20,
         kind=Kind.SIZE,
         minimum=1,
-        help="Memory that the pending messages of one destination or subscription may take; then "
-        "its cursor pages, spools or throttles. Guards the process against one slow consumer.",
-        act="the cursor pages, spools, or its producers are not read",
+        help="Memory for the pending messages of one destination or subscription; above it "
+        "the cursor pages, spools or throttles. Guards the process against one slow "
+        "consumer.",
+        act="the cursor pages or spools, or its producers are not read",
     )
     memory_messages: int = option(
         0,
         minimum=1,
         zero="unlimited",
-        help="The same as a number of messages: then the cursor pages, spools or throttles, whichever of "
-        "the two comes first. For destinations whose messages are much alike.",
-        act="the cursor pages, spools, or its producers are not read",
+        help="The same as a number of messages; whichever limit is reached first applies. "
+        "For destinations whose messages are all about the same size.",
+        act="the cursor pages or spools, or its producers are not read",
     )
     cursor_memory_high_water_mark: int = option(
         70,
         minimum=1,
         maximum=100,
-        help="At so many percent of `broker.unstored_memory_limit`, which all `file` and `vm` cursors share, "
-        "those of this table spool, or have their producers wait, though they are below `memory_limit`: "
-        "from 64 KiB on. What is lower gives way first to what is higher.",
+        help="Percentage of `broker.unstored_memory_limit`, which all `file` and `vm` "
+        "cursors share. When it is reached, the cursors of this table that hold more "
+        "than 64 KiB spool or make their producers wait, even below `memory_limit`. "
+        "Tables with a lower value give way first.",
         act="the cursor spools, or its producers are not read",
     )
     page_count: int = option(
         200,
         minimum=1,
         maximum=65_535,
-        help="Messages read from store or file at once. Too few make a consumer that catches up "
-        "slow, too many delay everyone else in that turn.",
+        help="Messages read from store or file at a time. Too few slow down a consumer that "
+        "catches up, too many delay everybody else in that turn.",
     )
     page_bytes: int = option(
         8 << 20,
         kind=Kind.SIZE,
         minimum=1,
         zero="unlimited",
-        help="Bytes read from store or file at once; one message is always read. Guards memory and "
-        "everyone else's turn where messages are large.",
+        help="Bytes read from store or file at a time; one message is always read. Guards "
+        "memory, and everybody else's turn, when messages are large.",
     )
     temporary_limit: int = option(
         1 << 30,
         kind=Kind.SIZE,
         minimum=1,
-        help="What the cursor of one list may spool to temporary files; what is more stays in the store "
-        "alone, and where nothing is stored the oldest are dropped and counted. So much again is for what "
-        "`non_persistent` spools of a queue, whose producers then wait. Guards the disk.",
-        act="stored messages stay in the store alone, the oldest unstored ones are dropped; a queue's producers "
-        "are not read while what `non_persistent` spools has no room",
+        help="What the cursor of one list may spool to temporary files. Beyond it, messages "
+        "stay in the store only; where nothing is stored, the oldest are dropped and "
+        "counted. Messages that `non_persistent` spools have the same amount again, "
+        "and the queue's producers wait when it is used up. Guards the disk.",
+        act="stored messages stay in the store only, and of the unstored ones the oldest "
+        "are dropped; a queue's producers are not read while `non_persistent` messages "
+        "have no room to spool",
         metric="publish.messages.dropped",
     )
     non_persistent: str = option(
         "store",
         choices=("store", SPOOLED),
-        help="Messages to queues whose producers do without persistence (STOMP `persistent:false`, MQTT "
-        "QoS 0): `store` them as all others, or `spool` them: in memory, above `memory_limit` in temporary files, "
-        "and gone when the gateway stops. Spares the store what is worthless after a restart. See "
+        help="Non-persistent messages to queues (STOMP `persistent:false`, MQTT QoS 0): "
+        "`store` them like all others, or `spool` them: in memory, above "
+        "`memory_limit` in temporary files, and lost when the gateway stops. Spares "
+        "the store what is worthless after a restart. See "
         "[cursors](cursors.md#non-persistent-messages).",
     )
     prefetch_count: int = option(
         1_000,
         minimum=1,
         maximum=65_535,
-        help="Unacknowledged messages that one consumer may hold when it asks for no number of "
-        "its own. Guards against a consumer that takes everything and acknowledges nothing.",
-        act="no more is delivered until some is acknowledged",
+        help="Unacknowledged messages that one consumer may hold unless it asks for another "
+        "number. Guards against a consumer that takes everything and acknowledges "
+        "nothing.",
+        act="no more messages are delivered until some are acknowledged",
     )
     prefetch_bytes: int = option(
         8 << 20,
         kind=Kind.SIZE,
         minimum=1,
-        help="Bytes of unacknowledged bodies and headers that one consumer may hold; one message is always "
-        "allowed. Guards the same where messages are large.",
-        act="no more is delivered until some is acknowledged",
+        help="Bytes of unacknowledged bodies and headers that one consumer may hold; one "
+        "message is always allowed. Guards against the same when messages are large.",
+        act="no more messages are delivered until some are acknowledged",
     )
     messages_max: int = option(
         0,
         minimum=1,
         zero="unlimited",
-        help="Messages that a queue may hold, those in flight included; `overflow` says what happens "
-        "above it. Guards the disk, and consumers against a backlog that they never catch up with. "
-        "Temporary queues are not stored and have only the limits of their cursor.",
+        help="Messages that a queue may hold, including those in flight; `overflow` says "
+        "what happens above it. Guards the disk, and consumers against a backlog they "
+        "never catch up with. Temporary queues are not stored and have only the limits "
+        "of their cursor.",
         act="as `overflow` says",
         metric="overflow.lists",
     )
@@ -135,7 +143,7 @@ class DestinationPolicy:
         kind=Kind.SIZE,
         minimum=1,
         zero="unlimited",
-        help="The same in bytes of bodies, streamed ones included; headers do not count.",
+        help="The same in bytes of bodies, including streamed ones; headers do not count.",
         act="as `overflow` says",
         metric="overflow.lists",
     )
@@ -144,30 +152,32 @@ class DestinationPolicy:
         kind=Kind.DURATION,
         minimum=1,
         zero="unlimited",
-        help="A message that waits in a queue for so long leaves it, whatever `overflow` says, counted "
-        "from when the gateway took it and looked at every second. Guards consumers against what is "
-        "worthless when late, where producers do not say so themselves.",
+        help="A message that has waited in a queue for this long leaves it, whatever "
+        "`overflow` says; counted from when the gateway received it, checked every "
+        "second. Guards consumers against messages that are worthless when late, when "
+        "producers set no expiry.",
         act="the message is dropped, or dead-lettered",
         metric="overflow.dropped",
     )
     overflow: str = option(
         "slow",
         choices=OVERFLOWS,
-        help="What happens at `messages_max` or `bytes_max`: `slow`: producers are not read until there "
-        "is room; `refuse` the publish with the protocol's error; `drop_oldest` of the queue, or "
-        "`drop_newest`, the new message; `disconnect` the producer.",
+        help="What happens at `messages_max` or `bytes_max`. `slow`: producers are not read "
+        "until there is room; `refuse`: the publish fails with the protocol's error; "
+        "`drop_oldest` drops the queue's oldest message, `drop_newest` the new one; "
+        "`disconnect` disconnects the producer.",
     )
     overflow_wait: float = option(
         0.0,
         kind=Kind.DURATION,
         minimum=0.001,
         zero="off",
-        help="With `refuse`: producers are not read for so long first, and refused when there is no "
-        "room then.",
+        help="With `refuse`: stop reading from the producer for up to this long, and refuse "
+        "only if there is still no room.",
     )
     overflow_dead_letter: bool = option(
         False,
-        help="What is dropped, because of `overflow` or `age_max`, moves to the dead letter queue, "
+        help="Move messages that `overflow` or `age_max` drops to the dead letter queue, "
         "with the reason in a header, in one batch.",
     )
     subscription_messages_max: int = option(
@@ -194,19 +204,19 @@ class DestinationPolicy:
         kind=Kind.DURATION,
         minimum=1,
         zero="unlimited",
-        help="The oldest message that waits for one durable subscription is at most so old, as "
-        "`age_max`.",
+        help="Maximum age of a message that waits for one durable subscription, as `age_max`.",
         act="the message is dropped, or dead-lettered",
         metric="overflow.dropped",
     )
     subscription_overflow: str = option(
         "drop_oldest",
         choices=OVERFLOWS,
-        help="What happens at `subscription_messages_max` or `subscription_bytes_max`, for this "
-        "subscription only: drop its oldest message or the new one; `disconnect` its client, which "
-        "gets no new message until there is room; or, for all who publish to it: refuse, or `slow`. "
-        "The default never stops a topic for others because of one client that does not come back; "
-        "whoever loses messages is told: see [limits](limits.md).",
+        help="What happens at `subscription_messages_max` or `subscription_bytes_max`. For "
+        "this subscription only: drop its oldest message or the new one, or "
+        "`disconnect` its client, which gets no new messages until there is room. For "
+        "everybody who publishes to it: `refuse`, or `slow`. By default a client that "
+        "does not come back never stops a topic for others; whoever loses messages is "
+        "told: see [limits](limits.md).",
     )
     subscription_overflow_wait: float = option(
         0.0,
@@ -224,63 +234,68 @@ class DestinationPolicy:
         kind=Kind.DURATION,
         minimum=1,
         zero="off",
-        help="A consumer is slow when the message that it was handed first and has not acknowledged has "
-        "been in flight for so long; looked at every 10 seconds. It is logged, counted in "
-        "`consumers.slow` and told to plugins. Guards against consumers that hang.",
+        help="A consumer is slow when its oldest unacknowledged message has been in flight "
+        "for this long; checked every 10 seconds. It is logged, counted in "
+        "`consumers.slow` and reported to plugins. Guards against consumers that hang.",
     )
     slow_consumer_rate: float = option(
         0.0,
         minimum=0.1,
         maximum=1_000_000,
         zero="off",
-        help="A consumer is slow when it acknowledges fewer messages a second, over 10 seconds in which "
-        "more waited for it all the time. It is told as with `slow_consumer_age`. It is not for "
-        "consumers that acknowledge nothing (STOMP `ack:auto`, QoS 0). Guards against consumers that "
-        "fall behind.",
+        help="A consumer is slow when it acknowledges fewer messages per second than this, "
+        "over 10 seconds in which more were always waiting for it. Reported as with "
+        "`slow_consumer_age`. Does not apply to consumers that acknowledge nothing "
+        "(STOMP `ack:auto`, QoS 0). Guards against consumers that fall behind.",
     )
     slow_consumer_act: str = option(
         "tell",
         choices=("tell", "cut_prefetch", "disconnect"),
-        help="What happens to a slow consumer besides: nothing; its prefetch becomes 1 until it "
-        "acknowledges as it should, so that others get what it would have taken; or its connection is ended, "
-        "and others get all that it has.",
+        help="What else happens to a slow consumer: nothing; its prefetch is 1 until it "
+        "keeps up again, so that other consumers get what it would have taken; or it "
+        "is disconnected, and other consumers get all its messages.",
     )
     subscription_expiry: float = option(
         0.0,
         kind=Kind.DURATION,
         minimum=1,
         zero="never",
-        help="A durable STOMP subscription whose client was away for so long ends with all that waits "
-        "in it; looked at every 10 seconds, and after a restart the time begins anew. An MQTT session "
-        "has an expiry of its own. Guards the disk against clients that are gone for good.",
+        help="A durable STOMP subscription whose client has been disconnected for this long "
+        "is deleted, with its messages; checked every 10 seconds, and a restart starts "
+        "the time again. MQTT sessions have their own expiry. Guards the disk against "
+        "clients that never come back.",
     )
     max_deliveries: int = option(
         6,
         minimum=1,
         zero="unlimited",
-        help="Deliveries of one message, the first one included, at which a rejection (STOMP NACK) "
-        "moves it to the dead letter queue instead of redelivering it. Losing a consumer counts as "
-        "a delivery, but only a rejection moves. Guards against a message that circles for ever.",
+        help="Deliveries of one message, including the first, after which a rejection "
+        "(STOMP NACK) moves it to the dead letter queue instead of redelivering it. A "
+        "lost consumer counts as a delivery, but only a rejection moves the message. "
+        "Guards against a message that circles forever.",
     )
     dead_letter: str = option(
         "DLQ.{name}",
-        help="Name of the queue that such messages move to; `{name}` stands for the destination's "
-        "name. Without `{name}` destinations share one. Nothing is lost when nobody looks.",
+        help="Name of the queue that such messages move to; `{name}` stands for the "
+        "destination's name. Without `{name}`, destinations share one queue. Nothing "
+        "is lost if nobody looks.",
     )
 
     auto_create: bool = option(
         True,
-        help="Clients make queues by using them. False: only the operator does; who sends to or consumes from "
-        "one that is not there is refused. When `match` is a queue's full name, the gateway makes it at "
-        "start. Guards against queues made by mistyped names.",
+        help="Clients create queues by using them. With `false` only the operator creates "
+        "queues; sending to or consuming from a queue that does not exist is refused. "
+        "If `match` is a queue's full name, the gateway creates it at start. Guards "
+        "against queues created by mistyped names.",
     )
     idle_delete: float = option(
         0,
         kind=Kind.DURATION,
         minimum=1,
         zero="never",
-        help="A queue that is empty and had no consumers for so long is deleted; it is looked at every 5s. "
-        "Guards memory and quotas where clients make queues under ever new names.",
+        help="A queue that has been empty and without consumers for this long is deleted; "
+        "checked every 5s. Guards memory and quotas when clients create queues under "
+        "ever new names.",
     )
 
     @property

@@ -76,7 +76,9 @@ def check_effect(table: PolicyTable, cursors: Mapping[str, CursorFactory]) -> No
         wanted = _FOR.get(option)
         if wanted is not None and not wanted & has:
             meant = " and ".join(item.value for item in Lists if item in wanted)
-            raise _no_effect(table, key, f"it is for {meant}, and {table.policy.match!r} has none")
+            raise _no_effect(
+                table, key, f"it applies to {meant}, and {table.policy.match!r} matches none"
+            )
         reason = _REASONS.get(option, _none)(table, has, cursors)
         if reason:
             raise _no_effect(table, key, reason)
@@ -88,8 +90,8 @@ def _check_pages(
     for name in _chosen(table, has):
         if not (cursors[name].needs_store or cursors[name].spools):
             raise ConfigError(
-                f"the cursor {name!r} cannot page: it keeps all in memory and has its producers wait; "
-                "take another",
+                f"the cursor {name!r} cannot page: it keeps all messages in memory and "
+                "makes producers wait; use another cursor",
                 key=f"{table.key}.{table.paging_key}",
             )
 
@@ -129,7 +131,7 @@ def _cursor(table: PolicyTable, has: frozenset[Lists], cursors: Mapping[str, Cur
     if has.difference(*(_FOR[name] for name in others)):
         return ""
     keys = " and ".join(table.written[name] for name in others)
-    return f"{keys} decide for all that {table.policy.match!r} matches"
+    return f"{keys} already cover everything that {table.policy.match!r} matches"
 
 
 def _is_spooled(table: PolicyTable) -> bool:
@@ -142,7 +144,7 @@ def _temporary_limit(
     chosen = _chosen(table, has)
     if _is_spooled(table) or any(cursors[name].spools for name in chosen):
         return ""
-    return f"no cursor of this table has temporary files ({', '.join(map(repr, chosen))})"
+    return f"no cursor of this table uses temporary files ({', '.join(map(repr, chosen))})"
 
 
 def _high_water_mark(
@@ -160,14 +162,18 @@ def _dead_letter(
     policy = table.policy
     if policy.overflow_dead_letter or policy.subscription_overflow_dead_letter:
         return ""
-    return "" if policy.max_deliveries else "nothing is moved there with max_deliveries = 0"
+    return "" if policy.max_deliveries else "nothing is moved there because max_deliveries is 0"
 
 
 def _idle_delete(
     table: PolicyTable, has: frozenset[Lists], cursors: Mapping[str, CursorFactory]
 ) -> str:
     made = table.policy.declared_queue
-    return f"with auto_create = false this table makes {made}, which stays" if made else ""
+    return (
+        f"with auto_create = false this table creates {made}, which is never deleted"
+        if made
+        else ""
+    )
 
 
 def _slow_consumer_act(

@@ -92,14 +92,14 @@ def why_before(first: str, second: str) -> str:
     """Why the match *first* is more specific than *second*, in words. Both cover one destination."""
     (prefix, pattern), (_, other) = split_match(first), split_match(second)
     if pattern == other:
-        return f"it is for {'queues' if prefix == names.QUEUE_PREFIX else 'topics'} alone"
+        return f"it applies to {'queues' if prefix == names.QUEUE_PREFIX else 'topics'} only"
     pairs = itertools.zip_longest(pattern.split("."), other.split("."))
     level, ours, theirs = next(
         (level, ours, theirs) for level, (ours, theirs) in enumerate(pairs, 1) if ours != theirs
     )
     if ours is None:
-        return f"it ends where that has {theirs!r}"
-    return f"level {level} is {ours!r} and there {theirs!r}"
+        return f"it ends where the next one has {theirs!r}"
+    return f"its level {level} is {ours!r}, and that of the next one is {theirs!r}"
 
 
 # -------------------------------------------------------------------------- what is never reached
@@ -116,15 +116,16 @@ def check_reachable(policies: Sequence[DestinationPolicy], levels_max: int) -> N
         levels = policy.match.removesuffix(".>").count(".") + 1
         if levels > levels_max:
             raise ConfigError(
-                f"{policy.match[:40]!r}… is never reached: a name that it matches has {levels} levels, which is "
-                f"above broker.levels_max = {levels_max}; raise that, or remove the table",
+                f"{policy.match[:40]!r}… is never used: the names that it matches have "
+                f"at least {levels} levels, more than broker.levels_max = {levels_max}; "
+                "raise that limit, or remove the table",
                 key=f"destinations[{index}].match",
             )
         earlier = places.setdefault(policy.match, index)
         if earlier != index:
             raise ConfigError(
-                f"{policy.match!r} is never reached: destinations[{earlier}] has the same match and "
-                "tables are not merged; make them one",
+                f"{policy.match!r} is never used: destinations[{earlier}] has the same "
+                "match, and tables are not merged; merge them by hand",
                 key=f"destinations[{index}].match",
             )
     every = PolicyMap(policies)
@@ -138,8 +139,8 @@ def check_reachable(policies: Sequence[DestinationPolicy], levels_max: int) -> N
                 if other in found
             )
             raise ConfigError(
-                f"{match!r} is never reached: whatever it matches has the more specific table "
-                f"{others}; remove it, or what hides it",
+                f"{match!r} is never used: everything that it matches is covered by the "
+                f"more specific table {others}; remove one of them",
                 key=f"destinations[{index}].match",
             )
 

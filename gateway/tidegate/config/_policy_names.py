@@ -52,13 +52,13 @@ def _read_cursor(option: str, value: object, table: Written) -> Iterable[Given]:
     wanted = ", ".join(map(repr, _CURSORS[option][1]))
     for (key, *_), values in _CURSORS.values():
         if any(value in (name, snake_case(name)) for name in values):
-            raise ValueError(f"{value!r} is for {key}; here it is one of {wanted}")
-    raise ValueError(f"{value!r} is not one of {wanted}; or write {option}")
+            raise ValueError(f"{value!r} is a value of {key}; here use one of {wanted}")
+    raise ValueError(f"{value!r} is not one of {wanted}; or use {option} instead")
 
 
 def _read_tmp_storage(value: object, table: Written) -> Iterable[Given]:
     if not isinstance(value, bool):
-        raise ValueError(f"{value!r} is neither true nor false; or write non_persistent")
+        raise ValueError(f"{value!r} is neither true nor false; or use non_persistent instead")
     return [("non_persistent", SPOOLED if value else "store")]
 
 
@@ -78,7 +78,7 @@ CURSOR_NAMES: Final = (
 ELSEWHERE: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("destinationPolicy", "policyMap", "policyEntries", "policyEntry"),
-        "each [[destinations]] table is a policyEntry",
+        "each [[destinations]] table takes the place of a policyEntry",
     ),
     "queue": 'write match = "queue://NAME"',
     "topic": 'write match = "topic://NAME"',
@@ -140,5 +140,5 @@ def _unknown(key: str, known: Iterable[str]) -> ConfigError:
 def _twice(option: str, first: str, second: str) -> ConfigError:
     if option in (first, second):
         other = second if option == first else first
-        return ConfigError(f"is another name of {option}; give one of the two", key=other)
-    return ConfigError(f"is {option}, as {first} is; give one of the two", key=second)
+        return ConfigError(f"is another name for {option}; keep only one of them", key=other)
+    return ConfigError(f"means {option}, as {first} does; keep only one of them", key=second)

@@ -181,7 +181,7 @@ def resolve(config: Config, plugins: PluginHost) -> ResolvedConfig:
             refuse_written(
                 policies,
                 "cursor_memory_high_water_mark",
-                "broker.unstored_memory_limit, of which it is a part, is unlimited",
+                "broker.unstored_memory_limit, of which it is a percentage, is unlimited",
             )
         return ResolvedConfig(
             path=config.path,
@@ -226,7 +226,7 @@ def _require(config: Config, plugins: PluginHost) -> None:
     if others:
         problem += f"; also missing: {', '.join(error.plugin for error in others)}"
         packages = dict.fromkeys(PROVIDERS.get(error.plugin, "") for error in missing)
-        problem += f"; for all of ours: pip install {' '.join(filter(None, packages))}"
+        problem += f"; to install all of them: pip install {' '.join(filter(None, packages))}"
     raise PluginLoadError(first.plugin, problem)
 
 
@@ -274,7 +274,7 @@ def _check_identities(extensions: Sequence[ResolvedExtension]) -> None:
         if isinstance(item.instance, Exchangeable):
             if item.instance.identity in there:
                 raise ConfigError(
-                    f"there is another {item.instance}: give one of them another name",
+                    f"{item.instance} already exists; give one of them a different name",
                     key=f"extensions[{number}].name",
                 )
             there.add(item.instance.identity)
@@ -293,7 +293,9 @@ def _options(
     known = [field.name for field in fields(options_type)]
     taken = set(known) & set(reserved)
     if taken:
-        raise plugin.error(f"its option {min(taken)!r} is a key of the host's; rename it")
+        raise plugin.error(
+            f"its option {min(taken)!r} has the name of one of the host's keys; rename it"
+        )
     for key in options:
         if key not in known:
             raise unknown_key(key, [*reserved, *known]).at(prefix=where)
@@ -374,7 +376,8 @@ def _check_overlap(bind: Bind, earlier: Iterable[Bind], where: str) -> None:
     for index, other in enumerate(earlier):
         if bind.overlaps(other):
             raise ConfigError(
-                f"{bind} collides with {other} of listeners[{index}]; give one of them another port",
+                f"{bind} collides with {other} of listeners[{index}]; give one of them "
+                "a different port",
                 key=f"{where}.bind",
             )
 
@@ -384,7 +387,7 @@ def _transport(table: ListenerTable, transports: Sequence[str], where: str) -> s
         return transports[0]
     if table.transport not in transports:
         raise ConfigError(
-            f"{table.protocol} has no transport {table.transport!r}, it has: "
+            f"{table.protocol} has no transport {table.transport!r}; it has: "
             + ", ".join(map(repr, transports)),
             key=f"{where}.transport",
         )
@@ -406,8 +409,8 @@ def _allow_anonymous(table: ListenerTable, bind: Bind, authenticated: bool, wher
         return False
     if table.allow_anonymous is False:
         raise ConfigError(
-            "false, and nothing authenticates clients, so none could ever connect; add "
-            "[[extensions]] with an authenticator or remove the key",
+            "is false, but nothing authenticates clients, so none could ever connect; "
+            "add [[extensions]] with an authenticator or remove the key",
             key=f"{where}.allow_anonymous",
         )
     if not bind.is_loopback:
@@ -436,8 +439,9 @@ def _policies(
         subscriber = policy.subscriber_cursor
         if subscriber and cursor(subscriber).needs_store:
             raise ConfigError(
-                f"{subscriber!r} reads from the store, which has nothing of a subscription that is "
-                f"not stored; use {CURSOR_UNSTORED_DEFAULT!r} or 'vm'",
+                f"{subscriber!r} reads from the store, which does not hold messages of "
+                f"subscriptions that are not stored; use {CURSOR_UNSTORED_DEFAULT!r} or "
+                "'vm'",
                 key=f"{table.key}.{table.written['subscriber_cursor']}",
             )
         subscriber = subscriber or (CURSOR_UNSTORED_DEFAULT if stored_only else policy.cursor)

@@ -73,7 +73,8 @@ async def _with_store(
 def _require_persistent(store: ConfiguredStore) -> None:
     if not store.persistent:
         raise ConfigError(
-            "the gateway keeps nothing on disk, so there is nothing to carry; set it to true",
+            "must be true: the gateway keeps nothing on disk, so there is nothing to "
+            "export or import",
             key="broker.persistent",
         )
 
@@ -83,7 +84,9 @@ def _require_contents(made: MessageStore) -> None:
     directories = made.capabilities.directories
     if directories and not any(directory.exists() for directory in directories):
         raise ConfigError(
-            f"nothing is stored there: {directories[0]} does not exist", key="broker.data_directory"
+            f"there is no store in {directories[0]}: the directory does not exist; "
+            "check broker.data_directory",
+            key="broker.data_directory",
         )
 
 

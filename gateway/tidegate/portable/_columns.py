@@ -55,7 +55,7 @@ def decode_row(struct: type, row: Mapping[str, Any]) -> Any:
     try:
         return struct(**values)
     except TypeError as error:
-        raise ValueError(f"a row of {struct.__name__} is not whole: {error}") from error
+        raise ValueError(f"a row of {struct.__name__} is incomplete: {error}") from error
 
 
 @functools.cache
@@ -172,4 +172,4 @@ def _member(members: Mapping[str, enum.Enum], value: str) -> enum.Enum:
     try:
         return members[value]
     except KeyError:
-        raise ValueError(f"{value!r} is none of {', '.join(members)}") from None
+        raise ValueError(f"{value!r} is not one of {', '.join(members)}") from None

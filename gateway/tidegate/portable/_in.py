@@ -67,13 +67,13 @@ def read_source(source: Path) -> Manifest:
     unknown = sorted(set(manifest.tables) - set(SCHEMAS))
     if unknown:
         raise ConfigError(
-            f"{source} has tables that this program does not know and would lose: "
+            f"{source} has tables that this version does not know and would lose: "
             f"{', '.join(unknown)}; import it with a newer tidegate"
         )
     missing = [table for table in manifest.tables if not table_path(source, table).is_file()]
     if missing:
         raise ConfigError(
-            f"{source} is not whole: {', '.join(missing)} (.parquet) missing; copy all of it"
+            f"{source} is incomplete: {', '.join(missing)} (.parquet) missing; copy all of it"
         )
     for table, facts in manifest.tables.items():
         check_table(table_path(source, table), facts)
@@ -93,7 +93,7 @@ async def _require_empty(store: MessageStore, state: RecoveredState) -> None:
     known = {item.destination for item in state.destinations}
     if UNFINISHED in known:
         raise ConfigError(
-            "the store holds part of an import that was not finished; remove its contents (the "
+            "the store holds part of an unfinished import; delete its contents (the "
             "directory, or the tables) and import again"
         )
     branches, log = store.capabilities.branches, store.capabilities.acknowledged_log
@@ -110,8 +110,9 @@ async def _require_empty(store: MessageStore, state: RecoveredState) -> None:
     found = ", ".join(f"{count} {what}" for what, count in held.items() if count)
     if found or state.last_sequence or state.last_pending_list:
         raise ConfigError(
-            f"the store is not empty ({found or 'it was in use before'}); an import needs an empty "
-            "one: name another directory or database, or remove the old contents"
+            f"the store is not empty ({found or 'it has been used before'}); an import "
+            "needs an empty one: name another directory or database, or delete the old "
+            "contents"
         )
 
 
@@ -137,8 +138,9 @@ class _Import:
         capabilities = self._store.capabilities
         if self._expected(_tables.BRANCHES) and capabilities.branches is None:
             raise ConfigError(
-                f"the export has {self._expected(_tables.BRANCHES)} branches of distributed "
-                "transactions, and this store cannot hold them: complete them first"
+                f"the export has {self._expected(_tables.BRANCHES)} branches of "
+                "distributed transactions, and this store cannot hold them: complete "
+                "them before you export"
             )
         await self._put(AddDestination(UNFINISHED, self._marker))
         await self._flush(Durability.SYNCED)
@@ -236,7 +238,7 @@ class _Import:
                 yield row
         expected = self._expected(table)
         if count != expected:
-            raise self._wrong(table, f"it has {count} rows, the manifest says {expected}")
+            raise self._wrong(table, f"it has {count} rows, but the manifest says {expected}")
         self._counts[table] = count
 
     def _expected(self, table: str) -> int:

@@ -80,5 +80,6 @@ async def load(place: Any, message: Message, path: Path) -> Message:
 def _require(is_whole: bool, path: Path) -> None:
     if not is_whole:
         raise StoreIOError(
-            f"{path}: the export is damaged: size or CRC-32C is not the message's; copy it again"
+            f"{path}: the export is damaged: size or CRC-32C does not match the "
+            "message; copy it again"
         )

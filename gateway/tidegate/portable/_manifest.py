@@ -82,8 +82,8 @@ def check_table(path: Path, facts: TableFacts) -> None:
         raise StoreIOError(f"{path}: {error.strerror or error}") from error
     if digest != facts.sha256:
         raise StoreIOError(
-            f"{path}: the export is damaged: its SHA-256 is not the one in {MANIFEST_NAME}; copy "
-            "it again, or export again"
+            f"{path}: the export is damaged: its SHA-256 does not match "
+            f"{MANIFEST_NAME}; copy it again, or export again"
         )
 
 
@@ -99,20 +99,20 @@ def read_manifest(directory: Path) -> Manifest:
         if not directory.exists():
             raise ConfigError(f"there is no directory {directory}") from None
         raise ConfigError(
-            f"{directory} is no finished export: it has no {MANIFEST_NAME}; export again"
+            f"{directory} is not a finished export: {MANIFEST_NAME} is missing; export again"
         ) from None
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except msgspec.MsgspecError as error:
-        raise ConfigError(f"{path} is not a manifest of an export: {error}") from error
+        raise ConfigError(f"{path} is not the manifest of an export: {error}") from error
     if manifest.format != FORMAT_NAME:
-        raise ConfigError(f"{path} is of the format {manifest.format!r}, not {FORMAT_NAME!r}")
+        raise ConfigError(f"{path} has the format {manifest.format!r}, not {FORMAT_NAME!r}")
     if not 1 <= manifest.version <= FORMAT_VERSION:
         raise ConfigError(
-            f"{path} has version {manifest.version} of the format; this program reads up to "
-            f"{FORMAT_VERSION}: import it with the tidegate that wrote it "
-            f"({manifest.gateway_version}) or a newer one"
+            f"{path} has version {manifest.version} of the format, and this program "
+            f"reads only up to {FORMAT_VERSION}: import it with the tidegate that wrote "
+            f"it ({manifest.gateway_version}) or a newer one"
         )
     return manifest

@@ -57,7 +57,7 @@ def check_target(target: Path) -> None:
     except OSError as error:
         raise ConfigError(f"{target}: {error.strerror or error}") from error
     if taken:
-        raise ConfigError(f"{target} exists already; name a directory that does not")
+        raise ConfigError(f"{target} already exists; name a directory that does not exist")
 
 
 async def carry_out(
@@ -94,8 +94,8 @@ def _require_known(state: RecoveredState) -> None:
     for field in dataclasses.fields(state):
         if field.name not in _CARRIED and getattr(state, field.name):
             raise ConfigError(
-                f"the store holds {field.name.replace('_', ' ')}, and the portable format cannot "
-                "carry them; let them end first (see the store's document)"
+                f"the store holds {field.name.replace('_', ' ')}, which the portable "
+                "format cannot carry; complete them first (see the store's document)"
             )
 
 

@@ -127,7 +127,7 @@ def read_table(path: Path, schema: Any) -> Iterator[dict[str, Any]]:
         unknown = set(file.schema_arrow.names) - set(schema.names)
         if unknown:
             raise ConfigError(
-                f"{path} has columns that this program does not know and would lose: "
+                f"{path} has columns that this version does not know and would lose: "
                 f"{', '.join(sorted(unknown))}; import it with a newer tidegate"
             )
         wanted = pa.schema([schema.field(name) for name in file.schema_arrow.names])
@@ -143,5 +143,5 @@ def read_table(path: Path, schema: Any) -> Iterator[dict[str, Any]]:
 def _damaged(path: Path, error: BaseException) -> StoreIOError:
     text = " ".join(str(error).split())
     return StoreIOError(
-        f"{path}: the export is damaged or not whole: {text}; copy it again, or export again"
+        f"{path}: the export is damaged or incomplete: {text}; copy it again, or export again"
     )

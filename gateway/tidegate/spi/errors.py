@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tidegate.spi.storage.log import AcknowledgedMessage
 
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-_NOT_SET_UP: Final = "the gateway is not set up for this; its log says more"
+_NOT_SET_UP: Final = "the gateway is not configured for this; see the gateway's log"
 _TOO_MANY_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
@@ -150,7 +150,7 @@ class StoreError(GatewayError):
     known: AcknowledgedMessage | None = None
 
     #: What a client is told in place of a text that may name files, hosts and statements.
-    client_text: ClassVar[str] = "the message store failed; the gateway's log says why"
+    client_text: ClassVar[str] = "the message store failed; see the gateway's log"
 
     @property
     def for_client(self) -> str:
@@ -175,14 +175,14 @@ class StoreFullError(StoreError):
     """There is no room. Nothing of the batch was written and the store stays usable."""
 
     retryable: ClassVar[bool] = True
-    client_text: ClassVar[str] = "the message store is full, send again later"
+    client_text: ClassVar[str] = "the message store is full; try again later"
 
 
 class StoreUnavailableError(StoreError):
     """The store cannot work for now (no file descriptor left, …); otherwise as StoreFullError."""
 
     retryable: ClassVar[bool] = True
-    client_text: ClassVar[str] = "the message store cannot work for now, try again later"
+    client_text: ClassVar[str] = "the message store is temporarily unavailable; try again later"
 
 
 class CorruptRecordError(StoreError):
@@ -207,22 +207,24 @@ class StoreIOError(StoreError):
     """Reading or writing failed in a way that leaves the store read-only."""
 
     client_text: ClassVar[str] = (
-        "the message store is read-only after an error; nothing is accepted"
+        "the message store is read-only after an error; no messages are accepted"
     )
 
 
 class StoreLostError(StoreIOError):
     """Another gateway owns the store by now, or may: ``StoreContext.lost`` was told, and this gateway ends."""
 
-    client_text: ClassVar[str] = "this gateway has lost its message store and ends; connect again"
+    client_text: ClassVar[str] = (
+        "this gateway has lost its message store and is stopping; connect again"
+    )
 
 
 class LargeBodyError(StoreError):
     """One large body could not be written or read. The store and all other messages go on."""
 
     client_text: ClassVar[str] = (
-        "this message's body could not be stored; the gateway's log says why, and other messages are"
-        " accepted"
+        "the body of this message could not be stored; see the gateway's log; other "
+        "messages are accepted"
     )
 
 

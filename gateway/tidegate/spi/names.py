@@ -85,7 +85,9 @@ def check_name(name: str) -> None:
     Raises: ValueError with the reason.
     """
     if is_filter(name):
-        raise ValueError(f"{name!r} contains a wildcard ('*' or '>'), which only a filter may")
+        raise ValueError(
+            f"{name!r} contains a wildcard ('*' or '>'), which is only allowed in a filter"
+        )
     _check_text(name)
 
 
@@ -115,7 +117,9 @@ def _check_text(name: str) -> None:
     except UnicodeEncodeError:
         raise ValueError("a destination name must not contain lone surrogates") from None
     if size_bytes > NAME_BYTES_MAX:
-        raise ValueError(f"a destination name has at most {NAME_BYTES_MAX} bytes of UTF-8")
+        raise ValueError(
+            f"a destination name must not be longer than {NAME_BYTES_MAX} bytes of UTF-8"
+        )
 
 
 def matches(filter_name: str, name: str) -> bool:

@@ -114,7 +114,7 @@ def parse_options(
         if name in table:
             values[name] = _read(name, table[name], hints[name], option_info(field), base)
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise ConfigError("is required and missing", key=name)
+            raise ConfigError("is required, but missing", key=name)
     return cast(T, options_type(**values))
 
 
@@ -122,7 +122,7 @@ def unknown_key(key: str, known: typing.Iterable[str]) -> ConfigError:
     """The error for *key*, naming the nearest of the *known* keys."""
     names = list(known)
     near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else f"; known here: {', '.join(sorted(names))}"
+    hint = f"; did you mean {near[0]!r}?" if near else f"; known keys: {', '.join(sorted(names))}"
     return ConfigError(f"unknown key{hint}", key=key)
 
 

@@ -115,16 +115,16 @@ def read_text(
         with open(path, "rb", opener=_at_once) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise ConfigError(f"{path} is not a file", key=key)
+                raise ConfigError(f"{path} is not a regular file", key=key)
             if status.st_mode & others:
                 raise ConfigError(_others_may(path, status.st_mode, others, danger), key=key)
             data = file.read(bytes_max + 1)
     except IsADirectoryError:
-        raise ConfigError(f"{path} is not a file", key=key) from None
+        raise ConfigError(f"{path} is not a regular file", key=key) from None
     except FileNotFoundError as error:
         raise ConfigError(_unreadable(path, error, missing), key=key) from None
     except PermissionError as error:
-        owner = "give it to the user that the gateway runs as (chown)"
+        owner = "make the gateway's user its owner (chown)"
         raise ConfigError(_unreadable(path, error, owner), key=key) from None
     except OSError as error:
         raise ConfigError(_unreadable(path, error, ""), key=key) from None
@@ -148,9 +148,9 @@ def _unreadable(path: Path, error: OSError, advice: str) -> str:
 def _others_may(path: Path, mode: int, others: int, danger: str) -> str:
     reads = bool(others & stat.S_IROTH)
     return (
-        f"{path} can be {'read or ' if reads else ''}written by others (mode"
-        f" {stat.S_IMODE(mode):04o}), who could then {danger};"
-        f" chmod {'600' if reads else 'go-w'} {path}"
+        f"{path} can be {'read or ' if reads else ''}written by others (mode "
+        f"{stat.S_IMODE(mode):04o}), who could then {danger}; run: chmod "
+        f"{'600' if reads else 'go-w'} {path}"
     )
 
 

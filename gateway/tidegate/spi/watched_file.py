@@ -64,7 +64,7 @@ class WatchedFile(Generic[T]):
                 stamp = self._stamp_now()
                 if stamp != self._failed:  # once: it is tried again each time
                     self._failed = stamp
-                    _log.exception("%s could not be looked at, and will be again", self._path)
+                    _log.exception("cannot check %s for changes; will try again", self._path)
 
     async def refresh(self) -> None:
         """Read the file if it has changed. Cancellation: the next call reads it.

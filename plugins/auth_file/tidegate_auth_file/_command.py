@@ -249,7 +249,7 @@ def _wanted(methods: list[Method], iterations: int) -> _edit.Wanted:
 def _foreign_text(source: Path) -> str:
     status = source.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise ValueError(f"{source} is not a file")
+        raise ValueError(f"{source} is not a regular file")
     if status.st_size > FILE_BYTES_MAX:
         raise ValueError(f"{source} is larger than {FILE_BYTES_MAX} bytes")
     try:

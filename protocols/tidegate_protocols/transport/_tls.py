@@ -133,7 +133,7 @@ def server_context(options: TlsOptions) -> ssl.SSLContext:
     """
     certificate = options.tls_certificate
     if certificate is None:
-        raise ConfigError("is required for TLS and missing", key="tls_certificate")
+        raise ConfigError("is required for TLS, but missing", key="tls_certificate")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[options.tls_version_min]
     context.options |= ssl.OP_NO_RENEGOTIATION  # a client could make us burn CPU again and again

@@ -3,7 +3,7 @@
 Google's XML interface is S3's, but for how one says who asks and that a put is conditional.
 
 In a process of its own because delta-rs keeps Python's lock during some requests, and because it must be
-possible to stop it and start it again with the same objects. Run as a program it serves until its stdin ends.
+possible to stop it and restart it with the same objects. Run as a program it serves until its stdin ends.
 """
 
 import importlib

@@ -162,7 +162,7 @@ def test_check_config_gives_machines_the_same(tidegate, toys, tmp_path: Path) ->
     ("right", "wrong", "said"),
     [
         ("def intercept(", "def intercepted(", "did you mean `intercept`?"),
-        ("def intercept(", "def listen(", "none of the methods that the gateway would call"),
+        ("def intercept(", "def listen(", "none of the methods that the gateway calls"),
         ("async def page_in", "async def pages_in", "did you mean `page_in`?"),
         ("async def write(", "def write(", "a `write` that must be async def (MessageStore)"),
     ],
@@ -212,7 +212,9 @@ def test_a_sink_on_a_store_without_an_acknowledged_log_is_refused(
     done = tidegate(*command, path)
     assert done.code == ExitCode.CONFIG
     assert done.out == ""
-    assert done.err.startswith(f"tidegate: error: {path}: sinks: store 'toy' keeps no acknowledged")
+    assert done.err.startswith(
+        f"tidegate: error: {path}: sinks: store 'toy' does not keep acknowledged"
+    )
     assert not (tmp_path / "data").exists()
 
 
@@ -220,8 +222,8 @@ def test_a_sink_on_a_store_without_an_acknowledged_log_is_refused(
 @pytest.mark.parametrize(
     ("broker", "said"),
     [
-        ("", "store 'toy' cannot tell how much room it takes"),
-        ("persistent = false\n", "has no effect while broker.persistent is false"),
+        ("", "store 'toy' cannot measure how much space it takes"),
+        ("persistent = false\n", "has no effect because broker.persistent is false"),
     ],
 )
 def test_a_limit_that_the_store_cannot_obey_is_refused(
@@ -293,7 +295,7 @@ def test_run_says_what_runs_and_a_signal_stops_it_cleanly(
     out, err = gateway.communicate(timeout=60)
     assert gateway.returncode == 0, err
     assert out == ""
-    assert f"signal={number.name} stopping" in err
+    assert f"signal={number.name}: stopping" in err
 
 
 def test_a_start_imports_nothing_that_it_does_not_use(
@@ -361,9 +363,9 @@ def test_an_unusable_data_directory_is_code_5(process, toys, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("failure", "code", "said", "traced"),
     [
-        ("locked", ExitCode.STORE_LOCKED, "(the key is broker.data_directory)", False),
+        ("locked", ExitCode.STORE_LOCKED, "(the directory is set by broker.data_directory)", False),
         ("corrupt", ExitCode.STORE_CORRUPT, "data-1 at 4096: bad CRC", False),
-        ("full", ExitCode.STORAGE, "make room", False),
+        ("full", ExitCode.STORAGE, "free disk space", False),
         ("io", ExitCode.STORAGE, "sync failed", False),
         ("denied", ExitCode.STORAGE, "/nowhere: Permission denied", False),
         ("config", ExitCode.CONFIG, "failure: contradicts itself", False),

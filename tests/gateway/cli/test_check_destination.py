@@ -70,28 +70,31 @@ def test_all_tables_that_match_are_named_with_why_each_is_before_the_next(
         {
             "table": "destinations[1]",
             "match": "queue://orders.*",
-            "before_the_next": "it is for queues alone",
+            "before_the_next": "it applies to queues only",
         },
         {
             "table": "destinations[3]",
             "match": "orders.*",
-            "before_the_next": "level 2 is '*' and there '>'",
+            "before_the_next": "its level 2 is '*', and that of the next one is '>'",
         },
         {
             "table": "destinations[2]",
             "match": "orders.>",
-            "before_the_next": "level 1 is 'orders' and there '>'",
+            "before_the_next": "its level 1 is 'orders', and that of the next one is '>'",
         },
         {"table": "destinations[0]", "match": ">", "before_the_next": None},
     ]
     prices = described(capsys, file, "topic://prices")["ranked"]
-    assert prices[0]["before_the_next"] == "it ends where that has '>'"
+    assert prices[0]["before_the_next"] == "it ends where the next one has '>'"
 
 
 def test_people_get_the_same_as_a_tree(capsys: pytest.CaptureFixture[str], file: str) -> None:
     assert main(["check-config", file, "--destination", "queue://orders.eu"]) == 0
     out = capsys.readouterr().out
-    assert 'has: destinations[1], match = "queue://orders.*"; before the next because' in out
+    assert (
+        'has: destinations[1], match = "queue://orders.*"; it comes before the next table because'
+        in out
+    )
     assert 'cursor = "file"  # destinations[1].pendingQueuePolicy' in out
     assert "max_deliveries = 6  # default" in out
 
@@ -111,10 +114,10 @@ def test_what_no_table_matches_has_the_defaults(
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("orders.eu", "say which it is: queue://orders.eu or topic://orders.eu"),
+        ("orders.eu", "write queue://orders.eu or topic://orders.eu"),
         ("/queue/orders.eu", "write queue://orders.eu"),
         ("/topic/orders.eu", "write topic://orders.eu"),
-        ("orders/eu", "an MQTT topic 'orders/eu' is topic://orders.eu"),
+        ("orders/eu", "the MQTT topic 'orders/eu' is called topic://orders.eu here"),
         ("queue://", "must not be empty"),
         ("topic://a.>.b", "must be the last level"),
     ],

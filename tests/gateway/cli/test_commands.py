@@ -94,7 +94,7 @@ def test_a_name_given_twice_names_both_distributions(tidegate, add) -> None:
 def test_a_plugin_cannot_take_the_place_of_a_command_of_ours(tidegate, add) -> None:
     add("tool-one", "store", TOOL.format(name="export"))
     add("tool-two", "plugins", TOOL.format(name="speak"))
-    assert "there is a command store export already, of tidegate itself" in " ".join(
+    assert "the command store export already exists; it comes from tidegate itself" in " ".join(
         tidegate("store", "--help").out.split()
     )
     assert "no plugins installed" in tidegate("plugins").out
@@ -104,7 +104,7 @@ def test_a_plugin_cannot_take_the_place_of_a_command_of_ours(tidegate, add) -> N
     ("source", "said"),
     [
         ("import module_that_is_nowhere", "cannot be imported: ModuleNotFoundError"),
-        ("app = 3", "is int; it must be a typer.Typer"),
+        ("app = 3", "found int; expected a typer.Typer"),
         ("import typer\napp = typer.Typer()", "has no commands"),
     ],
 )

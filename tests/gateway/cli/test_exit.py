@@ -46,7 +46,7 @@ def config_with_ports(*ports: int) -> ResolvedConfig:
         (
             StoreLockedError("owned by pid 7"),
             ExitCode.STORE_LOCKED,
-            "owned by pid 7 (the key is broker.data_directory)",
+            "owned by pid 7 (the directory is set by broker.data_directory)",
         ),
         (
             StoreLockedError("in use by a gateway: stop it first"),
@@ -106,7 +106,7 @@ async def test_an_address_of_another_machine_is_a_bind_error() -> None:
     [
         (
             OSError(errno.EACCES, "error while attempting to bind on address ('::', 80, 0, 0): no"),
-            "[::]:80 needs more rights",
+            "no permission to listen on [::]:80",
         ),
         (
             OSError(errno.EINVAL, "error while attempting to bind on address ('h', 80): odd"),

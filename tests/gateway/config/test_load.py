@@ -115,15 +115,19 @@ def test_no_file_and_an_empty_file_are_the_embedded_default(tmp_path: Path) -> N
         ("listeners = [1]", "listeners", "write [[listeners]]"),
         ("[[listeners]]", "listeners[0].protocol", "required"),
         ("[[listeners]]\nprutocol = 'stomp'", "listeners[0].prutocol", "did you mean 'protocol'"),
-        ("[[listeners]]\nprotocol = 'a b'", "listeners[0].protocol", "not the name of a plugin"),
+        ("[[listeners]]\nprotocol = 'a b'", "listeners[0].protocol", "is not a valid plugin name"),
         ("[[listeners]]\nprotocol='stomp'\nbind='1:2:3'", "listeners[0].bind", "brackets"),
         ("[[listeners]]\nprotocol='stomp'\nbind=61613", "listeners[0].bind", "string in quotes"),
         ("[store]\nplugin = 3", "store.plugin", "string in quotes"),
-        ("[store]\nplugin = ''", "store.plugin", "not the name of a plugin"),
+        ("[store]\nplugin = ''", "store.plugin", "is not a valid plugin name"),
         ("[[destinations]]", "destinations[0].match", "required"),
         ("[[destinations]]\nmatch = 'a.>.b'", "destinations[0].match", "must be the last level"),
         ("[[destinations]]\nmatch = 'queue://'", "destinations[0].match", "must not be empty"),
-        ("[[destinations]]\nmatch='a'\ncursor=''", "destinations[0].cursor", "name of a cursor"),
+        (
+            "[[destinations]]\nmatch='a'\ncursor=''",
+            "destinations[0].cursor",
+            "not a valid cursor name",
+        ),
         (
             "[[destinations]]\nmatch='a'\nprefetch_count=65536",
             "destinations[0].prefetch_count",
@@ -137,7 +141,7 @@ def test_no_file_and_an_empty_file_are_the_embedded_default(tmp_path: Path) -> N
         (
             "[[destinations]]\nmatch='a'\ndead_letter='DLQ.{queue}'",
             "destinations[0].dead_letter",
-            "only {name}",
+            "{name} is the only placeholder",
         ),
         (
             "[[destinations]]\nmatch='a'\ndead_letter='DLQ.>'",
@@ -147,7 +151,7 @@ def test_no_file_and_an_empty_file_are_the_embedded_default(tmp_path: Path) -> N
         (
             "[[destinations]]\nmatch='a'\n[[destinations]]\nmatch='a'",
             "destinations[1].match",
-            "never reached: destinations[0]",
+            "never used: destinations[0]",
         ),
         (
             "".join(f"[[destinations]]\nmatch='{m}'\n" for m in ("a", "topic://a", "queue://a")),
@@ -159,11 +163,11 @@ def test_no_file_and_an_empty_file_are_the_embedded_default(tmp_path: Path) -> N
         (
             "[[sinks]]\nplugin='spark'\n[[sinks]]\nplugin='spark'",
             "sinks[1].name",
-            "'spark' is the name of sinks[0]",
+            "the name 'spark' is already used by sinks[0]",
         ),
         ("[[extensions]]\nplugn = 'x'", "extensions[0].plugn", "did you mean 'plugin'"),
         ("name = ", "", "not valid TOML"),
-        ("[broker]\nname = 'a'\nname = 'b'", "", "this key is there twice"),
+        ("[broker]\nname = 'a'\nname = 'b'", "", "this key appears twice"),
     ],
 )
 def test_each_mistake_names_its_key_and_what_to_do(text: str, key: str, said: str) -> None:
@@ -234,7 +238,7 @@ def test_the_room_of_temporary_files_has_its_name_in_the_documents_too(name: str
         parse_config(f'[broker]\n{name} = "5k"')
     assert caught.value.key == f"broker.{name}"
     other = "temp_limit" if name == "temporary_space" else "temporary_space"
-    with pytest.raises(ConfigError, match="write one of them") as caught:
+    with pytest.raises(ConfigError, match="keep only one of them") as caught:
         parse_config(f'[broker]\n{other} = "5mb"\n{name} = "5mb"')
     assert caught.value.key == f"broker.{name}"
 

@@ -140,7 +140,7 @@ def test_a_table_that_no_destination_has_is_refused_with_those_that_hide_it(
     with pytest.raises(ConfigError) as caught:
         check_reachable(policies("other", *hiding, hidden), 128)
     assert caught.value.key == f"destinations[{len(hiding) + 1}].match"
-    assert caught.value.problem.startswith(f"{hidden!r} is never reached")
+    assert caught.value.problem.startswith(f"{hidden!r} is never used")
     for place in range(len(hiding)):
         assert f"destinations[{place + 1}]" in caught.value.problem
     if hidden in hiding:
@@ -168,14 +168,14 @@ def test_a_table_of_names_with_more_levels_than_are_accepted_is_refused(
     match: str, fits: int
 ) -> None:
     check_reachable(policies(match), fits)
-    with pytest.raises(
-        ConfigError, match=f"{fits} levels, which is above broker.levels_max"
-    ) as caught:
+    with pytest.raises(ConfigError, match=f"{fits} levels, more than broker.levels_max") as caught:
         check_reachable(policies("a", match), fits - 1)
     assert caught.value.key == "destinations[1].match"
 
 
 def test_the_limit_of_the_file_counts() -> None:
     text = '[broker]\nlevels_max = 2\n[[destinations]]\nmatch = "a.b.*"\nprefetch_count = 5\n'
-    with pytest.raises(ConfigError, match="is never reached: a name that it matches has 3 levels"):
+    with pytest.raises(
+        ConfigError, match="is never used: the names that it matches have at least 3 levels"
+    ):
         parse_config(text)

@@ -60,42 +60,42 @@ def test_tmp_storage_is_where_messages_are_that_are_not_persistent(value: str, o
 @pytest.mark.parametrize(
     ("text", "key", "said"),
     [
-        ('tmp-storage = "spool"', "tmp-storage", "neither true nor false; or write non_persistent"),
-        ("tmp-storage = true\nnon_persistent = 'spool'", "tmp-storage", "give one of the two"),
+        ('tmp-storage = "spool"', "tmp-storage", "neither true nor false; or use non_persistent"),
+        ("tmp-storage = true\nnon_persistent = 'spool'", "tmp-storage", "keep only one of them"),
         ("non_persistent = 'file'", "non_persistent", "spool"),
         (
             'pendingDurableSubscriberPolicy = "vmQueueCursor"',
             "pendingDurableSubscriberPolicy",
-            "is for pendingQueuePolicy; here it is one of 'vmDurableCursor'",
+            "is a value of pendingQueuePolicy; here use one of 'vmDurableCursor'",
         ),
         (
             'pending_queue_policy = "vm_durable_cursor"',
             "pending_queue_policy",
-            "is for pendingDurableSubscriberMessageStoragePolicy",
+            "is a value of pendingDurableSubscriberMessageStoragePolicy",
         ),
         (
             'pendingSubscriberPolicy = "storeCursor"',
             "pendingSubscriberPolicy",
             "pendingQueuePolicy",
         ),
-        ('pendingQueuePolicy = "vm"', "pendingQueuePolicy", "or write cursor"),
+        ('pendingQueuePolicy = "vm"', "pendingQueuePolicy", "or use cursor instead"),
         ("pendingQueuePolicy = 3", "pendingQueuePolicy", "not one of 'vmQueueCursor'"),
         ('cursor = "vmQueueCursor"\nmatchh = "b"', "matchh", "did you mean 'match'"),
         ('pendingQueuPolicy = "vmQueueCursor"', "pendingQueuPolicy", "mean 'pendingQueuePolicy'"),
         (
             'cursor = "vm"\npendingQueuePolicy = "vmQueueCursor"',
             "pendingQueuePolicy",
-            "is another name of cursor; give one of the two",
+            "is another name for cursor; keep only one of them",
         ),
         (
             'pendingQueuePolicy = "vmQueueCursor"\ncursor = "vm"',
             "pendingQueuePolicy",
-            "is another name of cursor; give one of the two",
+            "is another name for cursor; keep only one of them",
         ),
         (
             'pendingQueuePolicy = "vmQueueCursor"\npending_queue_policy = "vmQueueCursor"',
             "pending_queue_policy",
-            "is cursor, as pendingQueuePolicy is",
+            "means cursor, as pendingQueuePolicy does",
         ),
     ],
 )

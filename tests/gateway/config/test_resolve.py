@@ -268,7 +268,7 @@ def register_message_store():
 @pytest.mark.parametrize(
     ("field", "said"),
     [
-        ("plugin: str = option('', help='x')", "'plugin' is a key of the host's"),
+        ("plugin: str = option('', help='x')", "'plugin' has the name of one of the host's keys"),
         ("url: 'Missing' = option(None, help='x')", "NameError"),
     ],
 )

@@ -147,7 +147,7 @@ async def test_a_store_that_is_full_takes_messages_again_when_some_were_consumed
                 answer = await producer.receive()
                 sent += answer.command == "RECEIPT"
         await producer.aclose()
-        assert answer.headers["message"] == "the message store is full, send again later"
+        assert answer.headers["message"] == "the message store is full; try again later"
         assert watched.snapshot()["store.full"] == 1
         assert watched.used + 2 * len(body) >= 12 * MB, "what is accepted counts, too"
         assert await asyncio.to_thread(mqtt_codes, running.mqtt_port) == [0x97, 0x97, 0x97]

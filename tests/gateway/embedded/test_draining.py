@@ -221,8 +221,10 @@ async def test_it_is_a_command(world: World, capsys: pytest.CaptureFixture[str])
     arguments = ["--config", str(config)]
     drain = ["drain", "--server-reference", REFERENCE, "--timeout", "1min", *arguments]
     assert await asyncio.to_thread(main, drain) == 0
-    assert capsys.readouterr().out == "drained: no client is connected, and none is let in\n"
+    assert (
+        capsys.readouterr().out == "drained: no clients are connected, and new ones are refused\n"
+    )
     assert REFERENCE in await client.frame()
     assert await asyncio.to_thread(main, ["undrain", *arguments]) == 0
-    assert capsys.readouterr().out == "clients are let in; 0 are connected\n"
+    assert capsys.readouterr().out == "new clients are accepted again; 0 are connected\n"
     assert await asyncio.to_thread(main, ["drain", "--timeout", "soon", *arguments]) == 2

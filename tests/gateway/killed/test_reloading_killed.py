@@ -108,7 +108,7 @@ def test_sighup_applies_the_file_and_the_log_says_what(tmp_path: Path) -> None:
         good = running.config.read_text()
         running.config.write_text(good + "[[destinations]]\nmatch = 5\n")
         os.kill(running.pid, signal.SIGHUP)
-        wait_for(running, "reload=refused: ", "destinations[0].match", "; nothing is changed")
+        wait_for(running, "reload=refused: ", "destinations[0].match", "; nothing was changed")
         running.config.write_text(
             good + f'[[listeners]]\nprotocol = "stomp"\nbind = "127.0.0.1:{port}"\n'
         )

@@ -132,7 +132,7 @@ async def test_a_standby_takes_over_from_a_gateway_that_is_killed_under_load(
         found = await group.health[second].get("/health/ready")
         assert found.status == 503
         assert found.json()["phase"] == "standby"
-        assert "another gateway has the store, waited for since 20" in found.json()["status"]
+        assert "another gateway owns the store; waiting since 20" in found.json()["status"]
         assert (await group.health[second].get("/health/live")).status == 200
         with pytest.raises(OSError):  # noqa: PT011 - it lets nobody in
             await StompClient.connect(second.stomp_port)
@@ -181,9 +181,9 @@ async def test_a_gateway_that_was_paused_for_too_long_ends_and_is_followed(
         assert "RECEIPT" not in [frame.command for frame in frames]
         assert await asyncio.to_thread(first.process.wait, _WAIT_SECONDS) == 4
         log = first.log.read_text()
-        assert log.count("store=lost: the gateway ends, nothing more is confirmed") == 1
+        assert log.count("store=lost: the gateway is stopping and confirms nothing more") == 1
         before, told = log.split("store=lost")
-        assert "start it again" in told
+        assert "restart it" in told
         # One line, of an event that is expected: no traces, and no other complaints.
         assert not re.search("Traceback|ERROR|CRITICAL|read-only|unknown", told), log
         assert not re.search("Traceback|ERROR|read-only|unknown", before), log

@@ -72,7 +72,7 @@ def check_log(text: str, directory: Path, count: int) -> None:
 def check_told(text: str, directory: Path) -> None:
     assert text == LargeBodyError.client_text
     assert "read-only" not in text
-    assert "nothing is accepted" not in text
+    assert "no messages are accepted" not in text
     assert str(directory) not in text
 
 

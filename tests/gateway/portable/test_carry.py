@@ -220,11 +220,11 @@ async def test_an_import_that_broke_off_is_recognised(
     manifest = tmp_path / "out" / "manifest.json"
     whole = manifest.read_text()
     manifest.write_text(whole.replace('"rows": 4', '"rows": 5'))
-    with pytest.raises(StoreIOError, match="it has 4 rows, the manifest says 5"):
+    with pytest.raises(StoreIOError, match="it has 4 rows, but the manifest says 5"):
         await carry_in(store, state, tmp_path / "out", silent)
     await store.close()
     store = kept()
-    with pytest.raises(ConfigError, match="part of an import that was not finished"):
+    with pytest.raises(ConfigError, match="part of an unfinished import"):
         await carry_in(store, await store.open(), tmp_path / "out", silent)
 
 
@@ -246,7 +246,7 @@ async def test_an_export_that_fails_leaves_nothing_behind(tmp_path: Path) -> Non
 
 def test_an_existing_directory_is_not_written_into(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("mine")
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError, match="already exists"):
         export_store(configured(tmp_path), tmp_path, silent)
     assert (tmp_path / "precious").read_text() == "mine"
 
@@ -326,7 +326,7 @@ class WritesIntoADirectory(MemoryStoreFactory):
 def test_what_was_never_made_is_not_exported_and_an_import_makes_it(tmp_path: Path) -> None:
     factory = WritesIntoADirectory()
     store = ConfiguredStore("disk", factory, MemoryStoreOptions(), tmp_path / "new" / "data")
-    with pytest.raises(ConfigError, match="new/data does not exist") as caught:
+    with pytest.raises(ConfigError, match="new/data: the directory does not exist") as caught:
         export_store(store, tmp_path / "out", silent)
     assert caught.value.key == "broker.data_directory"
     assert not (tmp_path / "new").exists()

@@ -50,9 +50,9 @@ def test_a_column_that_is_missing_or_null_gives_the_default() -> None:
 
 
 def test_a_row_without_what_has_no_default_is_refused() -> None:
-    with pytest.raises(ValueError, match="Message is not whole"):
+    with pytest.raises(ValueError, match="Message is incomplete"):
         decode_row(Message, {"body": b"x"})
-    with pytest.raises(ValueError, match="'sideways' is none of in, out"):
+    with pytest.raises(ValueError, match="'sideways' is not one of in, out"):
         decode_row(InflightRecord, encode_row(RECORD) | {"direction": "sideways"})
 
 

@@ -93,7 +93,7 @@ async def test_a_table_that_is_missing_is_named_before_anything_is_written(
 ) -> None:
     (exported / f"{table}.parquet").unlink()
     store = memory()
-    with pytest.raises(ConfigError, match=f"not whole: {said}"):
+    with pytest.raises(ConfigError, match=f"incomplete: {said}"):
         await imported(exported, store)
     assert store.contents.destinations == {}
 
@@ -103,7 +103,7 @@ async def test_a_table_of_a_newer_program_is_refused(exported: Path) -> None:
     manifest = json.loads(path.read_text())
     manifest["tables"]["colours"] = {"rows": 0}
     path.write_text(json.dumps(manifest))
-    with pytest.raises(ConfigError, match=r"tables that this program does not know.*colours"):
+    with pytest.raises(ConfigError, match=r"tables that this version does not know.*colours"):
         await imported(exported, memory())
 
 
@@ -112,7 +112,7 @@ async def test_rows_that_are_missing_are_noticed(exported: Path) -> None:
     manifest = json.loads(path.read_text())
     manifest["tables"]["messages"]["rows"] += 1
     path.write_text(json.dumps(manifest))
-    with pytest.raises(StoreIOError, match="it has 8 rows, the manifest says 9"):
+    with pytest.raises(StoreIOError, match="it has 8 rows, but the manifest says 9"):
         await imported(exported, memory())
 
 

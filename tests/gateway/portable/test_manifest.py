@@ -25,10 +25,10 @@ def test_it_comes_back_and_people_can_read_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"version": 2}, "version 2 of the format; this program reads up to 1"),
+        ({"version": 2}, "version 2 of the format, and this program reads only up to 1"),
         ({"version": 0}, "version 0"),
-        ({"format": "other"}, "is of the format 'other'"),
-        ({"tables": 3}, "is not a manifest"),
+        ({"format": "other"}, "has the format 'other'"),
+        ({"tables": 3}, "is not the manifest"),
     ],
 )
 def test_what_cannot_be_read_is_refused(tmp_path: Path, changes: dict, said: str) -> None:
@@ -40,7 +40,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path, changes: dict, said: str
 
 
 def test_a_directory_without_one_is_no_finished_export(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no finished export"):
+    with pytest.raises(ConfigError, match="is not a finished export"):
         read_manifest(tmp_path)
     with pytest.raises(ConfigError, match="there is no directory"):
         read_manifest(tmp_path / "nowhere")

@@ -60,7 +60,7 @@ async def test_a_table_for_each_kind_of_thing_and_a_manifest(tmp_path: Path) -> 
 async def test_an_empty_directory_may_be_there_already(tmp_path: Path) -> None:
     await carried(tmp_path)
     await filled_store.close()
-    with pytest.raises(ConfigError, match="exists already"):
+    with pytest.raises(ConfigError, match="already exists"):
         await carried(tmp_path)
 
 

@@ -63,7 +63,7 @@ def test_damage_of_a_page_and_a_cut_off_file_are_errors_that_name_the_file(tmp_p
     damaged[5000] ^= 0x10  # in the body
     for data in (damaged, whole[: len(whole) // 2], b""):
         path.write_bytes(data)
-        with pytest.raises(StoreIOError, match=r"t\.parquet: the export is damaged or not whole"):
+        with pytest.raises(StoreIOError, match=r"t\.parquet: the export is damaged or incomplete"):
             list(read_table(path, SCHEMA))
     path.unlink()
     with pytest.raises(StoreIOError, match=r"t\.parquet"):

@@ -118,7 +118,7 @@ def test_a_wrong_value_is_refused_with_its_key_and_the_reason(
 
 @pytest.mark.parametrize(
     ("key", "hint"),
-    [("intervl", "did you mean 'interval'?"), ("Size", "'size'"), ("zzzz", "known here: active")],
+    [("intervl", "did you mean 'interval'?"), ("Size", "'size'"), ("zzzz", "known keys: active")],
 )
 def test_an_unknown_key_names_the_nearest_one(key: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -128,7 +128,7 @@ def test_an_unknown_key_names_the_nearest_one(key: str, hint: str) -> None:
 
 
 def test_a_required_key_must_be_there() -> None:
-    with pytest.raises(ConfigError, match="name: is required and missing"):
+    with pytest.raises(ConfigError, match="name: is required, but missing"):
         parse_options(Options, {})
 
 

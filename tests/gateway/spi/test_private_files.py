@@ -155,8 +155,8 @@ def test_a_small_file_is_read_as_text(tmp_path: Path) -> None:
 def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in ("pipe", ""):
-        assert problem(tmp_path / name) == f"{tmp_path / name} is not a file"
-    assert problem(Path("/dev/null")) == "/dev/null is not a file"
+        assert problem(tmp_path / name) == f"{tmp_path / name} is not a regular file"
+    assert problem(Path("/dev/null")) == "/dev/null is not a regular file"
 
 
 def test_a_file_says_what_is_wrong_with_it(tmp_path: Path) -> None:
@@ -173,11 +173,15 @@ def test_others_may_not_have_what_is_denied(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("text")
     for mode_, others, what in (
-        (0o664, 0o022, f"written by others (mode 0664), who could then cheat; chmod go-w {path}"),
+        (
+            0o664,
+            0o022,
+            f"written by others (mode 0664), who could then cheat; run: chmod go-w {path}",
+        ),
         (
             0o604,
             0o027,
-            f"read or written by others (mode 0604), who could then cheat; chmod 600 {path}",
+            f"read or written by others (mode 0604), who could then cheat; run: chmod 600 {path}",
         ),
     ):
         path.chmod(mode_)

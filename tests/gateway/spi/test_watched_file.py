@@ -115,5 +115,5 @@ async def test_an_error_that_nobody_thought_of_does_not_end_the_watching(
         await asyncio.wait((watching,))
     assert reader.accepted == ["the second"]
     assert [record.getMessage() for record in caplog.records] == [
-        f"{reader.path} could not be looked at, and will be again"
+        f"cannot check {reader.path} for changes; will try again"
     ], "once, not each time"

@@ -147,7 +147,7 @@ async def test_a_failing_look_does_not_end_the_looking(rules_file, monkeypatch, 
     while acl.rules.rules[0].allows is False:
         await asyncio.sleep(0.001)
     await acl.stop()
-    assert "will be again" in caplog.text
+    assert "will try again" in caplog.text
 
 
 def test_what_is_written_of_an_event(rules_file, somebody, tmp_path) -> None:

@@ -187,10 +187,10 @@ def test_an_error_says_where(rules_file) -> None:
         ConfigError, match=r"acl.toml: rule 2 \(line 5\), allow: there is no action"
     ):
         read_rules(path)
-    with pytest.raises(ConfigError, match="is not a file"):
+    with pytest.raises(ConfigError, match="is not a regular file"):
         read_rules(path.parent)
     os.mkfifo(path.parent / "pipe")
-    with pytest.raises(ConfigError, match="pipe is not a file"):  # and not waited for
+    with pytest.raises(ConfigError, match="pipe is not a regular file"):  # and not waited for
         read_rules(path.parent / "pipe")
     with pytest.raises(ConfigError, match="cannot be read"):
         read_rules(path.parent / "none")

@@ -110,7 +110,10 @@ async def test_a_listener_with_tls_tells_of_plain_http_and_serves_others(
     async with served(certificate=str(pem), key=str(pem)) as port:
         assert (await HttpClient(port).get("/health/ready")).status == 0
         line = await logged(caplog, "tls refused")
-        assert f"port={port} peer=PEER reason='the peer speaks HTTP without TLS: https://" in line
+        assert (
+            f"port={port} peer=PEER reason='the client speaks HTTP without TLS: use https://"
+            in line
+        )
         async with asyncio.timeout(60):
             reader, writer = await asyncio.open_connection(
                 "127.0.0.1", port, ssl=context, server_hostname="gateway.example"

@@ -25,7 +25,7 @@ def test_one_that_others_can_reach_is_refused_with_the_remedy(tmp_path: Path, mo
     path = tmp_path / "admin.token"
     token_of(path)
     path.chmod(mode)
-    with pytest.raises(ConfigError, match=r"token_file: .*operate this gateway; chmod"):
+    with pytest.raises(ConfigError, match=r"token_file: .*operate this gateway; run: chmod"):
         token_of(path)
 
 

@@ -213,7 +213,7 @@ def test_what_is_no_file_is_said_to_be_none_and_not_waited_for(tmp_path, users_f
         assert user("list", path) == FAILED
         assert user("import", users_file(), path) == FAILED
         error = capsys.readouterr().err
-        assert error.count(f"{path} is not a file") == 2
+        assert error.count(f"{path} is not a regular file") == 2
         assert "user add" not in error
 
 

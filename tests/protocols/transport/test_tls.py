@@ -76,7 +76,7 @@ def test_a_wrong_file_is_named_with_its_problem(locked, changes, key, says):
 
 
 def test_no_certificate_at_all_is_an_error_too():
-    with pytest.raises(ConfigError, match="tls_certificate: is required for TLS and missing"):
+    with pytest.raises(ConfigError, match="tls_certificate: is required for TLS, but missing"):
         server_context(TransportOptions())
 
 
@@ -271,9 +271,9 @@ async def test_plain_bytes_never_reach_a_handler_and_silence_ends(files):
 @pytest.mark.parametrize(
     ("first", "says"),
     [
-        (b"\x10\x10\0\x04MQTT\x05\x02\0<\0\0\x04abcd", "the peer does not speak TLS"),
-        (b"CONNECT\naccept-version:1.2\n\n\0", "the peer does not speak TLS"),
-        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "the peer speaks HTTP without TLS"),
+        (b"\x10\x10\0\x04MQTT\x05\x02\0<\0\0\x04abcd", "the client does not speak TLS"),
+        (b"CONNECT\naccept-version:1.2\n\n\0", "the client does not speak TLS"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "the client speaks HTTP without TLS"),
         (b"", "not complete within handshake_timeout"),
     ],
 )
@@ -297,8 +297,8 @@ async def test_the_log_says_whose_certificate_is_not_accepted(files, authority, 
     unknown.load_cert_chain(tmp_path / "mallory.pem")
     chosen = options(files, tls_client_certificate="required", tls_ca="ca.pem")
     for context, says in (
-        (unknown, "the peer's certificate is not accepted: "),
-        (client_context(authority), "the peer shows no certificate"),
+        (unknown, "the client's certificate was rejected: "),
+        (client_context(authority), "the client sent no certificate"),
     ):
         caplog.clear()
         async with listening(chosen) as (listener, _, port):
@@ -320,7 +320,7 @@ async def test_the_log_says_that_the_peer_does_not_trust_us(files, caplog):
         await asyncio.to_thread(wrap, port)
         while listener.connection_count:
             await asyncio.sleep(0.01)
-    assert "the peer does not trust the authority of tls_certificate" in caplog.text
+    assert "the client does not trust the authority that signed tls_certificate" in caplog.text
 
 
 async def test_a_peer_that_only_looks_whether_the_port_is_open_is_not_in_the_log(files, caplog):

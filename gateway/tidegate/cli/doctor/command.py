@@ -32,9 +32,9 @@ _ORDER: Final = (State.PROBLEM, State.ADVICE, State.UNKNOWN, State.OK)
 
 
 def doctor(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Look at this machine and the configuration, and say what to change.
+    """Check this machine and the configuration, and say what to change.
 
-    Needs no running gateway, and changes nothing. Exit code 0: no problem; 1: there is one.
+    Needs no running gateway, and changes nothing. Exit code 0: no problems; 1: problems found.
     """
     found = list(look(config))
     if as_json:
@@ -80,7 +80,11 @@ def look(path: Path | None) -> Iterator[Finding]:
         yield from of_disk(disk_of(directory), config.broker)
         yield from _others(directory)
         is_running = _runs(directory)
-    yield Finding("gateway", State.OK, "it runs" if is_running else "it does not run")
+    yield Finding(
+        "gateway",
+        State.OK,
+        "running" if is_running else "not running",
+    )
     if resolved is not None and not is_running:
         yield from _ports(resolved)
 
@@ -92,7 +96,7 @@ def _plugins(config: Config, plugins: PluginHost) -> Iterator[Finding]:
     for row in broken:
         state = State.PROBLEM if row.active else State.ADVICE
         name = f"{row.kind}-{row.name}" if row.kind else row.name
-        yield Finding("plugins", state, f"{name}: {row.problem}", "reinstall or remove it")
+        yield Finding("plugins", state, f"{name}: {row.problem}", "reinstall or uninstall it")
     if not broken:
         yield Finding("plugins", State.OK, f"{len(rows)} installed, {len(active)} in use")
 
@@ -106,7 +110,7 @@ def _others(directory: Path) -> Iterator[Finding]:
     if problem:
         yield Finding("privacy", State.ADVICE, str(directory), problem)
     else:
-        yield Finding("privacy", State.OK, "the data directory is its user's alone")
+        yield Finding("privacy", State.OK, "only its owner can read the data directory")
 
 
 def _runs(directory: Path) -> bool:
@@ -135,10 +139,12 @@ def _ports(config: ResolvedConfig) -> Iterator[Finding]:
                         found.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                     found.bind(address)
         except OSError as error:
-            change = f"choose another bind for {listener.key}, or end what has this one"
+            change = (
+                f"change the bind address of {listener.key}, or stop the program that uses this one"
+            )
             if error.errno == errno.EACCES:
                 change = (
-                    "ports below 1024 need CAP_NET_BIND_SERVICE (AmbientCapabilities= of the unit)"
+                    "ports below 1024 need CAP_NET_BIND_SERVICE (AmbientCapabilities= in the unit)"
                 )
             why = printable(str(error.strerror or error))
             yield Finding(name, State.PROBLEM, f"{listener.config.protocol}: {why}", change)

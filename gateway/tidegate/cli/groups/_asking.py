@@ -18,10 +18,11 @@ from tidegate.spi.operate import Answer, Done, Lengthy, Request
 _AnswerT = TypeVar("_AnswerT", bound=Answer)
 
 SelectorOption = Annotated[
-    str, typer.Option("--selector", metavar="SELECTOR", help="Only messages that it selects.")
+    str,
+    typer.Option("--selector", metavar="SELECTOR", help="Only messages that match this selector."),
 ]
 CountOption = Annotated[
-    int, typer.Option("--count", min=0, help="So many messages at most; 0: all of them.")
+    int, typer.Option("--count", min=0, help="At most this many messages; 0 means all.")
 ]
 MessagesOption = Annotated[
     list[int] | None,
@@ -29,12 +30,16 @@ MessagesOption = Annotated[
         "--message",
         metavar="NUMBER",
         min=1,
-        help="Only this message, by the number that `browse` shows; again for more of them.",
+        help="Only this message, by the number that `browse` shows; repeatable.",
     ),
 ]
 KeepOption = Annotated[
     str,
-    typer.Option("--keep", metavar="TIME", help="Keep them for so long: `undo` brings them back."),
+    typer.Option(
+        "--keep",
+        metavar="TIME",
+        help="Keep the messages this long; until then `undo` brings them back.",
+    ),
 ]
 
 
@@ -47,20 +52,20 @@ def connected(config: Path | None) -> OperatorClient:
     broker = load_config(config).broker
     if not broker.persistent:
         raise NoGatewayError(
-            "a gateway that keeps nothing (broker.persistent = false) has no data directory, and"
-            f" so no {SOCKET_NAME} to be spoken to"
+            "a gateway without persistence (broker.persistent = false) has no data "
+            f"directory, and so no {SOCKET_NAME} to connect to"
         )
     directory = broker.data_directory
     try:
         return OperatorClient(directory)
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
         raise NoGatewayError(
-            f"no gateway runs on {directory} (nobody answers at {SOCKET_NAME} in it); start it, or"
-            " name its configuration with --config"
+            f"no gateway is running on {directory} (nothing answers at {SOCKET_NAME} in "
+            "it); start it, or name its configuration with --config"
         ) from None
     except PermissionError:
         raise ClientError(
-            f"{directory}: the gateway there is another user's; run this as that user"
+            f"{directory}: the gateway there belongs to another user; run this command as that user"
         ) from None
 
 
@@ -74,7 +79,10 @@ def ask(client: OperatorClient, request: Request, kind: type[_AnswerT]) -> _Answ
     except RequestError as error:
         raise typer.BadParameter(str(error)) from error
     if not isinstance(answer, kind):
-        raise ClientError("the gateway is of another version: it answered something else")
+        raise ClientError(
+            "unexpected answer: the gateway and this command are of different versions; "
+            "use the same version for both"
+        )
     return answer
 
 

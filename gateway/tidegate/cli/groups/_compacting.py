@@ -105,5 +105,5 @@ def _are_done(rows: Sequence[SinkStatus], turns: Mapping[str, int], deadline: _D
         problems = (
             row.name + (f" ({row.health.problem})" if row.health.problem else "") for row in left
         )
-        raise ClientError(f"not done after {deadline.seconds:g} s: {', '.join(problems)}")
+        raise ClientError(f"not finished after {deadline.seconds:g} s: {', '.join(problems)}")
     return not left

@@ -24,9 +24,11 @@ _RowT_co = TypeVar("_RowT_co", covariant=True)
 #: Headings, and what each shows.
 Columns: TypeAlias = Sequence[tuple[str, Callable[[_RowT], object]]]
 
-LimitOption = Annotated[int, typer.Option("--limit", min=0, help="So many at most; 0: all.")]
+LimitOption = Annotated[
+    int, typer.Option("--limit", min=0, help="Show at most this many; 0 shows all.")
+]
 MatchArgument = Annotated[
-    str, typer.Argument(metavar="[TEXT]", help="Only what has this in one of its names.")
+    str, typer.Argument(metavar="[TEXT]", help="Only entries with this text in one of their names.")
 ]
 
 

@@ -95,7 +95,7 @@ def with_sinks(
         await gateway.start_sinks(name)
         return await work(gateway)
 
-    why = "while it runs it carries them itself"
+    why = "a running gateway does this itself"
     return offline(resolved, plugins, started, progress=progress, why=why)
 
 
@@ -121,7 +121,7 @@ async def _until_carried(
                 for row in rows
                 if not _has_all(row)
             )
-            raise ClientError(f"not done after {timeout_s:g} s: {behind}")
+            raise ClientError(f"not finished after {timeout_s:g} s: {behind}")
         await asyncio.sleep(LOOK_S)
 
 

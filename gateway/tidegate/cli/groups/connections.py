@@ -35,26 +35,26 @@ from tidegate.spi.operate import (
 
 app: Final = typer.Typer(
     cls=Group,
-    help="See and end the connections of a gateway that runs.",
+    help="List, show and end the connections of a running gateway.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 _NumberArgument = Annotated[
-    int, typer.Argument(metavar="NUMBER", min=0, help="Its number in the list.")
+    int, typer.Argument(metavar="NUMBER", min=0, help="Number of the connection, as listed.")
 ]
 
 #: What each reason means, for people.
 _REASONS: Final = {
     WaitReason.HANDSHAKE: "its handshake is not finished",
-    WaitReason.RIGHTS: "it is being decided what it may have, since rights have changed",
-    WaitReason.UNREAD: "its client does not read what was written",
-    WaitReason.IN_FLIGHT: "it, its user or the gateway has as many bytes unacknowledged as it may have",
-    WaitReason.ACKNOWLEDGEMENTS: "this subscription has as much unacknowledged as it may have",
-    WaitReason.LIST: "it is not read from: there is no room in",
-    WaitReason.STORE: "it is not read from: the store writes what was accepted before",
-    WaitReason.RATE: "it is not read from: its user sent more than quotas.receive_rate",
-    WaitReason.STOPPING: "it is not read from: the gateway stops",
+    WaitReason.RIGHTS: "permissions have changed and are being checked again",
+    WaitReason.UNREAD: "the client does not read what was sent to it",
+    WaitReason.IN_FLIGHT: "the client, its user or the gateway has reached its limit of unacknowledged bytes",
+    WaitReason.ACKNOWLEDGEMENTS: "this subscription has reached its limit of unacknowledged messages",
+    WaitReason.LIST: "reading is paused: no room in",
+    WaitReason.STORE: "reading is paused: the store has to write first what was already accepted",
+    WaitReason.RATE: "reading is paused: the user exceeds quotas.receive_rate",
+    WaitReason.STOPPING: "reading is paused: the gateway is stopping",
 }
 
 _COLUMNS: Final[Columns[ConnectionRow]] = (
@@ -65,7 +65,7 @@ _COLUMNS: Final[Columns[ConnectionRow]] = (
     ("address", lambda row: row.address),
     ("in flight", lambda row: row.in_flight),
     ("unread bytes", lambda row: row.unread_bytes),
-    ("a second", lambda row: row.per_second),
+    ("per second", lambda row: row.per_second),
     ("waits for", lambda row: ", ".join(reason.value for reason in row.waits) or "nothing"),
 )
 
@@ -74,20 +74,21 @@ _COLUMNS: Final[Columns[ConnectionRow]] = (
 def list_connections(
     match: MatchArgument = "",
     sort: Annotated[
-        ConnectionSort, typer.Option("--sort", help="By name, or the largest first.")
+        ConnectionSort,
+        typer.Option("--sort", help="Sort by name, or by this value, largest first."),
     ] = ConnectionSort.NAME,
     limit: LimitOption = 0,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List clients that are connected, by user and client id."""
+    """List the connected clients, by user and client id."""
     rows = rows_of(config, ListConnections(match, sort), ConnectionPage, limit)
     show_rows(_COLUMNS, rows, "no connections", as_json)
 
 
 @app.command()
 def show(number: _NumberArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show one connection: what it has, and what keeps it from going on."""
+    """Show a connection: its subscriptions, what it holds, and what it is waiting for."""
     with connected(config) as client:
         found = ask(client, ShowConnection(number), ConnectionDetails)
     if as_json:
@@ -118,7 +119,7 @@ def show(number: _NumberArgument, config: ConfigOption = None, as_json: JsonOpti
 def _served(served: Served) -> str:
     text = f"{served.destination}: {served.waiting} waiting"
     if not served.in_flight_max:
-        return f"{text}, does not acknowledge"
+        return f"{text}, not acknowledged by the consumer"
     text += f", {served.in_flight} of {served.in_flight_max} in flight"
     text += f" ({size(served.in_flight_bytes)} of {size(served.in_flight_bytes_max)})"
     return f"{text}, the oldest since {moment(served.oldest_at)}" if served.oldest_at else text
@@ -126,7 +127,7 @@ def _served(served: Served) -> str:
 
 @app.command()
 def end(number: _NumberArgument, config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """End a connection; its session stays, and its will is published."""
+    """Close a connection; its session stays, and its will is published."""
     with connected(config) as client:
         done = ask(client, EndConnection(number), Done)
     report(f"ended connection {number}", done, as_json)

@@ -37,7 +37,7 @@ from tidegate.spi.operate import (
 
 app: Final = typer.Typer(
     cls=Group,
-    help="See dead letters of a gateway that runs, and take them back.",
+    help="List, retry and purge the dead letters of a running gateway.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -47,13 +47,14 @@ FROM: Final = "original-destination"
 REASON: Final = "dead-letter-reason"
 
 _QueueArgument = Annotated[
-    str, typer.Argument(metavar="QUEUE", help="A queue of dead letters, NAME or queue://NAME.")
+    str, typer.Argument(metavar="QUEUE", help="A dead-letter queue: NAME or queue://NAME.")
 ]
 _ReasonOption = Annotated[
-    str, typer.Option("--reason", metavar="TEXT", help="Only those that are here for this reason.")
+    str, typer.Option("--reason", metavar="TEXT", help="Only dead letters with this reason.")
 ]
 _FromOption = Annotated[
-    str, typer.Option("--from", metavar="DESTINATION", help="Only those that come from there.")
+    str,
+    typer.Option("--from", metavar="DESTINATION", help="Only dead letters from this destination."),
 ]
 
 _QUEUES: Final[Columns[Destination]] = (
@@ -78,26 +79,29 @@ _GROUPS: Final[Columns[DeadLetterGroup]] = (
 def list_queues(
     limit: LimitOption = 0, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
-    """List queues of dead letters, the largest first."""
+    """List the dead-letter queues, largest first."""
     rows = rows_of(
         config,
         ListDestinations(sort=DestinationSort.PENDING, dead_letters=True),
         DestinationPage,
         limit,
     )
-    show_rows(_QUEUES, rows, "no queues of dead letters", as_json)
+    show_rows(_QUEUES, rows, "no dead-letter queues", as_json)
 
 
 @app.command()
 def reasons(
     queue: _QueueArgument,
     limit: Annotated[
-        int, typer.Option("--limit", min=0, help="Look at so many messages at most; 0: at all.")
+        int,
+        typer.Option(
+            "--limit", min=0, help="Look at no more than this many messages; 0 means all."
+        ),
     ] = 100_000,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Group the dead letters of a queue by where they come from, and why they are there."""
+    """Group the dead letters of a queue by original destination and reason."""
     groups: dict[tuple[str, str], DeadLetterGroup] = {}
     request = CountDeadLetters(canonical(queue), count_max=limit)
     with connected(config) as client:
@@ -127,7 +131,7 @@ def retry(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Move dead letters back to the queues that they come from."""
+    """Move dead letters back to the queues they came from."""
     request = RetryMessages(
         canonical(queue),
         _matching(selector, reason, origin),
@@ -150,7 +154,7 @@ def purge(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove dead letters, for good or with a way back (`tidegate destination undo`)."""
+    """Remove dead letters, for good or, with --keep, until `tidegate destination undo`."""
     request = PurgeDestination(
         canonical(queue),
         _matching(selector, reason, origin),

@@ -64,16 +64,20 @@ from tidegate.spi.printable import printable
 
 app = typer.Typer(
     cls=Group,
-    help="See and change the queues and topics of a gateway that runs.",
+    help="Show and change the queues and topics of a running gateway.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
 _NameArgument = Annotated[
     str,
-    typer.Argument(metavar="DESTINATION", help="NAME of a queue, queue://NAME or topic://NAME."),
+    typer.Argument(
+        metavar="DESTINATION", help="A queue (NAME or queue://NAME) or a topic (topic://NAME)."
+    ),
 ]
-_TargetArgument = Annotated[str, typer.Argument(metavar="TARGET", help="The queue to append to.")]
+_TargetArgument = Annotated[
+    str, typer.Argument(metavar="TARGET", help="The queue that receives the messages.")
+]
 #: Columns of a list, and what each shows.
 _COLUMNS: Final[tuple[tuple[str, Callable[[Destination], object]], ...]] = (
     ("destination", lambda row: row.destination),
@@ -111,16 +115,20 @@ _PURGED: Final[Columns[PurgedRow]] = (
 @app.command(name="list")
 def list_destinations(
     match: Annotated[
-        str, typer.Argument(metavar="[FILTER]", help="Only what this name or filter covers.")
+        str,
+        typer.Argument(
+            metavar="[FILTER]", help="Only destinations that this name or filter matches."
+        ),
     ] = "",
     sort: Annotated[
-        DestinationSort, typer.Option("--sort", help="By name, or the largest first.")
+        DestinationSort,
+        typer.Option("--sort", help="Sort by name, or by this value, largest first."),
     ] = DestinationSort.NAME,
     limit: LimitOption = 0,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List queues, and the filters of topics that somebody subscribes to."""
+    """List the queues, and the topic filters that have subscribers."""
     rows = rows_of(config, ListDestinations(match, sort), DestinationPage, limit)
     show_rows(_COLUMNS, rows, "no destinations", as_json)
 
@@ -129,7 +137,7 @@ def list_destinations(
 def show(
     destination: _NameArgument, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
-    """Show one destination, and the policy that it has."""
+    """Show a destination and its policy."""
     with connected(config) as client:
         found = ask(client, ShowDestination(canonical(destination)), DestinationDetails)
     if as_json:
@@ -139,8 +147,8 @@ def show(
     facts: list[tuple[str, object]] = [(heading, value(row)) for heading, value in _COLUMNS]
     facts.append(("subscriptions", row.subscriptions))
     if row.body_bytes is not None:
-        facts.append(("bytes of bodies", row.body_bytes))
-    facts.append(("the store takes messages", printable(found.refused) or "yes"))
+        facts.append(("body bytes", row.body_bytes))
+    facts.append(("store accepts messages", printable(found.refused) or "yes"))
     facts += [fact for feed in found.feeds for fact in _fed(feed)]
     if found.unstored is not None:
         here = found.unstored
@@ -160,7 +168,7 @@ def _fed(feed: Feed) -> list[tuple[str, object]]:
     return [
         (
             f"fed from{of}",
-            f"{place}, since {moment(feed.since)} ({feed.why}), {feed.turns} changes",
+            f"{place}, since {moment(feed.since)} ({feed.why}), changed {feed.turns} times",
         ),
         (f"to memory at once{of}", f"{feed.direct_messages} messages, {feed.direct_bytes} bytes"),
         (f"read from pages{of}", f"{feed.paged_messages} messages, {feed.paged_bytes} bytes"),
@@ -171,7 +179,7 @@ def _fed(feed: Feed) -> list[tuple[str, object]]:
 def create(
     destination: _NameArgument, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
-    """Make a queue."""
+    """Create a queue."""
     request = CreateDestination(canonical(destination))
     done = _ask_once(config, request)
     report(f"created {request.destination}", done, as_json)
@@ -181,25 +189,31 @@ def create(
 def delete(
     destination: _NameArgument,
     with_messages: Annotated[
-        bool, typer.Option("--with-messages", help="Also when it is not empty: they are lost.")
+        bool,
+        typer.Option(
+            "--with-messages", help="Delete it even if it is not empty; its messages are lost."
+        ),
     ] = False,
     with_consumers: Annotated[
-        bool, typer.Option("--with-consumers", help="Also when it has consumers; they are ended.")
+        bool,
+        typer.Option(
+            "--with-consumers", help="Delete it even if it has consumers; their subscriptions end."
+        ),
     ] = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """End a queue."""
+    """Delete a queue."""
     request = DeleteDestination(canonical(destination), with_messages, with_consumers)
     done = _ask_once(config, request)
     report(f"deleted {request.destination} with {done.count} pending messages", done, as_json)
 
 
 _ProducersOption = Annotated[
-    bool, typer.Option("--producers", help="Producers only: what they send is refused.")
+    bool, typer.Option("--producers", help="Only producers: what they send is refused.")
 ]
 _ConsumersOption = Annotated[
-    bool, typer.Option("--consumers", help="Consumers only: nothing is handed out to them.")
+    bool, typer.Option("--consumers", help="Only consumers: no messages are delivered to them.")
 ]
 
 
@@ -211,7 +225,7 @@ def pause(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Refuse what producers send, and hand nothing out to consumers."""
+    """Refuse what producers send, and deliver nothing to consumers."""
     request = PauseDestination(canonical(destination), _sides(producers, consumers))
     _switch("paused", request, config, as_json)
 
@@ -224,7 +238,7 @@ def resume(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let producers and consumers go on."""
+    """Let producers and consumers continue after a pause."""
     request = ResumeDestination(canonical(destination), _sides(producers, consumers))
     _switch("resumed", request, config, as_json)
 
@@ -237,7 +251,7 @@ def browse(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List messages of a queue in their order; nothing is consumed."""
+    """List the messages of a queue in order, without consuming them."""
     request = BrowseMessages(canonical(destination), selector, body_bytes=_GLIMPSE_BYTES)
     rows = rows_of(config, request, MessagePage, limit)
     show_rows(_MESSAGES, rows, "no messages", as_json)
@@ -253,7 +267,7 @@ def purge(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove messages of a queue, for good or with a way back."""
+    """Remove messages from a queue, for good or, with --keep, until `undo`."""
     request = PurgeDestination(
         canonical(destination),
         selector,
@@ -272,21 +286,23 @@ def purged(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List what purges have kept."""
+    """List the purged messages that are kept."""
     rows = rows_of(config, ListPurged(match), PurgedPage, limit)
-    show_rows(_PURGED, rows, "nothing that was purged is kept", as_json)
+    show_rows(_PURGED, rows, "no purged messages are kept", as_json)
 
 
 @app.command()
 def undo(
-    kept: Annotated[str, typer.Argument(metavar="KEPT", help="As `purged` lists it.")],
+    kept: Annotated[
+        str, typer.Argument(metavar="KEPT", help="Key of the kept messages, as `purged` lists it.")
+    ],
     selector: SelectorOption = "",
     count: CountOption = 0,
     messages: MessagesOption = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring back what a purge has kept."""
+    """Bring back messages that a purge kept."""
     request = UndoPurge(canonical(kept), selector, count, sequences=numbered(messages))
     done = go_on(config, request)
     report(f"brought back {done.count} messages of {request.kept}", done, as_json)
@@ -302,7 +318,7 @@ def move(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Move messages of a queue to the end of another one."""
+    """Move messages from one queue to the end of another."""
     ends = canonical(destination), canonical(target)
     request = MoveMessages(*ends, selector, count, sequences=numbered(messages))
     _carry("moved", request, config, as_json)
@@ -318,7 +334,7 @@ def copy(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Append copies of a queue's messages to another one."""
+    """Copy messages from one queue to the end of another."""
     ends = canonical(destination), canonical(target)
     request = CopyMessages(*ends, selector, count, sequences=numbered(messages))
     _carry("copied", request, config, as_json)

@@ -36,28 +36,31 @@ _BEHIND_S: Final = 30.0
 def drain(
     config: ConfigOption = None,
     server_reference: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where clients are told to go.")
+        str,
+        typer.Option(metavar="HOST:PORT", help="The server that clients are told to use instead."),
     ] = "",
     moved: Annotated[
-        bool, typer.Option("--moved", help="They are told to go there for good.")
+        bool, typer.Option("--moved", help="Tell clients that the move is permanent.")
     ] = False,
     timeout: Annotated[
-        str, typer.Option(help="How long clients may take to acknowledge what they have.")
+        str,
+        typer.Option(help="How long clients may take to acknowledge what was delivered to them."),
     ] = "30s",
     hand_over: Annotated[
         str,
         typer.Option(
             metavar="BRIDGE",
-            help="Then send what waits in every queue to another broker over this bridge, and wait until it is there.",
+            help="Then send what is waiting in every queue to another broker over this "
+            "bridge, and wait until it has arrived.",
         ),
     ] = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Let no clients in any more, and wait until those there are have gone.
+    """Accept no new clients, and wait until the connected ones are gone.
 
-    Each is disconnected when it has acknowledged what it has, or when the time is over. Then the gateway may be
-    stopped without anybody noticing; `tidegate undrain` lets clients in again. With --hand-over it ends when no queue has
-    anything that can go, with exit code 8 when messages wait in one all the same.
+    Each client is disconnected once it has acknowledged its messages, or after --timeout. The gateway can then
+    be stopped without interrupting anybody; `tidegate undrain` accepts clients again. With --hand-over the command
+    also waits until every queue is empty; exit code 8: some messages could not be handed over.
     """
     try:
         timeout_s = parse_duration(timeout)
@@ -69,7 +72,7 @@ def drain(
         while found.connections:
             if time.monotonic() > ends_at or not found.is_draining:
                 raise ClientError(
-                    f"{found.connections} clients are connected still; nobody else is let in"
+                    f"{found.connections} clients are still connected; no new ones are accepted"
                 )
             time.sleep(_LOOK_EVERY_S)
             found = ask(client, ShowDrain(), DrainState)
@@ -90,23 +93,26 @@ def _handed_over(client: OperatorClient, bridge: str) -> DrainState:
             found = ask(client, ShowDrain(), DrainState)
             now = found.hand_over
             if now is None or now.bridge != bridge:
-                raise ClientError("the hand-over was ended; what had not gone is in its queues")
+                raise ClientError(
+                    "the hand-over was cancelled; what was not sent is still in its queues"
+                )
             bars("handing over", now.moved, now.moved + now.messages)
             if now.phase is HandOverPhase.DONE:
                 return found
             if now.phase is HandOverPhase.FAILED:
                 raise ClientError(
-                    f"the hand-over has failed, {now.moved} messages are there and {now.messages} here: {now.problem}; {now.remedy}"
+                    f"the hand-over failed: {now.moved} messages have arrived there, "
+                    f"{now.messages} are still here: {now.problem}; {now.remedy}"
                 )
             problem = f"{now.problem}: {now.remedy}" if now.problem and not now.server else ""
             if problem not in ("", said):
-                typer.echo(printable(f"not now: {problem}"), err=True)
+                typer.echo(printable(f"the hand-over cannot continue yet: {problem}"), err=True)
                 said = problem
             time.sleep(_LOOK_EVERY_S)
 
 
 def undrain(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Let clients in again after a drain."""
+    """Accept clients again after a drain."""
     with connected(config) as client:
         found = ask(client, Undrain(), DrainState)
     _print_drain(found, as_json=as_json)
@@ -116,11 +122,11 @@ def _print_drain(found: DrainState, *, as_json: bool) -> None:
     if as_json:
         _show.print_json(msgspec.to_builtins(found))
     elif found.is_draining:
-        typer.echo("drained: no client is connected, and none is let in")
+        typer.echo("drained: no clients are connected, and new ones are refused")
         if found.hand_over is not None:
             _print_hand_over(found.hand_over)
     else:
-        typer.echo(f"clients are let in; {found.connections} are connected")
+        typer.echo(f"new clients are accepted again; {found.connections} are connected")
 
 
 def _print_hand_over(found: HandOver) -> None:
@@ -139,13 +145,14 @@ def _print_hand_over(found: HandOver) -> None:
 def reload(
     config: ConfigOption = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Only say what would change; change nothing.")
+        bool, typer.Option("--check", help="Show what would change, without changing it.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Apply the changed configuration to the gateway that runs.
+    """Apply a changed configuration to the running gateway.
 
-    It reads the file anew and applies what can change. An error in it changes nothing, and is exit code 2.
+    The gateway reads its file again and applies what can change without a restart. An error in the file
+    changes nothing; the exit code is 2.
     """
     with connected(config) as client:
         found = ask(client, ReloadConfiguration(check_only=check), Reloaded)
@@ -155,6 +162,6 @@ def reload(
     for change in found.changed:
         typer.echo(printable(f"{change.key}: {change.what}"))
     for change in found.left:
-        typer.echo(printable(f"not now: {change.key}: {change.what}"))
+        typer.echo(printable(f"not changed: {change.key}: {change.what}"))
     if not (found.changed or found.left):
         typer.echo("nothing has changed")

@@ -40,22 +40,24 @@ from tidegate.spi.operate import (
 
 app: Final = typer.Typer(
     cls=Group,
-    help="See and delete the sessions (MQTT) of a gateway that runs.",
+    help="List, show and delete the MQTT sessions of a running gateway.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 subscriptions: Final = typer.Typer(
     cls=Group,
-    help="See and delete the subscriptions to topics of a gateway that runs.",
+    help="List, show and delete the topic subscriptions of a running gateway.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 
-_KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="Its key in the list.")]
-_NumberArgument = Annotated[int, typer.Argument(metavar="NUMBER", help="Its number in the list.")]
+_KeyArgument = Annotated[str, typer.Argument(metavar="KEY", help="Key of the session, as listed.")]
+_NumberArgument = Annotated[
+    int, typer.Argument(metavar="NUMBER", help="Number of the subscription, as listed.")
+]
 _WithConnectionOption = Annotated[
     bool,
-    typer.Option("--with-connection", help="Also when it is in use: that connection is ended."),
+    typer.Option("--with-connection", help="Delete it even if it is in use; the connection ends."),
 ]
 
 _SESSIONS: Final[Columns[SessionRow]] = (
@@ -88,9 +90,11 @@ _SUBSCRIPTIONS: Final[Columns[SubscriptionRow]] = (
 def list_sessions(
     match: MatchArgument = "",
     sort: Annotated[
-        SessionSort, typer.Option("--sort", help="By name, or the largest first.")
+        SessionSort, typer.Option("--sort", help="Sort by name, or by this value, largest first.")
     ] = SessionSort.NAME,
-    away: Annotated[bool, typer.Option("--away", help="Only of clients that are away.")] = False,
+    away: Annotated[
+        bool, typer.Option("--away", help="Only sessions whose client is disconnected.")
+    ] = False,
     limit: LimitOption = 0,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -104,7 +108,7 @@ def list_sessions(
 def show_session(
     key: _KeyArgument, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
-    """Show one session, and its subscriptions."""
+    """Show a session and its subscriptions."""
     with connected(config) as client:
         found = ask(client, ShowSession(key), SessionDetails)
     if as_json:
@@ -127,7 +131,7 @@ def delete_session(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """End a session with what waits for it; its will is published if it has one."""
+    """Delete a session and the messages waiting in it; its will, if any, is published."""
     with connected(config) as client:
         done = ask(client, DeleteSession(key, with_connection), Done)
     report(f"deleted session {key} with {done.count} pending messages", done, as_json)
@@ -137,10 +141,14 @@ def delete_session(
 def list_subscriptions(
     match: MatchArgument = "",
     sort: Annotated[
-        SubscriptionSort, typer.Option("--sort", help="By name, or the largest first.")
+        SubscriptionSort,
+        typer.Option("--sort", help="Sort by name, or by this value, largest first."),
     ] = SubscriptionSort.NAME,
     durable: Annotated[
-        bool, typer.Option("--durable", help="Only what outlives its connection.")
+        bool,
+        typer.Option(
+            "--durable", help="Only durable subscriptions: those that outlive their connection."
+        ),
     ] = False,
     limit: LimitOption = 0,
     config: ConfigOption = None,
@@ -155,7 +163,7 @@ def list_subscriptions(
 def show_subscription(
     number: _NumberArgument, config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
-    """Show one subscription."""
+    """Show a subscription."""
     with connected(config) as client:
         found = ask(client, ShowSubscription(number), SubscriptionDetails)
     if as_json:
@@ -182,7 +190,7 @@ def delete_subscription(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """End a durable subscription with what waits in it."""
+    """Delete a durable subscription and the messages waiting in it."""
     with connected(config) as client:
         done = ask(client, DeleteSubscription(number, with_connection), Done)
     report(f"deleted subscription {number} with {done.count} pending messages", done, as_json)

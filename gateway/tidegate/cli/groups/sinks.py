@@ -19,14 +19,22 @@ from tidegate.spi.commands import ClientError, CommandHost
 from tidegate.spi.operate import ListSinks, ShowSink, SinkDetails, SinkList, SinkStatus
 from tidegate.spi.printable import printable
 
-app: Final = open_typer("What carries acknowledged messages into tables, and how far it is.")
+app: Final = open_typer(
+    "Show and control the sinks, which carry acknowledged messages into tables."
+)
 
 _NameArgument = Annotated[
-    str, typer.Argument(metavar="[NAME]", help="One sink; else all of them.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="[NAME]", help="Name of a sink; without it, all sinks.", show_default=False
+    ),
 ]
 
 _TimeoutOption = Annotated[
-    float, typer.Option("--timeout", min=0, metavar="SECONDS", help="Give up then; 0: never.")
+    float,
+    typer.Option(
+        "--timeout", min=0, metavar="SECONDS", help="Give up after this time; 0 means never."
+    ),
 ]
 
 #: Columns of a list, and what each shows.
@@ -47,7 +55,7 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[SinkStatus], object]], ...]] = (
 def status(
     name: _NameArgument = "", config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
-    """Show how far the sinks of a running gateway are, and what is wrong with them."""
+    """Show the progress and the problems of a running gateway's sinks."""
     with connected(config) as client:
         if name:
             rows = (ask(client, ShowSink(name), SinkDetails).status,)
@@ -72,13 +80,16 @@ def _facts(row: SinkStatus) -> list[tuple[str, object]]:
         ("sink", row.name),
         ("state", health.state.value),
         ("table", health.target or "unknown"),
-        ("mark", health.mark if health.is_mark_known else "not known yet: the job has not said it"),
+        (
+            "mark",
+            health.mark if health.is_mark_known else "not known yet: the job has not reported it",
+        ),
         ("behind", f"{row.lag_rows} rows, {row.lag_bytes} bytes, oldest {_age(row.lag_seconds)}"),
-        ("rows a second", f"{health.rows_per_second:.1f}"),
+        ("rows per second", f"{health.rows_per_second:.1f}"),
         ("last commit", _committed_at(row)),
         ("it had", f"{commit.rows} rows in {commit.seconds:.2f} s" if commit else "unknown"),
-        ("version of the table", commit.version if commit else "unknown"),
-        ("files of the table", _known(health.target_files)),
+        ("table version", commit.version if commit else "unknown"),
+        ("table files", _known(health.target_files)),
         ("last upkeep", _upkept(health.upkeep)),
         ("rows in the dead-letter table", _known(health.dead_rows)),
         (
@@ -98,7 +109,7 @@ def _facts(row: SinkStatus) -> list[tuple[str, object]]:
 def errors(
     name: _NameArgument = "", config: ConfigOption = None, as_json: JsonOption = False
 ) -> None:
-    """Show what went wrong with the sinks of a running gateway since its start, and what to do."""
+    """Show what went wrong in the sinks since the gateway started, and what to do about it."""
     with connected(config) as client:
         names = [name] if name else [row.name for row in ask(client, ListSinks(), SinkList).rows]
         rows = [ask(client, ShowSink(one), SinkDetails).status for one in names]
@@ -137,10 +148,10 @@ def run(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Carry what is acknowledged into the tables without a gateway, and end.
+    """Carry all acknowledged messages into the tables without a gateway, and exit.
 
-    Opens the store of a gateway that does not run; nobody can connect. What goes wrong is on stderr, and
-    tried again until the time is over.
+    The gateway must be stopped: this opens its store, and accepts no clients. Errors go to stderr and are
+    retried until --timeout.
     """
     host: CommandHost = context.obj
     rows = carry(config, name, timeout, host.progress())
@@ -159,10 +170,10 @@ def compact(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Keep the tables up now: few large files, and no old ones; exit code 8 when one cannot be.
+    """Compact the tables now: merge small files and delete old ones. Exit code 8: one failed.
 
-    The running gateway does it, beside its commits. Without one the store is opened, as by `run`, and what is
-    acknowledged is carried, too.
+    A running gateway does this between its commits. Without one, the store is opened as by `run`, and
+    acknowledged messages are carried into the tables as well.
     """
     host: CommandHost = context.obj
     try:

@@ -15,9 +15,9 @@ from tidegate.spi.printable import printable
 
 
 def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show how the gateway is that runs, and how much goes through it.
+    """Show the state of the running gateway, and its traffic.
 
-    Exit code 8 when no gateway runs there, or its store confirms nothing any more.
+    Exit code 8: no gateway is running there, or its store has failed and confirms nothing.
     """
     with connected(config) as client:
         found = ask(client, ShowOverview(), Overview)

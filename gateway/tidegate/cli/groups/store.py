@@ -11,7 +11,7 @@ import typer
 from tidegate.cli._commands import ConfigOption, JsonOption, open_typer
 from tidegate.spi.commands import CommandHost
 
-app: Final = open_typer("Carry a store's contents elsewhere; more commands come with its plugin.")
+app: Final = open_typer("Export and import a store's contents. Store plugins add more commands.")
 
 
 @app.command(name="export")
@@ -21,10 +21,10 @@ def export_command(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write everything to Parquet files.
+    """Write the whole store to Parquet files.
 
-    The gateway must not run. Any store plugin can import it again; docs/portable-format.md says
-    what is in it.
+    The gateway must be stopped. Any store plugin can import the files; docs/portable-format.md
+    describes them.
     """
     host: CommandHost = context.obj
     show_counts(host, host.export_store(host.store(config), target), as_json, target)
@@ -33,13 +33,15 @@ def export_command(
 @app.command(name="import")
 def import_command(
     context: typer.Context,
-    source: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="What export wrote.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="DIRECTORY", help="A directory written by `export`.")
+    ],
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Fill an empty store from an export.
 
-    The gateway must not run. A store that holds anything is refused.
+    The gateway must be stopped. A store that is not empty is refused.
     """
     host: CommandHost = context.obj
     show_counts(host, host.import_store(host.store(config), source), as_json, source)

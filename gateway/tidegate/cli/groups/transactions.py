@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 app = typer.Typer(
     cls=Group,
-    help="Prepared transactions (XA branches) of a gateway that does not run.",
+    help="Prepared transactions (XA branches) of a stopped gateway.",
     no_args_is_help=True,
 )
 
@@ -61,9 +61,9 @@ def list_branches(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List prepared branches, and those that an operator completed.
+    """List the branches that are prepared, and those that an operator completed.
 
-    MESSAGES are sent and LOCKED ones acknowledged when the branch is committed.
+    A commit sends the messages counted in MESSAGES, and acknowledges those counted in LOCKED.
     """
 
     async def listed(gateway: Gateway) -> tuple[RecoveredState, Sequence[Branch]]:
@@ -81,20 +81,20 @@ def list_branches(
 
 @app.command()
 def commit(branch: _BranchArgument, config: ConfigOption = None) -> None:
-    """Commit a branch that is in doubt, without its transaction manager.
+    """Commit an in-doubt branch without its transaction manager.
 
-    What it sends can be consumed when the gateway runs again, and what it acknowledged is gone. The
-    decision is remembered until the transaction manager, or `forget`, clears it.
+    The messages that it sends can be consumed once the gateway runs again; those that it acknowledged
+    are gone. The decision is remembered until the transaction manager, or `forget`, clears it.
     """
     _complete(branch, config, is_commit=True)
 
 
 @app.command()
 def rollback(branch: _BranchArgument, config: ConfigOption = None) -> None:
-    """Roll a branch back that is in doubt, without its transaction manager.
+    """Roll back an in-doubt branch without its transaction manager.
 
-    What it sends is gone, and what it acknowledged will be delivered again. The decision is remembered
-    until the transaction manager, or `forget`, clears it.
+    The messages that it sends are gone; those that it acknowledged are delivered again. The decision is
+    remembered until the transaction manager, or `forget`, clears it.
     """
     _complete(branch, config, is_commit=False)
 
@@ -155,7 +155,7 @@ def _with_broker(config: Path | None, work: Callable[[Gateway], Awaitable[T]]) -
     configure_logging(LogLevel.ERROR)
     plugins = PluginHost()
     resolved = resolve(load_config(config), plugins)
-    why = "only its transaction manager can complete a transaction while it runs"
+    why = "while the gateway is running, only the transaction manager can complete a transaction"
     try:
         return offline(resolved, plugins, work, progress=_silent, why=why)
     except RequestError as error:

@@ -40,7 +40,7 @@ from tidegate.spi.printable import printable
 
 app: Final = typer.Typer(
     cls=Group,
-    help="Ask a gateway that runs who may do what, and who its users are.",
+    help="Show who may do what on a running gateway, and which users it knows.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -53,7 +53,7 @@ _DestinationArgument = Annotated[
 _WORDS: Final = {
     Verdict.ALLOW: "allowed",
     Verdict.DENY: "refused",
-    Verdict.FILTER: "allowed in part: each message is asked about when it is delivered",
+    Verdict.FILTER: "allowed in part: each message is checked when it is delivered",
 }
 
 _ACCESS: Final[Columns[AccessRow]] = (
@@ -98,24 +98,24 @@ _PLUGINS: Final[Columns[PluginRow]] = (
 
 @app.command()
 def explain(
-    user: Annotated[str, typer.Argument(help="Name of the user; `anonymous` for none.")],
+    user: Annotated[str, typer.Argument(help="User name; `anonymous` for no user.")],
     destination: Annotated[
         str,
         typer.Argument(
             metavar="[DESTINATION]",
-            help="queue://NAME or topic://NAME, perhaps with wildcards; left out: connect and admin.",
+            help="queue://NAME or topic://NAME, wildcards allowed; without it: connect and admin.",
         ),
     ] = "",
-    client_id: Annotated[str, typer.Option("--client-id", help="Its client id.")] = "",
+    client_id: Annotated[str, typer.Option("--client-id", help="Client id of the user.")] = "",
     group: Annotated[
         list[str] | None,
-        typer.Option("--group", help="A group it is in; else those that it has."),
+        typer.Option("--group", help="A group of the user, instead of those known; repeatable."),
     ] = None,
-    address: Annotated[str, typer.Option("--address", help="Its IP address.")] = "",
+    address: Annotated[str, typer.Option("--address", help="IP address of the client.")] = "",
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what somebody may do with a destination, and by which rule."""
+    """Show what a user may do with a destination, and which rule decides."""
     request = ExplainAccess(user, destination, tuple(group or ()), client_id, address)
     with connected(config) as client:
         found = ask(client, request, AccessDetails)
@@ -137,7 +137,7 @@ def list_access(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List what each user that is known or connected may do with one destination."""
+    """List what each known or connected user may do with a destination."""
     rows = rows_of(config, ListAccess(destination, match), AccessPage, limit)
     show_rows(_ACCESS, rows, "no users", as_json)
 
@@ -147,17 +147,18 @@ def rules(
     match: Annotated[
         str,
         typer.Argument(
-            metavar="[TEXT]", help="Only those with this in a pattern or in whom they are about."
+            metavar="[TEXT]",
+            help="Only rules with this text in a pattern or in the users and groups they apply to.",
         ),
     ] = "",
     action: Annotated[
-        Action | None, typer.Option("--action", help="Only those about this action.")
+        Action | None, typer.Option("--action", help="Only rules about this action.")
     ] = None,
     limit: LimitOption = 0,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the rules that the gateway decides by, in their order."""
+    """List the rules in force, in the order in which they are checked."""
     rows = rows_of(config, ListRules(match, action), RulePage, limit)
     show_rows(_RULES, rows, "no rules", as_json)
     if as_json:
@@ -165,9 +166,9 @@ def rules(
     with connected(config) as client:
         found = ask(client, ListRules(limit=1), RulePage)
     if not found.authorizers:
-        typer.echo("Nobody is asked, and all is allowed.")
+        typer.echo("No authorizer is configured: everything is allowed.")
     for name in found.unlisted:
-        typer.echo(f"{printable(name)} is asked, too, and does not say by which rules it decides.")
+        typer.echo(f"{printable(name)} also decides, but does not list its rules.")
 
 
 @app.command()
@@ -177,7 +178,7 @@ def users(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the users that authenticators know, without secrets."""
+    """List the users that the authenticators know, without their secrets."""
     rows = rows_of(config, ListUsers(match), UserPage, limit)
     show_rows(_USERS, rows, "no users are listed", as_json)
 

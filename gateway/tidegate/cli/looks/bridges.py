@@ -33,7 +33,7 @@ _BRIDGES: Final[Columns[BridgeRow]] = (
     ("connected to", lambda row: row.server or (f"paused: {row.paused}" if row.paused else "-")),
     ("moved", lambda row: row.moved),
     ("on the way", lambda row: f"{row.on_the_way} ({format_size(row.on_the_way_bytes)})"),
-    ("hangs on", _hangs_on),
+    ("stuck on", _hangs_on),
     ("parked", lambda row: row.parked),
     ("last", lambda row: _time(row.last_at)),
     ("last problem", _last_problem),
@@ -46,7 +46,7 @@ def list_bridges(
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the rules of bridges to other brokers, and how far each is."""
+    """List the rules of bridges to other brokers, and the progress of each."""
     rows = rows_of(config, ListBridges(match), BridgePage, limit)
     show_rows(_BRIDGES, rows, "no bridges", as_json)
 

@@ -26,31 +26,34 @@ _NAME: Final = 24
 
 def events(
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with those that come, until Ctrl-C.")
+        bool, typer.Option("--follow", "-f", help="Keep printing new events until Ctrl-C.")
     ] = False,
     kind: Annotated[
-        list[EventKind] | None, typer.Option("--kind", help="Only this kind; may be given again.")
+        list[EventKind] | None, typer.Option("--kind", help="Only events of this kind; repeatable.")
     ] = None,
     severity: Annotated[
-        Severity, typer.Option("--severity", help="Only these, and what matters more.")
+        Severity, typer.Option("--severity", help="Only events of this severity or above.")
     ] = Severity.INFO,
     since: Annotated[
         str,
         typer.Option(
             "--since",
             metavar="TIME|SEQUENCE",
-            help="Only of so long (15m), or behind the event with this sequence.",
+            help="Only events of the last TIME (15m), or after the event with this sequence.",
         ),
     ] = "",
     limit: Annotated[
-        int, typer.Option("--limit", min=0, help="The last ones, so many; 0: all that are kept.")
+        int,
+        typer.Option(
+            "--limit", min=0, help="Show the last events, this many; 0 shows all that are kept."
+        ),
     ] = 100,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what happened to the gateway that runs, and with --follow what happens.
+    """Show recent events of the running gateway; with --follow, also new ones.
 
-    --json prints a list, and with --follow one object a line.
+    --json prints a list; with --follow, one object per line.
     """
     request = _since(ListEvents(kinds=tuple(kind or ()), severity=severity), since)
     with connected(config) as client:
@@ -76,7 +79,9 @@ def _since(request: ListEvents, text: str) -> ListEvents:
     try:
         age = parse_duration(text)
     except ValueError as error:
-        raise typer.BadParameter(f"{error}; or give a sequence", param_hint="--since") from error
+        raise typer.BadParameter(
+            f"{error}; or give a sequence number", param_hint="--since"
+        ) from error
     return msgspec.structs.replace(request, since=max(0, time.time_ns() // 1000 - int(age * _US)))
 
 
@@ -112,9 +117,9 @@ def _print(page: EventPage, as_json: bool) -> None:
             _line(msgspec.to_builtins(row))
         return
     if page.is_restarted:
-        typer.echo("… the gateway was started anew: what happened before that is not kept")
+        typer.echo("… the gateway was restarted: earlier events are not kept")
     if page.missed:
-        typer.echo(f"… {page.missed} events are not kept any more")
+        typer.echo(f"… {page.missed} events are no longer kept")
     for row in page.rows:
         typer.echo(
             f"{_moment(row.at)} {row.severity.value:<{_SEVERITY}} {row.event.value:<{_NAME}}"

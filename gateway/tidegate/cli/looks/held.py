@@ -35,13 +35,13 @@ from tidegate.spi.operate import (
 
 limits: Final = typer.Typer(
     cls=Group,
-    help="See what is near its limit in a gateway that runs.",
+    help="Show what is close to its limit in a running gateway.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 cursors: Final = typer.Typer(
     cls=Group,
-    help="See where queues and subscriptions are fed from.",
+    help="Show where queues and subscriptions get their messages from.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -74,20 +74,25 @@ _CURSORS: Final[Columns[CursorRow]] = (
 def list_limits(
     match: MatchArgument = "",
     scope: Annotated[
-        LimitScope | None, typer.Option("--scope", help="Only limits of these.")
+        LimitScope | None, typer.Option("--scope", help="Only limits of this scope.")
     ] = None,
     percent: Annotated[
         int,
-        typer.Option("--percent", min=0, max=100, help="Only those of which so much is used."),
+        typer.Option(
+            "--percent",
+            min=0,
+            max=100,
+            help="Only limits that are used to at least this percentage.",
+        ),
     ] = 0,
     sort: Annotated[
-        LimitSort, typer.Option("--sort", help="The nearest first, or by name.")
+        LimitSort, typer.Option("--sort", help="Sort by the share that is used, or by name.")
     ] = LimitSort.NEAREST,
     limit: LimitOption = 0,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List limits that are set, of the gateway, users, connections and destinations."""
+    """List the limits of the gateway, users, connections and destinations, and their use."""
     rows = rows_of(config, ListLimits(match, scope, sort, percent), LimitPage, limit)
     show_rows(_LIMITS, rows, "no limits", as_json)
 
@@ -95,12 +100,12 @@ def list_limits(
 @limits.command()
 def show(
     user: Annotated[
-        str, typer.Argument(metavar="[USER]", help="Of whom; left out: of all together.")
+        str, typer.Argument(metavar="[USER]", help="A user; without it, all users together.")
     ] = "",
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what is held in memory for the gateway, or for one user, and for whom below it."""
+    """Show what is held in memory for all users or for one, and who holds the most."""
     with connected(config) as client:
         found = ask(client, ShowHeld(user), HeldDetails)
     if as_json:
@@ -108,9 +113,9 @@ def show(
         return
     facts: list[tuple[str, object]] = [
         ("held", sized(found.held)),
-        ("the most ever", size(found.held_peak)),
+        ("peak", size(found.held_peak)),
         ("in flight", sized(found.in_flight)),
-        ("the most ever in flight", size(found.in_flight_peak)),
+        ("peak in flight", size(found.in_flight_peak)),
         ("refused", found.refused),
     ]
     facts += [(name.replace("_", " "), size(held)) for name, held in found.kinds.items() if held]
@@ -129,16 +134,17 @@ def show(
 def list_cursors(
     match: MatchArgument = "",
     sort: Annotated[
-        CursorSort, typer.Option("--sort", help="By destination, or the largest first.")
+        CursorSort,
+        typer.Option("--sort", help="Sort by destination, or by this value, largest first."),
     ] = CursorSort.NAME,
     paging: Annotated[
-        bool, typer.Option("--paging", help="Only those that are fed from pages.")
+        bool, typer.Option("--paging", help="Only those that read from pages.")
     ] = False,
     limit: LimitOption = 0,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List what holds the pending messages of each queue and subscription in memory."""
+    """List the cursors: what holds each queue's and subscription's pending messages in memory."""
     rows = rows_of(config, ListCursors(match, sort, paging), CursorPage, limit)
     show_rows(_CURSORS, rows, "no cursors", as_json)
 

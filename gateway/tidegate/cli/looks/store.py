@@ -69,7 +69,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
-    """Show the store of the gateway that runs."""
+    """Show the store of the running gateway."""
     with connected(config) as client:
         found = ask(client, ShowStore(), StoreDetails)
     if as_json:
@@ -78,7 +78,7 @@ def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     facts: list[tuple[str, object]] = [
         ("store id", found.store_id),
         ("takes messages", found.problem or "yes"),
-        ("writes", "yes" if found.is_writable else "no, until the gateway is started anew"),
+        ("writes", "yes" if found.is_writable else "no, not until the gateway is restarted"),
         ("survives a power cut", "yes" if found.is_durable else "no"),
         ("messages", found.messages),
         ("on disks", size(found.disk_bytes)),
@@ -86,7 +86,7 @@ def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
         ("used", sized(found.used)),
         ("acknowledged", "no sinks" if found.acknowledged is None else sized(found.acknowledged)),
         ("free on its disk", "unknown" if found.disk_free is None else size(found.disk_free)),
-        ("offers", ", ".join(found.offers) or "nothing besides the minimum"),
+        ("offers", ", ".join(found.offers) or "nothing above the minimum"),
     ]
     facts += [("directory", directory) for directory in found.directories]
     if found.parts_problem:
@@ -99,30 +99,31 @@ def show(config: ConfigOption = None, as_json: JsonOption = False) -> None:
 def files(
     match: MatchArgument = "",
     sort: Annotated[
-        FileSort, typer.Option("--sort", help="In the store's order, or the emptiest first.")
+        FileSort,
+        typer.Option("--sort", help="Keep the store's order, or show the emptiest files first."),
     ] = FileSort.ORDER,
     limit: LimitOption = 0,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the files of the store of the gateway that runs, and what lives in them."""
+    """List the running gateway's store files and how much live data each holds."""
     rows = rows_of(config, ListFiles(match, sort), FilePage, limit)
     show_rows(_FILES, rows, "no files", as_json)
 
 
 def why(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Its name in the list.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="Name of the file, as listed.")],
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say why the store of the gateway that runs keeps a file."""
+    """Show why the running gateway's store keeps a file."""
     with connected(config) as client:
         found = ask(client, ExplainFile(file), FileDetails)
     if as_json:
         _show.print_json(msgspec.to_builtins(found))
         return
     show_rows(_FILES, [found.row], "", as_json=False)
-    show_rows(_HOLDERS, found.holders, "nothing lives in it", as_json=False)
+    show_rows(_HOLDERS, found.holders, "no live data", as_json=False)
 
 
 def _state(row: StorePart) -> str:

@@ -16,15 +16,15 @@ from tidegate.cli.top.reading import Reader, Wanted, snapshot
 
 def top(
     interval: Annotated[
-        float, typer.Option("--interval", min=0.2, max=3600, help="Seconds between two looks.")
+        float, typer.Option("--interval", min=0.2, max=3600, help="Seconds between two refreshes.")
     ] = 2.0,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a gateway that runs on a screen that one may leave open.
+    """Watch the running gateway: a full-screen view that refreshes itself.
 
-    Keys: t shows the next list, s sorts by the next thing, / asks for destinations, p pauses, r looks now, q ends. With --json one
-    look is printed, and that is all.
+    Keys: t shows the next list, s changes the sort order, / filters destinations, p pauses, r refreshes now,
+    q quits. --json prints one snapshot and exits.
     """
     if as_json:
         with connected(config) as client:

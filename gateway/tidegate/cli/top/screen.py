@@ -52,7 +52,7 @@ _CONNECTIONS: Final[_Columns[ConnectionRow]] = (
     ("user", lambda row: row.principal),
     ("client id", lambda row: row.client_id),
     ("address", lambda row: row.address),
-    ("a second", lambda row: row.per_second),
+    ("per second", lambda row: row.per_second),
     ("in flight", lambda row: row.in_flight),
     ("unread", lambda row: size(row.unread_bytes)),
     ("waits for", lambda row: ", ".join(reason.value for reason in row.waits)),
@@ -68,7 +68,7 @@ _SINKS: Final[_Columns[SinkStatus]] = (
     ("state", lambda row: row.health.state.value),
     ("behind", lambda row: f"{row.lag_rows} rows"),
     ("seconds", lambda row: "unknown" if row.lag_seconds is None else f"{row.lag_seconds:.1f}"),
-    ("rows a second", lambda row: f"{row.health.rows_per_second:.0f}"),
+    ("rows per second", lambda row: f"{row.health.rows_per_second:.0f}"),
     ("problem", lambda row: row.health.problem),
 )
 
@@ -98,7 +98,7 @@ class Top(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         ("q", "quit", "Quit"),
         ("t", "next_list", "Next list"),
-        ("s", "sort", "Sort by the next"),
+        ("s", "sort", "Next sort order"),
         ("p", "pause", "Pause"),
         ("r", "refresh", "Now"),
         ("slash", "filter", "Destinations"),
@@ -120,7 +120,10 @@ class Top(App[None]):
         yield Static("asking the gateway …", id="head")
         yield Static("", id="problem")
         with Horizontal(id="lines"):
-            for name, history in (("published", self._published), ("delivered", self._delivered)):
+            for name, history in (
+                ("published", self._published),
+                ("delivered", self._delivered),
+            ):
                 line = Sparkline(list(history), id=name)
                 line.border_title = f"{name} a second"
                 yield line

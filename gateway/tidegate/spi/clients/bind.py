@@ -65,7 +65,7 @@ def parse_bind(text: str, default_port: int) -> Bind:
     if not colon:
         host, port = text, str(default_port)
     if ":" in host:
-        raise ValueError(f"{text!r}: an IPv6 address stands in brackets; write {_EXAMPLES}")
+        raise ValueError(f"{text!r}: an IPv6 address needs brackets; write {_EXAMPLES}")
     if host == "*":
         host = ""
     elif host and _family(host) == 0 and _HOST_NAME.fullmatch(host) is None:

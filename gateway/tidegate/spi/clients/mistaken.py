@@ -31,8 +31,8 @@ def mistaken(data: bytes, protocol: str) -> str:
     """
     spoken = spoken_by(data)
     if spoken == TLS:
-        return "this is a plain TCP listener and the peer speaks TLS"
+        return "this is a plain TCP listener and the client speaks TLS"
     if spoken in ("", protocol):
         return ""
     more = " (WebSocket is another transport)" if spoken == HTTP else ""
-    return f"this is a listener for {protocol} and the peer speaks {spoken}{more}"
+    return f"this is a listener for {protocol} and the client speaks {spoken}{more}"

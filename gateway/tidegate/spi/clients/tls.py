@@ -13,17 +13,17 @@ from tidegate.spi.private_files import problem_of_others
 #: that is how keys are shared on purpose (``ssl-cert``).
 KEY_NOT_OTHERS: Final = 0o026
 #: What OpenSSL calls the ends of a handshake that have a remedy.
-_NO_TLS: Final = "the peer does not speak TLS: let it use TLS, or another port"
+_NO_TLS: Final = "the client does not speak TLS: enable TLS in the client, or use another port"
 _REMEDIES: Final = {
-    "HTTP_REQUEST": "the peer speaks HTTP without TLS: https:// or wss://, or another port",
+    "HTTP_REQUEST": "the client speaks HTTP without TLS: use https:// or wss://, or another port",
     "HTTPS_PROXY_REQUEST": _NO_TLS,  # any text that begins with CONNECT
     "WRONG_VERSION_NUMBER": _NO_TLS,
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the peer shows no certificate; tls_client_certificate asks for one",
-    "TLSV1_ALERT_UNKNOWN_CA": "the peer does not trust the authority of tls_certificate",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "the peer does not accept tls_certificate",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the peer does not accept tls_certificate",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the peer says that tls_certificate has expired",
-    "UNSUPPORTED_PROTOCOL": "the peer speaks only versions of TLS that are too old here (tls_version_min)",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client sent no certificate; tls_client_certificate requires one",
+    "TLSV1_ALERT_UNKNOWN_CA": "the client does not trust the authority that signed tls_certificate",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "the client rejects tls_certificate",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the client rejects tls_certificate",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the client says that tls_certificate has expired",
+    "UNSUPPORTED_PROTOCOL": "the client supports only TLS versions below tls_version_min",
 }
 
 
@@ -40,14 +40,14 @@ def read_pair(certificate: Path | None, key: Path | None) -> tuple[str, str]:
         (key, "tls_key", "PRIVATE KEY-----", "private key"),
     ):
         if path is None:
-            raise ConfigError("is required for TLS and missing", key=name)
+            raise ConfigError("is required for TLS, but missing", key=name)
         try:
             text = path.read_text("ascii", "replace")
             problem = problem_of_others(path, among=KEY_NOT_OTHERS) if path is key else ""
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read: {error.strerror}", key=name) from None
         if wanted not in text:
-            problem = f"holds no {what} in PEM form"
+            problem = f"contains no {what} in PEM form"
         if problem:
             raise ConfigError(f"{path}: {problem}", key=name)
         texts.append(text)
@@ -69,7 +69,7 @@ def why_no_handshake(error: OSError, timeout: str) -> str:
     Args: timeout: the option that says how long it may take.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the peer's certificate is not accepted: {error.verify_message}"
+        return f"the client's certificate was rejected: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         reason = error.reason or str(error)
         return _REMEDIES.get(reason) or reason.lower().replace("_", " ")

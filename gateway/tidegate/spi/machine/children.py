@@ -136,7 +136,9 @@ async def follow_lines(stream: asyncio.StreamReader | None, take: Callable[[str]
 
     A line may be of any length: of one that is longer than 64 KiB, *take* gets the end. What is no UTF-8 is replaced.
     """
-    assert stream is not None, "it is started with a pipe"
+    assert stream is not None, (
+        "this program is started by the gateway, with a pipe; do not run it by hand"
+    )
     rest = ""
     while data := await stream.read(_READ_BYTES):
         *lines, rest = (rest + data.decode("utf-8", "replace")).split("\n")

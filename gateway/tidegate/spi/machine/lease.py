@@ -25,7 +25,7 @@ def check_lease(renew_period: float, expiration: float) -> None:
     """``lock_renew_period`` and ``lock_expiration`` go together. Raises: ConfigError."""
     if renew_period * 2 > expiration:
         raise ConfigError(
-            f"{renew_period:g} s is more than half of lock_expiration "
-            f"({expiration:g} s): one slow renewal would lose the lock",
+            f"{renew_period:g} s is more than half of lock_expiration ({expiration:g} "
+            "s): a single slow renewal would lose the lock",
             key="lock_renew_period",
         )

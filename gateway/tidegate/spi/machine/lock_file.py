@@ -105,8 +105,8 @@ class LockFile:
         text, _ = self._look(fd)
         holder = text.decode("utf-8", "replace").partition("\n")[0] or "unknown"
         raise StoreLockedError(
-            f"{self._path.parent} is owned by another gateway ({holder}); "
-            "stop it, or choose another data directory",
+            f"{self._path.parent} is owned by another gateway ({holder}); stop that "
+            "one, or choose another data directory",
             owner=holder,
         )
 
@@ -131,7 +131,7 @@ class LockFile:
                 self._refuse(fd)
             left = self._seen_since + lease * _DRIFT - now()
             if left <= 0:
-                logger.warning("lock=expired of=%s: nobody knows whether it is gone", last)
+                logger.warning("lock=expired of=%s: that gateway may or may not be gone", last)
                 return False
             time.sleep(min(left, _LOOK_SECONDS))
         return True
@@ -211,13 +211,17 @@ class LockFile:
         late = now() - self._sure_until
         if late >= 0:
             self._give_up(
-                f"this gateway was away, or its disk did not answer, for {late + self._lease:.1f} s, "
-                f"and lock_expiration is {self._lease:g} s"
+                "this gateway was suspended, or its disk did not answer, for "
+                f"{late + self._lease:.1f} s, which is more than lock_expiration "
+                f"({self._lease:g} s)"
             )
 
     def _give_up(self, problem: str) -> NoReturn:
         with self._telling:
-            is_new, self._lost = not self._lost, self._lost or f"{self._path} is lost: {problem}"
+            is_new, self._lost = (
+                not self._lost,
+                self._lost or f"lost the lock {self._path}: {problem}",
+            )
         if is_new:
             self._on_lost(self._lost)
         raise StoreLockedError(self._lost)

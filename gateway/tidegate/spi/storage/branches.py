@@ -48,11 +48,11 @@ class BranchId(msgspec.Struct, frozen=True, gc=False, array_like=True):
 def check_branch_id(branch_id: BranchId) -> None:
     """Raises: ValueError for one that the XA specification does not allow."""
     if not _FORMAT_ID_MIN <= branch_id.format_id <= _FORMAT_ID_MAX:
-        raise ValueError("the format id of a branch has 32 bits")
+        raise ValueError("the format id of a branch must fit in 32 bits")
     if not 1 <= len(branch_id.global_transaction_id) <= BRANCH_PART_BYTES_MAX:
-        raise ValueError("a global transaction id has 1 to 64 bytes")
+        raise ValueError("a global transaction id must have 1 to 64 bytes")
     if len(branch_id.branch_qualifier) > BRANCH_PART_BYTES_MAX:
-        raise ValueError("a branch qualifier has at most 64 bytes")
+        raise ValueError("a branch qualifier must not be longer than 64 bytes")
 
 
 def parse_branch_id(text: str) -> BranchId:
@@ -61,8 +61,8 @@ def parse_branch_id(text: str) -> BranchId:
     found = _TEXT.fullmatch(xid.lower())
     if found is None:
         raise ValueError(
-            f"{text[:60]!r} is not a branch id; write FORMAT:GLOBAL:QUALIFIER@PRINCIPAL, the two"
-            " in the middle in hexadecimal, as the list shows it"
+            f"{text[:60]!r} is not a branch id; write FORMAT:GLOBAL:QUALIFIER@PRINCIPAL "
+            "with GLOBAL and QUALIFIER in hexadecimal, as listed"
         )
     parts = bytes.fromhex(found[2]), bytes.fromhex(found[3])
     branch_id = BranchId(int(found[1]), *parts, owner)

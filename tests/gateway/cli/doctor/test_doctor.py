@@ -162,12 +162,12 @@ async def test_it_works_with_a_gateway_and_without(
         code, found = await asyncio.to_thread(findings, capsys, "--config", str(config))
         assert code == ExitCode.UNEXPECTED
         assert found[f"port {port}"]["state"] == "problem"
-        assert found["gateway"]["found"] == "it does not run"
+        assert found["gateway"]["found"] == "not running"
         assert found["configuration"]["state"] == "ok"
         assert not (tmp_path / "data").exists()
         async with EmbeddedGateway(data_directory=tmp_path / "data"):
             _, found = await asyncio.to_thread(findings, capsys, "--config", str(config))
-            assert found["gateway"]["found"] == "it runs"
+            assert found["gateway"]["found"] == "running"
             assert f"port {port}" not in found
             assert found["privacy"]["state"] == "ok"
 

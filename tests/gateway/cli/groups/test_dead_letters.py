@@ -32,7 +32,7 @@ async def test_dead_letters_are_listed_grouped_and_taken_back(
 ) -> None:
     command = Command(tmp_path, capsys)
     async with EmbeddedGateway(CONFIG, data_directory=tmp_path) as gateway:
-        assert await command("dlq", "list") == (0, "no queues of dead letters\n")
+        assert await command("dlq", "list") == (0, "no dead-letter queues\n")
         await rejected(gateway, "orders", 3)
         rows = await command.rows("dlq", "list")
         (queue,) = [row["destination"] for row in rows if row["pending"]]

@@ -117,7 +117,7 @@ async def test_status_says_how_far_a_sink_is(shell: Shell, tmp_path: Path) -> No
         (proved,) = await shell.json("verify")
         assert (proved["problems"], proved["rows"], proved["mark"]) == ([], 3, 3)
         code, out = await shell.call("run")
-        assert (code, "while it runs it carries them itself" in out) == (
+        assert (code, "a running gateway does this itself" in out) == (
             ExitCode.STORE_LOCKED,
             True,
         )
@@ -178,7 +178,9 @@ async def test_errors_keep_what_is_over(shell: Shell, tmp_path: Path) -> None:
         assert found["lag_rows"] == 1
         assert found["health"]["problem"]
         assert (found["health"]["mark"], found["health"]["is_mark_known"]) == (0, False)
-        assert "not known yet: the job has not said it" in (await shell.call("status", "lake"))[1]
+        assert (
+            "not known yet: the job has not reported it" in (await shell.call("status", "lake"))[1]
+        )
         lake.unlink()
         await shell.until_committed(1)
         (found,) = await shell.json("errors")
@@ -220,7 +222,7 @@ max_retries = "0"
 
 async def test_without_a_gateway_it_says_so(shell: Shell) -> None:
     code, out = await shell.call("status")
-    assert (code, "no gateway runs" in out) == (ExitCode.BROKER, True)
+    assert (code, "no gateway is running" in out) == (ExitCode.BROKER, True)
 
 
 @pytest.mark.long

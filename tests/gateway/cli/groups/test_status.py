@@ -45,7 +45,7 @@ async def test_the_gateway_is_shown_and_a_failed_store_is_an_exit_code(
         gateway.gateway.broker.writer.error = None
         client.close()
     assert await asyncio.to_thread(main, arguments) == ExitCode.BROKER
-    assert "no gateway runs" in capsys.readouterr().err
+    assert "no gateway is running" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

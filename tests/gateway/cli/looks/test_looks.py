@@ -79,7 +79,7 @@ async def test_who_may_do_what_is_said_by_the_rules_of_the_gateway_that_runs(
         assert (rule["authorizer"], rule["source"], rule["line"]) == ("acl", str(rules), 1)
         assert (rule["allows"], rule["who"], rule["destinations"]) == (True, {}, None)
         code, shown = await command("access", "rules", "--action", "admin")
-        assert (code, "everybody" in shown, "is asked, too" in shown) == (0, True, False)
+        assert (code, "everybody" in shown, "also decides" in shown) == (0, True, False)
         assert await command("access", "rules", "--action", "delete") == (0, "no rules\n")
         assert await command("access", "users") == (0, "no users are listed\n")
         await client.aclose()
@@ -89,7 +89,7 @@ async def test_where_nobody_decides_the_list_of_rules_says_so(
     tmp_path: Path, command: Command
 ) -> None:
     async with EmbeddedGateway(data_directory=tmp_path):
-        said = "no rules\nNobody is asked, and all is allowed.\n"
+        said = "no rules\nNo authorizer is configured: everything is allowed.\n"
         assert await command("access", "rules") == (0, said)
 
 

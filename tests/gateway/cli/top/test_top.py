@@ -173,9 +173,9 @@ async def test_a_gateway_that_goes_is_said_and_one_that_comes_back_is_shown(
     source = Scripted(busy)
     app = Top(source, 0)
     async with app.run_test() as pilot:
-        source.found = ClientError("no gateway runs there\x1b[2J")
+        source.found = ClientError("no gateway is running there\x1b[2J")
         await pressed(pilot, "r")
-        assert "no gateway runs there" in text(app, "problem")
+        assert "no gateway is running there" in text(app, "problem")
         assert "\x1b" not in text(app, "problem")
         source.found = busy
         await pressed(pilot, "r")
@@ -187,7 +187,7 @@ async def test_the_reader_asks_a_real_gateway_and_again_after_it_was_away(tmp_pa
     config = tmp_path / "tidegate.toml"
     config.write_text(f'[broker]\ndata_directory = "{tmp_path}"\n')
     reader = Reader(config)
-    with pytest.raises(ClientError, match="no gateway runs"):
+    with pytest.raises(ClientError, match="no gateway is running"):
         reader.read(Wanted())
     async with EmbeddedGateway(data_directory=tmp_path) as gateway:
         first = await asyncio.to_thread(reader.read, Wanted())
@@ -204,7 +204,7 @@ async def test_one_look_is_printed_as_json(
 ) -> None:
     command = Command(tmp_path, capsys)
     code, shown = await command("top")
-    assert (code, "no gateway runs" in shown) == (ExitCode.BROKER, True)
+    assert (code, "no gateway is running" in shown) == (ExitCode.BROKER, True)
     async with EmbeddedGateway(data_directory=tmp_path):
         code, shown = await command("top", "--json")
         assert code == 0

@@ -14,13 +14,13 @@ STOMP = b"\r\nCONNECT\r\naccept-version:1.2\r\n"
 @pytest.mark.parametrize(
     ("data", "protocol", "said"),
     [
-        (TLS, "MQTT", "this is a plain TCP listener and the peer speaks TLS"),
-        (TLS, "STOMP", "this is a plain TCP listener and the peer speaks TLS"),
-        (HTTP, "MQTT", "this is a listener for MQTT and the peer speaks HTTP"),
-        (HTTP, "STOMP", "this is a listener for STOMP and the peer speaks HTTP"),
-        (MQTT, "STOMP", "this is a listener for STOMP and the peer speaks MQTT"),
-        (LONG_MQTT, "STOMP", "this is a listener for STOMP and the peer speaks MQTT"),
-        (STOMP, "MQTT", "this is a listener for MQTT and the peer speaks STOMP"),
+        (TLS, "MQTT", "this is a plain TCP listener and the client speaks TLS"),
+        (TLS, "STOMP", "this is a plain TCP listener and the client speaks TLS"),
+        (HTTP, "MQTT", "this is a listener for MQTT and the client speaks HTTP"),
+        (HTTP, "STOMP", "this is a listener for STOMP and the client speaks HTTP"),
+        (MQTT, "STOMP", "this is a listener for STOMP and the client speaks MQTT"),
+        (LONG_MQTT, "STOMP", "this is a listener for STOMP and the client speaks MQTT"),
+        (STOMP, "MQTT", "this is a listener for MQTT and the client speaks STOMP"),
     ],
 )
 def test_the_other_protocol_is_named(data: bytes, protocol: str, said: str) -> None:

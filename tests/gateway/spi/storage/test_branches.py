@@ -53,7 +53,7 @@ def test_what_is_not_the_text_of_a_branch_id_is_refused(text: str) -> None:
         (BranchId(-(1 << 31) - 1, b"x"), "32 bits"),
         (BranchId(1, b""), "1 to 64 bytes"),
         (BranchId(1, bytes(65)), "1 to 64 bytes"),
-        (BranchId(1, b"x", bytes(65)), "at most 64 bytes"),
+        (BranchId(1, b"x", bytes(65)), "not be longer than 64 bytes"),
     ],
 )
 def test_what_xa_does_not_allow_is_refused(branch_id: BranchId, said: str) -> None:

@@ -120,7 +120,7 @@ async def test_what_is_wrong_is_said_in_one_line(case: Case) -> None:
         (("--engine", "duckdb"), 2, "take spark or deltalake"),
         (("--format", "iceberg"), 2, "has effect with --table alone"),
         (("--table", "/nowhere/at/all"), 8, "there is no Delta table in /nowhere/at/all"),
-        (("--id", "a/b"), 8, "this is no request"),
+        (("--id", "a/b"), 8, "not a valid request"),
     ]
     for arguments, code, said in wrong:
         assert said in await case.run(*arguments, code=code)
@@ -131,4 +131,4 @@ async def test_without_a_gateway_it_says_where_it_looked(
 ) -> None:
     case = Case(tmp_path, capsys)
     write_delta(case.table, [row(1)])
-    assert f"no gateway runs on {case.data}" in await case.run(code=8)
+    assert f"no gateway is running on {case.data}" in await case.run(code=8)
