@@ -23,7 +23,7 @@ from tidegate.broker import BrokerCore
 from tidegate.broker.events import Events
 from tidegate.broker.operate.authorized import Around
 from tidegate.broker.operate.operations import Operations
-from tidegate.config import require_acknowledged_log, require_measured_store
+from tidegate.config import certificate_ends, require_acknowledged_log, require_measured_store
 from tidegate.listening import Listeners, logged
 from tidegate.operator_desk import Desk
 from tidegate.operator_parts import bridge_rows, heed_drain, plugin_rows, takers
@@ -271,6 +271,8 @@ class Gateway:
         for address in self.addresses:
             self._tell(Event.LISTENER_ADDED, "listener=%s accepts connections", address)
         self._tell(Event.GATEWAY_STARTED, "listeners=%d started", len(self.addresses))
+        broker.certificates.known = certificate_ends(config)
+        broker.certificates.look(broker.now())
         desk.phase = Phase.RUNNING
 
     def _bridges(self) -> list[BridgeRow]:

@@ -111,4 +111,8 @@ def _warnings(core: BrokerCore) -> list[str]:
     warnings: list[str] = []
     if core.writer.shortage.current() is not None:
         warnings.append("the message store has no room: publishes are refused")
+    if core.certificates.invalid:
+        warnings.append(
+            "a certificate has ended or not begun: the log says which, and clients may refuse it"
+        )
     return warnings

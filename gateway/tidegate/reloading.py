@@ -22,6 +22,8 @@ from tidegate.config import (
     DestinationPolicy,
     PolicyTable,
     ResolvedConfig,
+    certificate_ends,
+    certificate_problem,
     check_parts,
     load_config,
     resolve,
@@ -61,7 +63,9 @@ async def reload(running: Running, *, check_only: bool) -> Reloaded:
     old = running.config
     if not old.path:
         files = [] if check_only else await reload_files(running)
-        return _told("", files)
+        return _told(
+            "", files, warnings=await _certificates(running, old, files, is_applied=not check_only)
+        )
     new = await asyncio.to_thread(_read, old, running.plugins)
     try:
         exchange = running.listeners.plan(new.listeners)
@@ -82,7 +86,13 @@ async def reload(running: Running, *, check_only: bool) -> Reloaded:
         counts.update(await changing.limit_lists(running.broker, before))
     left += _left_of_lists(new.policies, counts)
     files = [] if check_only else await reload_files(running)
-    return _told(old.path, files, changed, left)
+    return _told(
+        old.path,
+        files,
+        changed,
+        left,
+        await _certificates(running, new, files, is_applied=not check_only),
+    )
 
 
 def _read(old: ResolvedConfig, plugins: PluginHost) -> ResolvedConfig:
@@ -267,13 +277,33 @@ async def _reload(key: str, part: object) -> tuple[Change, bool] | None:
     return Change(key.partition(" ")[0], "its files were read"), True
 
 
+async def _certificates(
+    running: Running,
+    config: ResolvedConfig,
+    files: Iterable[tuple[Change, bool]],
+    *,
+    is_applied: bool,
+) -> list[Change]:
+    """Watch those that were read now. Returns: what is wrong with the dates of those that *config* names."""
+    watch, now = running.broker.certificates, running.broker.now()
+    read = [change.key for change, is_read in files if is_read]
+    had = watch.known if is_applied else ()
+    found = await asyncio.to_thread(certificate_ends, config, had, read)
+    if is_applied:
+        watch.known = found
+        watch.look(now)
+    told = [Change(one.key, certificate_problem(one, now)) for one in found]
+    return [change for change in told if change.what]
+
+
 def _told(
     path: str,
     files: Iterable[tuple[Change, bool]],
     changed: Sequence[Change] = (),
     left: Sequence[Change] = (),
+    warnings: Sequence[Change] = (),
 ) -> Reloaded:
     was, was_not = [*changed], [*left]
     for change, is_read in files:
         (was if is_read else was_not).append(change)
-    return Reloaded(path, tuple(was), tuple(was_not))
+    return Reloaded(path, tuple(was), tuple(was_not), tuple(warnings))

@@ -6,10 +6,12 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from free_ports import free_port
 
 from tidegate.broker.operate.changing import LIVE, content
@@ -501,3 +503,43 @@ def _ask(directory: Path) -> str:
     assert reply.error is not None
     assert reply.error.kind == "RequestError"
     return reply.error.problem
+
+
+async def test_a_certificate_that_has_ended_is_told_at_the_start_and_at_a_reload(
+    world: World,
+) -> None:
+    pem, ca = world.directory / "server.pem", trustme.CA()
+
+    def write(days: int) -> int:
+        ends = datetime.now(UTC).replace(microsecond=0) + timedelta(days)
+        leaf = ca.issue_cert("localhost", not_before=ends - timedelta(90), not_after=ends)
+        pem.write_bytes(leaf.private_key_and_cert_chain_pem.bytes())
+        pem.chmod(0o600)
+        return int(ends.timestamp()) * 1_000_000
+
+    tls = world.stomp(world.first, f'transport = "tls"\ntls_certificate = "{pem}"')
+    ended = write(-1)
+    await world.start(tls)
+    desk = world.gateway._desk
+    assert [one.ends_at for one in desk.overview().certificates] == [ended]
+    readiness = desk.readiness()
+    assert readiness.is_ready
+    assert "a certificate has ended" in readiness.warnings[0]
+    events = world.gateway.broker.events
+    assert events.snapshot()["events.certificate-invalid.count"] == 1
+    write(60)
+    for check_only in (True, False):
+        assert (await world.reload(tls, check_only=check_only)).warnings == ()
+    assert desk.readiness().warnings == ()
+    last = write(7)
+    found = await world.reload(tls)
+    (warning,) = found.warnings
+    assert warning.key == "listeners[0].tls_certificate"
+    assert f"{pem}: " in warning.what
+    assert " ends at " in warning.what
+    assert events.snapshot()["events.certificate-ends.count"] == 1
+    # What cannot be read leaves the certificate in use, and its dates.
+    pem.write_text("renewed tomorrow")
+    with pytest.raises(RequestError, match="holds no certificate"):
+        await world.reload(tls)
+    assert [one.ends_at for one in desk.overview().certificates] == [last]

@@ -39,6 +39,7 @@ from tidegate.broker.sink_watch import SinkWatch
 from tidegate.broker.traffic import Traffic
 from tidegate.broker.turn.flow import STATE_WORK
 from tidegate.broker.turn.shortage import FULL_BACK_OFF_S
+from tidegate.config import CertificateWatch
 from tidegate.plugin_exit import FAILURES
 from tidegate.spi import (
     AccessError,
@@ -76,8 +77,9 @@ class BrokerCore(Parts):
         tell = self.events.tell
         overload = self.overload = Overload(self.config.overload_lag)
         config = self.config
+        self.certificates = CertificateWatch()
         self.disk = DiskWatch(self.store, self.writer, config.disk_free_limit, config.store_limit)
-        overload.tell = self.disk.tell = self.flow.tell = tell
+        overload.tell = self.disk.tell = self.flow.tell = self.certificates.tell = tell
         account = self.accounts.gateway
         sockets = self.sockets = Sockets(account, self.config.connections_max, overload.refuses)
         sockets.tell = tell
@@ -415,6 +417,7 @@ class BrokerCore(Parts):
         self.traffic.sample()
         self._memory_watch.look()
         self._sink_watch.look()
+        self.certificates.look(now)
         self.acknowledged_log.look_at_progress()
         self.events.look()
         for connection in [item for item in self._expiring if 0 < item.expires_at <= now]:
@@ -490,6 +493,7 @@ class BrokerCore(Parts):
             "clients.expired": self.sessions.expired,
             "subscriptions.expired": self.abandoned.expired,
             "publish.messages.duplicates": self.duplicates.discarded,
+            "lists.unreadable": sum(not one.is_removed for one in self.flow.unreadable),
             "subscriptions.count": self.served + self.destinations.count_unattended(),
             **self.held(),
             **self.disk.snapshot(),

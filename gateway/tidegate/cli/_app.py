@@ -15,7 +15,7 @@ from tidegate.cli import _reference, _show
 from tidegate.cli._commands import Commands, ConfigOption, JsonOption
 from tidegate.cli._exit import ExitCode
 from tidegate.cli._host import Host
-from tidegate.cli._run import run_gateway, warn_of_configuration
+from tidegate.cli._run import run_gateway, warn_of_certificates, warn_of_configuration
 from tidegate.cli.doctor.command import doctor
 from tidegate.cli.groups import (
     connections,
@@ -143,6 +143,7 @@ def check_config(
     resolved = resolve(load_config(file), plugins)
     check_parts(resolved)
     warn_of_configuration(file, resolved)
+    warn_of_certificates(resolved)
     if destination is None:
         description, tree = _show.describe(resolved, plugins), _show.config_tree
     else:

@@ -8,6 +8,7 @@ import logging
 import resource
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -21,6 +22,8 @@ from tidegate.config import (
     HIDDEN,
     BrokerConfig,
     ResolvedConfig,
+    certificate_ends,
+    certificate_problem,
     check_parts,
     load_config,
     option_values,
@@ -130,6 +133,15 @@ def warn_of_configuration(path: Path, config: ResolvedConfig) -> None:
     tables += [item.options for item in (*config.sinks, *config.extensions)]
     has_secrets = any(HIDDEN in str(option_values(table)) for table in tables)
     warn_of_others(path, "configuration", among=0o066 if has_secrets else WRITABLE)
+
+
+def warn_of_certificates(config: ResolvedConfig) -> None:
+    """Log when one has ended, or ends soon. A gateway that runs tells it itself."""
+    now = time.time_ns() // 1000
+    for certificate in certificate_ends(config):
+        problem = certificate_problem(certificate, now)
+        if problem:
+            _log.warning("option=%s %s", certificate.key, problem)
 
 
 def start_lines(config: ResolvedConfig, addresses: Iterable[str], plugins: PluginHost) -> list[str]:

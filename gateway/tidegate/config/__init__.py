@@ -6,6 +6,13 @@ between them every error in a configuration is found before anything runs. The r
 
 from __future__ import annotations
 
+from tidegate.config._certificates import (
+    CertificateWatch,
+    Lasts,
+    certificate_ends,
+    certificate_problem,
+    lasts,
+)
 from tidegate.config._check import (
     check_parts,
     require_acknowledged_log,
@@ -59,9 +66,11 @@ __all__ = [
     "STORE_PLUGIN_DEFAULT",
     "Bind",
     "BrokerConfig",
+    "CertificateWatch",
     "Config",
     "DestinationPolicy",
     "ExtensionTable",
+    "Lasts",
     "ListenerTable",
     "PolicyMap",
     "PolicyTable",
@@ -75,7 +84,10 @@ __all__ = [
     "StoreTable",
     "applies",
     "base_of",
+    "certificate_ends",
+    "certificate_problem",
     "check_parts",
+    "lasts",
     "load_config",
     "named_plugins",
     "option_values",

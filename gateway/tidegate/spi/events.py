@@ -114,6 +114,8 @@ class Event(enum.Enum):
     ACKNOWLEDGED_LOG_ROOM = "acknowledged-log-room"
     LISTENER_ADDED = "listener-added"
     LISTENER_REMOVED = "listener-removed"
+    CERTIFICATE_ENDS = "certificate-ends"
+    CERTIFICATE_INVALID = "certificate-invalid"
     BRIDGE_CONNECTED = "bridge-connected"
     BRIDGE_LOST = "bridge-lost"
     BRIDGE_PAUSED = "bridge-paused"
@@ -195,6 +197,8 @@ EVENTS: Final[Mapping[Event, EventMeaning]] = {
     Event.ACKNOWLEDGED_LOG_ROOM: _of(EventKind.SINK, _INFO, "The acknowledged log is below its limit again, or well below it."),
     Event.LISTENER_ADDED: _of(EventKind.LISTENER, _INFO, "A listener accepts connections, at the start or after a reload."),
     Event.LISTENER_REMOVED: _of(EventKind.LISTENER, _WARNING, "A reload removed a listener, and its clients were told."),
+    Event.CERTIFICATE_ENDS: _of(EventKind.LISTENER, _WARNING, "A certificate that the configuration names expires within 14 days."),
+    Event.CERTIFICATE_INVALID: _of(EventKind.LISTENER, _ERROR, "A certificate has expired, or is not valid yet: whoever checks it refuses it."),
     Event.BRIDGE_CONNECTED: _of(EventKind.BRIDGE, _INFO, "A rule of a bridge is connected to the other broker, and messages flow."),
     Event.BRIDGE_LOST: _of(EventKind.BRIDGE, _WARNING, "A rule of a bridge is not connected to the other broker, and tries again."),
     Event.BRIDGE_PAUSED: _of(EventKind.BRIDGE, _INFO, "A rule of a bridge waits for the end of a drain, or of its hand-over."),

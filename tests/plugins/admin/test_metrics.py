@@ -15,6 +15,7 @@ from tidegate.spi.clients.operators import Phase, Readiness
 from tidegate.spi.operate import (
     BridgePage,
     BridgeRow,
+    CertificateEnd,
     Destination,
     DestinationKind,
     DestinationPage,
@@ -70,7 +71,9 @@ OVERVIEW = Overview(
         "held.queues.bytes": 2,
         "logins.refused": 3,
         "events.store-full.count": 4,
+        "lists.unreadable": 5,
     },
+    certificates=(CertificateEnd("listeners[0].tls_ca", "/ca.pem", "CN=a", 1_500_000, 2_500_000),),
 )
 
 
@@ -207,6 +210,9 @@ async def test_every_metric_has_its_series() -> None:
     assert absent == NOT_COUNTED | {"tidegate_disk_free_bytes"}
     assert found["tidegate_info", 'g"w\n\\', "s", "1.2"] == 1
     assert found["tidegate_state", "store-full"] == 1
+    assert found["tidegate_certificate_begin_time_seconds", "listeners[0].tls_ca", "/ca.pem"] == 1.5
+    assert found["tidegate_certificate_end_time_seconds", "listeners[0].tls_ca", "/ca.pem"] == 2.5
+    assert found[("tidegate_destinations_unreadable",)] == 5
     assert found["tidegate_state", "running"] == 0
     assert found[("tidegate_messages_published_total",)] == 10
     assert found[("tidegate_confirmation_p99_seconds",)] == 0.04

@@ -57,6 +57,7 @@ def overview(core: BrokerCore, listeners: Sequence[str]) -> Overview:
         temporary=_memory(accounts.temporary),
         memory_bytes=accounts.in_memory(),
         counts={k: v for k, v in core.client_counts().items() if isinstance(v, int)},
+        certificates=core.certificates.known,
     )
 
 

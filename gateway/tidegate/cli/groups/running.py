@@ -163,5 +163,7 @@ def reload(
         typer.echo(printable(f"{change.key}: {change.what}"))
     for change in found.left:
         typer.echo(printable(f"not changed: {change.key}: {change.what}"))
+    for change in found.warnings:
+        typer.echo(printable(f"warning: {change.key}: {change.what}"), err=True)
     if not (found.changed or found.left):
         typer.echo("nothing has changed")

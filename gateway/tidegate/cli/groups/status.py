@@ -10,7 +10,7 @@ from tidegate.cli.groups._asking import ask, connected, moment
 from tidegate.cli.groups._lists import show_facts
 from tidegate.cli.groups._words import counted, duration, size, sized
 from tidegate.spi.commands import ClientError
-from tidegate.spi.operate import GatewayState, Overview, ShowOverview, Traffic
+from tidegate.spi.operate import CertificateEnd, GatewayState, Overview, ShowOverview, Traffic
 from tidegate.spi.printable import printable
 
 
@@ -36,6 +36,7 @@ def _facts(found: Overview) -> list[tuple[str, object]]:
         ("state", ": ".join(filter(None, (found.state.value, found.problem)))),
         ("since", f"{moment(found.started_at)} ({duration(found.uptime_s)})"),
         *[("listens on", address) for address in found.listeners],
+        *[("certificate until", _until(one)) for one in found.certificates],
         ("connections", counted(found.connections)),
         ("sessions, subscriptions", f"{found.sessions}, {found.subscriptions}"),
         ("queues", found.queues),
@@ -58,6 +59,10 @@ def _facts(found: Overview) -> list[tuple[str, object]]:
         ("temporary files", sized(found.temporary)),
     ]
     return facts
+
+
+def _until(certificate: CertificateEnd) -> str:
+    return f"{moment(certificate.ends_at)} ({certificate.path})"
 
 
 def _through(traffic: Traffic) -> str:

@@ -126,6 +126,7 @@ from tidegate.spi.operate._messages import (
     UndoPurge,
 )
 from tidegate.spi.operate._overview import (
+    CertificateEnd,
     GatewayState,
     Latency,
     Overview,
@@ -210,6 +211,7 @@ __all__ = [
     "BridgeRow",
     "BrowseMessages",
     "BrowsedMessage",
+    "CertificateEnd",
     "Change",
     "CompactSink",
     "ConnectionDetails",

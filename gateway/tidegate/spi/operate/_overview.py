@@ -55,6 +55,23 @@ class Room(msgspec.Struct, frozen=True):
     limit: int
 
 
+class CertificateEnd(msgspec.Struct, frozen=True):
+    """From when until when a file of certificates counts that the configuration names.
+
+    Attributes:
+        key: of the option, ``listeners[0].tls_certificate``; path: the file that it names.
+        subject: of the certificate in it that decides: the first to end of a chain, the last to end of authorities
+            (``tls_ca``). "": it has none, or nothing in it that is known here.
+        begins_at, ends_at: microseconds since the epoch.
+    """
+
+    key: str
+    path: str
+    subject: str
+    begins_at: int
+    ends_at: int
+
+
 class Overview(msgspec.Struct, frozen=True, tag="overview"):
     """The gateway as a whole.
 
@@ -75,6 +92,7 @@ class Overview(msgspec.Struct, frozen=True, tag="overview"):
         memory_bytes: all of these that are memory.
         counts: the numbers that `$SYS/broker` has of clients, limits and the acknowledged log, by the names of
             docs/limits.md; and of events since the start, ``events.NAME.count`` by the names of docs/events.md.
+        certificates: that the configuration names, as they were when they were last read.
     """
 
     name: str
@@ -105,3 +123,4 @@ class Overview(msgspec.Struct, frozen=True, tag="overview"):
     temporary: Room
     memory_bytes: int
     counts: dict[str, int]
+    certificates: tuple[CertificateEnd, ...] = ()

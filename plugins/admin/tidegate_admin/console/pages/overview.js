@@ -234,6 +234,7 @@ function room(name, { used, limit }, unit) {
 function about(found) {
   return facts([
     ['Listeners', found.listeners.length && el('ul', { class: 'plain' }, found.listeners.map((text) => el('li', {}, el('code', {}, text))))],
+    ['Certificates', found.certificates.length && el('ul', { class: 'plain' }, found.certificates.map((one) => el('li', {}, el('code', {}, one.path), ` until ${format.moment(one.ends_at)}`)))],
     ['Version', found.version],
     ['Running for', format.duration(found.uptime_s)],
     ['Started', format.moment(found.started_at)],

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from tidegate.spi.clients.operators import Phase, Readiness
-from tidegate.spi.operate import GatewayState, Latency, Overview, Room, SinkStatus
+from tidegate.spi.operate import CertificateEnd, GatewayState, Latency, Overview, Room, SinkStatus
 from tidegate.spi.sink import SinkState
 from tidegate_admin.server.metrics._seen import (
     Metric,
@@ -71,7 +71,16 @@ def _last_commit(found: SinkStatus) -> float | None:
     return None if found.health.last_commit is None else found.health.last_commit.at / 1e6
 
 
+def _certificates(value: Callable[[CertificateEnd], float]) -> Samples:
+    def samples(seen: Seen) -> list[Sample]:
+        found = () if seen.overview is None else seen.overview.certificates
+        return [((one.key, one.path), value(one)) for one in found]
+
+    return samples
+
+
 _WHAT: Final = ("what",)
+_FILE: Final = ("option", "path")
 _OF: Final = ("destination", "kind")
 _SINK: Final = ("sink",)
 _RULE: Final = ("bridge", "rule")
@@ -106,6 +115,9 @@ METRICS: Final = (
     Metric("tidegate_slow_consumers", "Consumers that are slow now.", of_count("consumers.slow")),
     Metric("tidegate_overloaded", "1: the machine is overloaded, and new connections are closed.", of_count("overload.active")),
     Metric("tidegate_overload_refused_connections", "Connections closed because the machine was overloaded.", of_count("overload.refused"), is_counter=True),
+    # Certificates.
+    Metric("tidegate_certificate_begin_time_seconds", "Time from which a certificate that the configuration names is valid, seconds since the epoch.", _certificates(lambda one: one.begins_at / 1e6), _FILE),
+    Metric("tidegate_certificate_end_time_seconds", "Time at which it expires; of a chain the first that does, of authorities (`tls_ca`) the last.", _certificates(lambda one: one.ends_at / 1e6), _FILE),
     # Clients.
     Metric("tidegate_connections", "Clients that are connected.", of_overview(lambda o: o.connections.used)),
     Metric("tidegate_connections_limit", "Maximum number of connected clients.", of_overview(lambda o: o.connections.limit)),
@@ -130,6 +142,7 @@ METRICS: Final = (
     Metric("tidegate_queues", "Queues.", of_overview(lambda o: o.queues)),
     Metric("tidegate_destinations", "Queues, and topic filters that somebody subscribes to, out of those that `metrics_destinations` covers.", of_totals(lambda t: t.destinations)),
     Metric("tidegate_destinations_full", "Destinations whose producers wait for room.", of_totals(lambda t: t.full)),
+    Metric("tidegate_destinations_unreadable", "Queues and subscriptions whose next messages the store cannot read: their consumers get nothing.", of_count("lists.unreadable")),
     Metric("tidegate_destinations_paused", "Destinations whose producers or consumers are paused.", of_totals(lambda t: t.paused)),
     Metric("tidegate_destinations_unattended", "Destinations in which messages wait and which have no consumer, except dead-letter queues.", of_totals(lambda t: t.unattended)),
     Metric("tidegate_dead_letter_messages", "Messages that wait in dead-letter queues.", of_totals(lambda t: t.dead_letters)),

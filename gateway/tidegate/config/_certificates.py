@@ -1,0 +1,216 @@
+"""Until when the certificates count that options name: of listeners, sinks and extensions.
+
+Whoever uses a file reads it for itself. Here only its dates are read, of every table that has an option ``tls_certificate``
+or ``tls_ca``, so no plugin has to tell them. A certificate that has ended is no error: a gateway that does not start
+serves nobody, and one that starts serves all clients that do not look, and says so.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import re
+import ssl
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
+
+from tidegate.spi.events import Event, Tell, log_only
+from tidegate.spi.operate import CertificateEnd
+from tidegate.spi.units import moment
+
+if TYPE_CHECKING:
+    from tidegate.config._resolve import ResolvedConfig
+
+_log = logging.getLogger("tidegate.gateway")
+
+#: Before its end a certificate is said to end: two thirds of the life of a 90-day certificate are over by then, when
+#: what renews it (certbot, cert-manager) should have.
+ENDS_SOON_DAYS: Final = 14
+
+_PEM: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+#: What attribute types are called in RFC 4514 section 3, by their DER.
+_ATTRIBUTES: Final = {
+    b"\x55\x04\x03": "CN",
+    b"\x55\x04\x06": "C",
+    b"\x55\x04\x07": "L",
+    b"\x55\x04\x08": "ST",
+    b"\x55\x04\x0a": "O",
+    b"\x55\x04\x0b": "OU",
+}
+_VERSION, _UTC_TIME, _BMP_STRING = 0xA0, 0x17, 0x1E
+
+
+class Lasts(enum.Enum):
+    """How a certificate is at a time."""
+
+    LONG = "long"
+    ENDS_SOON = "ends soon"
+    HAS_ENDED = "has ended"
+    HAS_NOT_BEGUN = "has not begun"
+
+
+_EVENTS: Final = {
+    Lasts.ENDS_SOON: Event.CERTIFICATE_ENDS,
+    Lasts.HAS_ENDED: Event.CERTIFICATE_INVALID,
+    Lasts.HAS_NOT_BEGUN: Event.CERTIFICATE_INVALID,
+}
+
+
+def lasts(certificate: CertificateEnd, now: int) -> Lasts:
+    """Args: now: microseconds since the epoch."""
+    if now >= certificate.ends_at:
+        return Lasts.HAS_ENDED
+    if now < certificate.begins_at:
+        return Lasts.HAS_NOT_BEGUN
+    is_soon = now >= certificate.ends_at - ENDS_SOON_DAYS * 86_400_000_000
+    return Lasts.ENDS_SOON if is_soon else Lasts.LONG
+
+
+def certificate_problem(certificate: CertificateEnd, now: int) -> str:
+    """What is wrong with its dates, in a sentence, and what to do; "": nothing."""
+    found = lasts(certificate, now)
+    if found is Lasts.LONG:
+        return ""
+    whose = f"{certificate.path}: {certificate.subject or 'a certificate without a subject'}"
+    renew = "put a new one there, then `tidegate reload`"
+    match found:
+        case Lasts.ENDS_SOON:
+            return f"{whose} ends at {moment(certificate.ends_at // 1_000_000)}; {renew}"
+        case Lasts.HAS_ENDED:
+            return f"{whose} has ended at {moment(certificate.ends_at // 1_000_000)}, and whoever checks it refuses it; {renew}"
+        case Lasts.HAS_NOT_BEGUN:
+            begins = moment(certificate.begins_at // 1_000_000)
+            return f"{whose} begins only at {begins}, and whoever checks it refuses it; set this machine's clock, or {renew}"
+
+
+def certificate_ends(
+    config: ResolvedConfig, had: Iterable[CertificateEnd] = (), read: Collection[str] = ()
+) -> tuple[CertificateEnd, ...]:
+    """Of all files that are there and hold certificates. Reads them; blocks shortly.
+
+    Args: had: what there was before, and still is but in tables that have *read* their files again.
+    """
+    tables: list[tuple[str, object]] = [(one.key, one.config.options) for one in config.listeners]
+    tables += [(f"sinks[{number}]", one.options) for number, one in enumerate(config.sinks)]
+    tables += [
+        (f"extensions[{number}]", one.options) for number, one in enumerate(config.extensions)
+    ]
+    by_path = {one.path: one for one in had}
+    found: list[CertificateEnd] = []
+    for table, options in tables:
+        for option in ("tls_certificate", "tls_ca"):
+            path = getattr(options, option, None)
+            if not isinstance(path, Path):
+                continue
+            key, old = f"{table}.{option}", by_path.get(str(path))
+            end = None
+            if old is None or table in read:
+                end = _end(key, path, is_chain=option == "tls_certificate")
+            if end is None and old is not None:
+                end = replace(old, key=key)
+            if end is not None:
+                found.append(end)
+    return tuple(found)
+
+
+class CertificateWatch:
+    """Certificates end while the gateway runs. On the event loop.
+
+    Attributes: known: all that there are; tell: of events.
+    """
+
+    def __init__(self) -> None:
+        self.known: tuple[CertificateEnd, ...] = ()
+        self.tell: Tell = log_only
+        self._told: dict[CertificateEnd, Lasts] = {}
+
+    def look(self, now: int) -> None:
+        """Tell of each that is no longer as it was at the last look. Args: now: microseconds since the epoch."""
+        seen = {certificate: lasts(certificate, now) for certificate in self.known}
+        told, self._told = self._told, seen
+        for certificate, found in seen.items():
+            event = _EVENTS.get(found)
+            if event is not None and told.get(certificate) is not found:
+                problem = certificate_problem(certificate, now)
+                self.tell(event, _log, "option=%s %s", certificate.key, problem)
+
+    @property
+    def invalid(self) -> int:
+        """How many have ended, or not begun, at the last look."""
+        return sum(_EVENTS.get(found) is Event.CERTIFICATE_INVALID for found in self._told.values())
+
+
+def _end(key: str, path: Path, *, is_chain: bool) -> CertificateEnd | None:
+    """The first one of a chain to end breaks it; of authorities one that lasts is enough."""
+    try:
+        there = [_dates(ssl.PEM_cert_to_DER_cert(pem)) for pem in _blocks(path.read_bytes())]
+    except (OSError, ValueError, IndexError):
+        return None  # whoever uses the file has refused it
+    if not there:
+        return None
+    chosen = (min if is_chain else max)(there, key=lambda one: one.ends_at)
+    return CertificateEnd(key, str(path), chosen.subject, chosen.begins_at, chosen.ends_at)
+
+
+def _blocks(data: bytes) -> Iterator[str]:
+    for match in _PEM.finditer(data):
+        yield match.group().decode("ascii", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class _Dates:
+    subject: str
+    begins_at: int
+    ends_at: int
+
+
+def _dates(der: bytes) -> _Dates:
+    """Of one certificate. RFC 5280 section 4.1: the fields of a TBSCertificate are in this order.
+
+    Raises: ValueError, IndexError: it is none.
+    """
+    to_be_signed = list(_parts(_first(_first(der))))
+    if to_be_signed[0][0] == _VERSION:
+        del to_be_signed[0]
+    _, _, _, (_, validity), (_, subject) = to_be_signed[:5]
+    begins, ends = [_time(tag, text) for tag, text in _parts(validity)]
+    names: list[str] = []
+    for _, relative in _parts(subject):
+        for _, attribute in _parts(relative):
+            (_, kind), (tag, value) = _parts(attribute)
+            text = value.decode("utf-16-be" if tag == _BMP_STRING else "utf-8", "replace")
+            if kind in _ATTRIBUTES:
+                names.append(f"{_ATTRIBUTES[kind]}={text}")
+    return _Dates(",".join(reversed(names)), begins, ends)
+
+
+def _first(der: bytes) -> bytes:
+    for _, contents in _parts(der):
+        return contents
+    raise ValueError("nothing is there")
+
+
+def _parts(der: bytes) -> Iterator[tuple[int, bytes]]:
+    """Tag and contents of each value in *der*: X.690 sections 8.1.2, 8.1.3."""
+    at = 0
+    while at < len(der):
+        tag, length, at = der[at], der[at + 1], at + 2
+        if length & 0x80:
+            count = length & 0x7F
+            length, at = int.from_bytes(der[at : at + count], "big"), at + count
+        yield tag, der[at : at + length]
+        at += length
+
+
+def _time(tag: int, text: bytes) -> int:
+    """RFC 5280 section 4.1.2.5: two digits of a year are 1950 to 2049."""
+    digits = text.decode("ascii", "replace")
+    if tag == _UTC_TIME:
+        digits = ("19" if digits[:2] >= "50" else "20") + digits
+    parsed = datetime.strptime(digits, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
+    return int(parsed.timestamp()) * 1_000_000
