@@ -228,6 +228,28 @@ async def test_what_is_released_before_a_checkpoint_never_reaches_the_database(
     assert message_rows(tmp_path) == 2
 
 
+async def test_what_is_released_is_held_no_longer_though_the_database_has_it_until_a_checkpoint(
+    tmp_path: Path,
+) -> None:
+    """Or a log at its limit would be discarded as a whole: the broker discards until it is small enough."""
+    store, _ = await opened(tmp_path, keep=True)
+    await write(store, QUEUE, *[add(n, size=1000) for n in range(1, 11)])
+    await write(store, ack(*range(1, 9)))
+    await checkpoint(store)
+    held = store.log_statistics().held_bytes
+    assert held >= 8000
+    await store.release_acknowledged(2)
+    assert store.log_statistics().held_bytes == held * 6 // 8
+    await store.release_acknowledged(7)
+    assert store.log_statistics().held_bytes == held * 1 // 8
+    await write(store, ack(9, 10))
+    await store.release_acknowledged(8)
+    assert store.log_statistics().held_bytes == 0
+    await checkpoint(store)
+    assert store.log_statistics().held_bytes == held * 2 // 8
+    await store.close()
+
+
 async def test_without_the_database_confirmations_go_on_until_the_journal_is_full(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:

@@ -66,7 +66,8 @@ class LogStatistics:
         first, last: it holds ack sequences first..last (first = last + 1 when it is empty).
         held_bytes: what is held only for the log: bodies that no list needs any more, and what its
             rows and headers take where that is known. A store that keeps messages in two places may count a
-            body only once its row was read, or is where the message is.
+            body only once its row was read, or is where the message is, and of what was released a moment ago only
+            about how much that was.
         oldest_at: ``acked_at`` of its oldest row, 0 when it is empty.
     """
 
