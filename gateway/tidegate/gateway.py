@@ -63,7 +63,7 @@ TEMPORARY_DIRECTORY: Final = "tidegate-tmp"
 SINKS_DIRECTORY: Final = "sinks"
 
 
-def _unheard(_: object) -> None:
+def _unheard(*_: object) -> None:
     """Nobody wants to know."""
 
 
@@ -84,7 +84,7 @@ class Gateway:
         progress: called with (what, done, total) while the store recovers.
         serves: False for a command of an operator's: store and broker only, nobody can connect.
         changed: told of ``[broker]`` when another one counts.
-        standing_by: told whose store is waited for, and "" when it is ours; *progress* is of what comes after.
+        standing_by: told whose store is waited for, since when, and "" when it is ours; *progress* is of what comes after.
 
     Attributes:
         config: what runs; another one after :meth:`reload`.
@@ -101,7 +101,7 @@ class Gateway:
         progress: Callable[[str, int, int], None] | None = None,
         serves: bool = True,
         changed: Callable[[BrokerConfig], None] = _unheard,
-        standing_by: Callable[[str], None] = _unheard,
+        standing_by: Callable[[str, str], None] = _unheard,
     ) -> None:
         self._serves = serves
         self._changed = changed
@@ -173,8 +173,7 @@ class Gateway:
                 events.tell(event, _log, text, *values)
 
         def stands_by(owner: str) -> None:
-            desk.stands_by(owner)
-            self._standing_by(owner)
+            self._standing_by(owner, desk.stands_by(owner))
             if owner:
                 tell_once(Event.STANDBY_BEGUN, "store=waiting owner=%s", owner)
             elif told:

@@ -53,12 +53,13 @@ class Desk:
         """The store recovers."""
         self._what, self._percent = what, min(100.0, 100.0 * done / total) if total else None
 
-    def stands_by(self, owner: str) -> None:
-        """The store waits for *owner*, of whom strangers are not told; "": no longer."""
+    def stands_by(self, owner: str) -> str:
+        """The store waits for *owner*, of whom strangers are not told; "": no longer. Returns: since when."""
         self.phase = Phase.STANDBY if owner else Phase.RECOVERING
         self._waits_since = (self._waits_since or moment(time.time())) if owner else ""
         what = f"another gateway owns the store; waiting since {self._waits_since}"
         self._what, self._percent = what if owner else "", None
+        return self._waits_since
 
     def readiness(self) -> Readiness:
         """See OperatorDesk."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from wire import StompClient
 
+from tidegate import operator_desk
 from tidegate.config import parse_config, resolve
 from tidegate.config._resolve import ResolvedExtension
 from tidegate.gateway import Gateway, make_writable_directory
@@ -262,16 +264,22 @@ async def test_a_store_of_two_that_waits_for_each_is_told_of_once(
     opened = JdbcStore.open
 
     async def waits_twice(self: Any) -> Any:
-        for owner in ("one", "", "two", ""):
+        for owner in ("one", "one", "", "two", ""):
             self._context.stands_by(owner)
         return await opened(self)
+
+    times = itertools.count(1)
+    monkeypatch.setattr(operator_desk, "moment", lambda _seconds: f"since {next(times)}")
 
     monkeypatch.setattr(JdbcStore, "open", waits_twice)
     caplog.set_level("INFO")
     host = PluginHost()
-    gateway = Gateway(resolve(parse_config(text), host), host)
+    waits: list[tuple[str, str]] = []
+    config = resolve(parse_config(text), host)
+    gateway = Gateway(config, host, standing_by=lambda *wait: waits.append(wait))
     await gateway.start()
     await gateway.stop()
+    assert waits == [("one", "since 1"), ("one", "since 1"), ("", ""), ("two", "since 2"), ("", "")]
     told = [getattr(record, "event", "") for record in caplog.records]
     assert [
         name for name in told if name in {"standby-begun", "taken-over", "gateway-started"}

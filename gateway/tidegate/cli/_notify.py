@@ -14,8 +14,6 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from tidegate.spi.units import moment
-
 _log = logging.getLogger("tidegate.run")
 
 #: The watchdog hears from us so many times in the time after which it kills.
@@ -37,7 +35,6 @@ class ServiceManager:
         self._beat: asyncio.TimerHandle | None = None
         self._is_ready = False
         self._told_at = -_STATUS_EVERY_S
-        self._waits_since = ""
         if self._address:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
             self._socket.setblocking(False)
@@ -56,14 +53,12 @@ class ServiceManager:
             self._told_at = now
             self._tell(f"STATUS=recovering: {what}")
 
-    def standing_by(self, owner: str) -> None:
-        """*owner* has the store and is waited for; "": no longer."""
-        if not owner:
-            self._waits_since = ""
+    def standing_by(self, owner: str, since: str) -> None:
+        """*owner* has the store and is waited for *since* then; "": no longer."""
+        if owner:
+            self._tell(f"STATUS=standby since {since}: {owner} has the store's lock")
+        else:
             self._tell("STATUS=recovering")
-            return
-        self._waits_since = self._waits_since or moment(time.time())
-        self._tell(f"STATUS=standby since {self._waits_since}: {owner} has the store's lock")
 
     def reloading(self) -> None:
         """The configuration is read anew. Without effect before it is ready."""

@@ -106,8 +106,8 @@ def run_gateway(config: Path | None, log_level: LogLevel | None) -> None:
         manager.recovering(f"{what}, {done} of {total or 'unknown'}")
         progress(what, done, total)
 
-    def standing_by(owner: str) -> None:
-        manager.standing_by(owner)
+    def standing_by(owner: str, since: str) -> None:
+        manager.standing_by(owner, since)
         progress.stands_by()
 
     try:
