@@ -1,9 +1,9 @@
-"""What all cursors of one kind may hold in memory together, and who lets go of it first.
+"""How much memory all cursors of one kind may hold together, and which of them gives it up first.
 
-Above the limit a small part is left to everyone: a file cursor spools the rest, a vm cursor's
-producers wait. A message that a store cursor holds is in the store as well, so letting go of it costs no more than
-reading it again. Whose consumers have taken nothing for the longest time lets go first; a small part
-stays with everyone, so that a consumer that keeps up is fed from memory however many others do not.
+Above the limit each cursor keeps a small share: a file cursor spools the rest, a vm cursor makes
+its producers wait. A store cursor can drop messages from memory, because they are in the store as
+well and can be read again. The cursor whose consumers have been idle longest drops first. Each
+keeps its small share, so a consumer that keeps up is fed from memory however many others lag.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tidegate.spi import (
 )
 from tidegate_cursors._ordered_memory import OrderedMemory
 
-#: What each cursor may hold in any case: some hundred small messages; less where there are so many
+#: What each cursor may always hold: a few hundred small messages, or less when there are so many
 #: cursors that this would take more than half of the limit.
 FLOOR_BYTES: Final = 64 << 10
-#: Room is made for this part of the limit at once, so that looking for it is rare.
+#: This part of the limit is freed at a time, so that freeing memory is rare.
 _STEP: Final = 16
 #: A page takes at most this part of what is left.
 _PAGE_PART: Final = 4
@@ -35,12 +35,12 @@ _PERCENT: Final = 100
 
 
 class Holder(Protocol):
-    """A cursor. *taken_at*: the budget's clock when something was last taken from it."""
+    """A cursor. *taken_at*: the budget's clock when a message was last taken from it."""
 
     taken_at: int
 
     def let_go(self, floor_bytes: int) -> None:
-        """Hold no more than *floor_bytes*, as far as possible; tells the budget."""
+        """Shrink to *floor_bytes* if possible, and tell the budget."""
         ...
 
 
@@ -50,8 +50,8 @@ class MemoryBudget:
     Cursors of several kinds may share the memory, each kind with a budget of its own.
 
     Attributes:
-        memory: with the bytes that are held now. Cursors change them themselves.
-        clock: counts up with whatever is taken. Cursors count themselves.
+        memory: counts the bytes held now. Cursors update it themselves.
+        clock: goes up with each message taken. Cursors advance it themselves.
     """
 
     __slots__ = ("_holders", "_look_at", "clock", "limit_bytes", "memory")
@@ -64,22 +64,22 @@ class MemoryBudget:
         self._holders: set[Holder] = set()
 
     def join(self, holder: Holder | None = None) -> None:
-        """A new cursor. Args: holder: itself, if it can let go."""
+        """Add a cursor. Args: holder: the cursor, if it can let go."""
         self.memory.cursors += 1
         if holder is not None:
             self._holders.add(holder)
 
     def leave(self, holder: Holder | None = None) -> None:
-        """A cursor was closed, which is said once; it holds nothing any more."""
+        """Remove a closed cursor, which holds nothing any more. Called once per cursor."""
         self.memory.cursors -= 1
         if holder is not None:
             self._holders.discard(holder)
 
     def begin_page(self, room_bytes: int) -> int:
-        """A cursor is about to read a page, for which it has so much room.
+        """Reserve memory for a page that a cursor with *room_bytes* of room is about to read.
 
-        Returns: how much of that, which is set aside until :meth:`end_page`: many cursors may read
-            at the same time, and each would find all of the room.
+        Returns: the bytes reserved until :meth:`end_page`. Without that, cursors that read at the
+            same time would each count on all of the room.
         """
         left = self.limit_bytes - self.memory.used - self.memory.reading
         size = min(room_bytes, max(left // _PAGE_PART, self.floor()))
@@ -87,15 +87,15 @@ class MemoryBudget:
         return size
 
     def end_page(self, size: int) -> None:
-        """It was read, or not. Args: size: what was set aside."""
+        """Release the reservation, whether or not the page was read. Args: size: bytes reserved."""
         self.memory.reading -= max(0, size)
 
     def floor(self) -> int:
-        """What each cursor may hold in any case."""
+        """What each cursor may always hold."""
         return min(FLOOR_BYTES, self.limit_bytes // (2 * max(1, self.memory.cursors)))
 
     def make_room(self, asking: Holder) -> None:
-        """Below the limit again, if the cursors can; cheap while they need not."""
+        """Get back below the limit, if the cursors can; cheap while already below."""
         if self.memory.used <= self._look_at:
             return
         wanted = self.limit_bytes - self.limit_bytes // _STEP
@@ -105,7 +105,7 @@ class MemoryBudget:
             if self.memory.used <= wanted:
                 break
             holder.let_go(floor)
-        # When nobody can let go, looking again with each message would cost more than it brings.
+        # When no cursor can let go, searching again for each message costs more than it gains.
         self._look_at = max(self.limit_bytes, self.memory.used + self.limit_bytes // _STEP)
 
 
@@ -114,8 +114,8 @@ class Share:
     """One cursor's part of a budget: what it may hold in memory, and what it reads at once.
 
     Attributes:
-        budget: which it is a part of.
-        high_water_bytes: what all may hold together before the cursor takes no more than it must.
+        budget: the one it is a part of.
+        high_water_bytes: what all may hold together before the cursor takes only what it must.
         limit_count: messages that the cursor may hold in memory.
     """
 
@@ -135,11 +135,11 @@ class Share:
     def __init__(
         self, context: CursorContext, budget: MemoryBudget | None, holder: Holder | None = None
     ) -> None:
-        """Begin it. Args: budget: None: of the cursor's own. holder: the cursor, if it can let go."""
+        """Args: budget: None gives the cursor its own. holder: the cursor, if it can let go."""
         self.budget = budget or MemoryBudget(context.shared_memory)
         self.budget.join(holder)
         self._holder = holder
-        self._held = 0  # what the budget was told
+        self._held = 0  # as last reported to the budget
         self._is_over = False
         self._limit_bytes = context.memory_limit_bytes
         self._page_count = max(1, context.page_count)
@@ -160,28 +160,28 @@ class Share:
 
     @property
     def reason(self) -> FeedReason:
-        """Why there is no more room, when there is none."""
+        """Why there is no room, when there is none."""
         is_shared = self.allowed < self._limit_bytes
         return FeedReason.SHARED_LIMIT if is_shared else FeedReason.LIMIT
 
     def tell(self, held_bytes: int) -> None:
-        """The cursor holds so much now."""
+        """Report what the cursor holds now."""
         self.budget.memory.add(held_bytes - self._held)
         self._held = held_bytes
 
     def wait(self) -> None:
-        """The cursor is full; when that is because all hold too much together, it is told when not."""
+        """The cursor is full. If the shared limit is the reason, it is told when there is room."""
         memory = self.budget.memory
         if memory.used + memory.reading >= self.high_water_bytes:
             memory.when_below(self.high_water_bytes - self.high_water_bytes // _STEP, self._wake)
 
     def has_room(self, memory: OrderedMemory, others: OrderedMemory | None = None) -> bool:
-        """*memory*, and what the cursor holds besides, are below all limits."""
+        """Whether *memory*, and what else the cursor holds, are below all limits."""
         bytes_left, count_left = self._room(memory, others)
         return bytes_left > 0 and count_left > 0
 
     def is_above(self, memory: OrderedMemory) -> bool:
-        """*memory* is above a limit."""
+        """Whether *memory* is above a limit."""
         bytes_left, count_left = self._room(memory, None)
         return bytes_left < 0 or count_left < 0
 
@@ -207,11 +207,11 @@ class Share:
         memory: OrderedMemory,
         others: OrderedMemory | None = None,
     ) -> Sequence[StoredMessage]:
-        """A page for *memory*, as much as there is room for, of the store.
+        """Read a page from the store for *memory*, as large as there is room for.
 
-        Nothing is read when there is none, unless *memory* is empty: one message must be able to pass.
+        Without room nothing is read, unless *memory* is empty: one message must always pass.
 
-        Args: read: called with messages and bytes. others: what the cursor holds besides.
+        Args: read: called with limits in messages and bytes. others: what else the cursor holds.
         Raises: what *read* raises. Cancellation: safe.
         """
         room_bytes, room_count = self._room(memory, others)

@@ -31,7 +31,7 @@ _log = logging.getLogger("tidegate.cursor.file")
 
 _NOTHING: Final[Sequence[StoredMessage]] = ()
 
-#: Of what it may hold in memory, so much may wait to be written to the spool.
+#: The part of its memory that may wait to be written to the spool.
 _BUFFER_PART: Final = 4
 
 
@@ -89,7 +89,7 @@ class FileCursor:
 
     @property
     def is_full(self) -> bool:
-        """True while the disk is slower than those who fill the spool.
+        """True while the spool fills faster than the disk can write.
 
         Otherwise what does not fit is spooled, left in the store, or replaces the oldest.
         """
@@ -107,7 +107,7 @@ class FileCursor:
     def offer(self, messages: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
         """Take new messages into memory while there is room and nothing waits behind it."""
         tail = self._tail
-        # What memory gets while a page of the store is read is the page's.
+        # While a page is being read from the store, memory is reserved for that page.
         if not tail.count and not tail.is_reading and not self._spool.count:
             share, memory, feed = self._share, self._memory, self.feed
             before = memory.body_bytes
@@ -127,8 +127,8 @@ class FileCursor:
     def _offer_behind(self, messages: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
         tail = self._tail
         if tail.count or tail.is_reading or (tail.is_stored and tail.has_claimed):
-            # What was claimed there may come back, and the spool has no place for it. A page
-            # that is being read may hold these messages.
+            # A message claimed from the tail may come back, and the spool has no place for it.
+            # A page being read may also hold these messages.
             tail.add(len(messages))
             return _NOTHING
         kept = self._spool.append(messages, self._share.allowed // _BUFFER_PART)
@@ -144,8 +144,8 @@ class FileCursor:
     def _replace_oldest(self, messages: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
         """Make room at the end by dropping as much at the beginning of the list.
 
-        The oldest are in memory, the room is needed in the spool: the first spooled messages move
-        into memory, and the first in memory are dropped.
+        The oldest are in memory but the spool needs the room, so the first spooled messages move
+        into memory and the first in memory are dropped.
         """
         spool = self._spool
         dropped: list[StoredMessage] = []
@@ -153,7 +153,7 @@ class FileCursor:
             part = self._share.allowed // _BUFFER_PART
             kept = spool.append(messages, part, even_behind=True)
             if not kept and not self._read_oldest():
-                kept = 1  # it is above the spool's limit, or nothing can be written
+                kept = 1  # larger than the spool's limit, or nothing can be written
                 self._memory.append(messages[:1])
             messages = messages[kept:]
             dropped += self._drop_above()
@@ -171,7 +171,7 @@ class FileCursor:
         return True
 
     def _drop_above(self) -> list[StoredMessage]:
-        """Drop the oldest, as far as memory, with what the disk has not taken yet, is too much."""
+        """Drop the oldest until memory, with what is not yet written, is within its limit."""
         memory, spool, share = self._memory, self._spool, self._share
         dropped: list[StoredMessage] = []
         while True:
@@ -266,7 +266,7 @@ class FileCursor:
                     tail.remember_returned(message)
                 else:
                     others.append(message)
-            # Where nothing is stored nothing waits behind the spool: what was read past is memory's.
+            # An unstored list has nothing behind the spool: what was read past goes to memory.
             messages = tail.put_back(others, waits=tail.is_stored and spool.count > 0)
             for message in messages:
                 self._memory_position = max(self._memory_position, message.sequence)
@@ -287,7 +287,7 @@ class FileCursor:
             feed.turn(FeedReason.DRAINED if feed.is_paging else self._share.reason)
 
     def _written(self) -> None:
-        """Memory that the spool had is free."""
+        """The spool has written, and so freed memory."""
         self._account()
         if not self.is_full:
             self._has_room()

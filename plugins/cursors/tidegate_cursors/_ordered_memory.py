@@ -1,8 +1,8 @@
 """Messages in memory, in sequence order: the part of every cursor that consumers are fed from.
 
-Only one structure is needed for new messages and for those that were put back. Messages are taken
-from the front, so whatever was taken at some time has a lower sequence than whatever never was:
-what comes back belongs in front of, or among, other messages that came back, never further behind.
+New messages and returned ones share one structure. Messages are taken from the front, so every
+message ever taken has a lower sequence than every one never taken: a returned message belongs in
+front of, or among, other returned messages, never further behind.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from tidegate.spi import MESSAGE_OVERHEAD_BYTES, StoredMessage
 
 _sequence_of: Final = attrgetter("sequence")
 
-#: Up to so many messages are looked for one by one instead of going through all of them.
+#: Up to this many messages are looked up one by one instead of scanning all of them.
 _SINGLY_MAX: Final = 64
-#: What looking for one costs in messages that are gone through, some 10 microseconds.
+#: What one look-up costs, in messages scanned: some 10 microseconds.
 _SINGLY_COST: Final = 200
 
 
 class OrderedMemory:
-    """A deque of messages in sequence order that knows how much memory it stands for.
+    """A deque of messages in sequence order that tracks how much memory they take.
 
     Attributes:
-        messages: in sequence order, but for those in front that came back since they were last put in
-            order, see :meth:`in_order`. Read it; change it only through the methods.
+        messages: in sequence order, except for returned ones in front that have not been sorted
+            in yet, see :meth:`in_order`. Read it; change it only through the methods.
         body_bytes: bytes of their bodies.
     """
 
@@ -45,7 +45,7 @@ class OrderedMemory:
 
     @property
     def memory_bytes(self) -> int:
-        """What the messages are accounted with (:func:`tidegate.spi.memory_bytes` of each)."""
+        """What the messages count as (:func:`tidegate.spi.memory_bytes` of each)."""
         return self.body_bytes + len(self.messages) * MESSAGE_OVERHEAD_BYTES
 
     def append(self, messages: Sequence[StoredMessage]) -> int:
@@ -117,8 +117,8 @@ class OrderedMemory:
     def put_back(self, messages: Sequence[StoredMessage]) -> None:
         """Return taken messages to their places; they may come in any order.
 
-        Those that belong among others get there when somebody looks: when three hundred consumers
-        are lost at a time, each with a thousand messages, they are put in order once.
+        They are sorted in lazily: when three hundred consumers are lost at once, each with a
+        thousand messages, everything is sorted once.
         """
         if not messages:
             return
@@ -154,7 +154,7 @@ class OrderedMemory:
         """Take the messages with these sequences. Returns the sequences of those that are here."""
         queue = self.in_order()
         found: set[int] = set()
-        while queue and queue[0].sequence in sequences:  # whoever wants all of them begins here
+        while queue and queue[0].sequence in sequences:  # claims of everything begin at the front
             message = queue.popleft()
             self.body_bytes -= message.size
             found.add(message.sequence)
@@ -203,8 +203,8 @@ class OrderedMemory:
     def drop_behind(self, sequence: int, floor_bytes: int) -> int:
         """Remove messages behind *sequence* from the end until *floor_bytes* are left.
 
-        One stays, however large: it must be able to pass. So does what was delivered before, and
-        what is in front of it: the store may not know yet how often.
+        One message stays, however large: it must be able to pass. So does any message that was
+        delivered before, and all in front of it: the store may not know its delivery count yet.
 
         Returns: how many.
         """

@@ -1,14 +1,14 @@
 """A bounded first-in-first-out spool of messages in a temporary file (:mod:`._spool_file`).
 
-What is in it is never needed after the process has ended: a stored list is still in the store, an
+Its contents are never needed after the process ends: a stored list is still in the store, and an
 unstored one dies with its connection.
 
 Frame: length of the record, sequence, delivery count (little-endian u32, u64, u32), then the
 message as one MessagePack record. There is no checksum: the bytes never outlive the process that
 wrote them.
 
-Appends are gathered in memory and written, read and given back by threads: the event loop waits for no
-disk. There is one job of writing or giving back at a time. Offsets in the sequence of all frames::
+Appends are gathered in memory. Threads write, read and free the file, so the event loop never
+waits for a disk. One write or free runs at a time. Offsets in the sequence of all frames::
 
     head                written            buffer_start
      | in the file       | being written    | gathered       |
@@ -32,12 +32,12 @@ from tidegate_cursors._spool_file import SpoolFile, SpoolThreads, Write
 
 _log = logging.getLogger("tidegate.cursor.file")
 
-#: Appended bytes that are collected at most before they are written: large enough that the cost of
-#: handing them to a thread does not show.
+#: Appended bytes to collect before a write: enough that the cost of handing them to a thread does
+#: not show.
 BUFFER_BYTES_MAX: Final = 256 * 1024
 
-#: What one spool, and all of them together, may have in memory because the disk is slower than those
-#: who fill them. Producers are slowed long before; beyond it nothing is appended.
+#: What one spool, and all of them together, may hold in memory when the disk cannot keep up.
+#: Producers are slowed long before; beyond it nothing is appended.
 BEHIND_BYTES_MAX: Final = 4 << 20
 BEHIND_BYTES_ALL: Final = 64 << 20
 
@@ -45,10 +45,10 @@ BEHIND_BYTES_ALL: Final = 64 << 20
 _READ_BYTES_MIN: Final = 4 << 10
 READ_BYTES_MAX: Final = 1 << 20
 
-#: What the disk says when it has no room, which others may make.
+#: Errors that mean the disk is full. Others may free space, so these can pass.
 _NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
-#: How long after the disk refused it is asked again; in seconds.
+#: Pause before trying again after the disk refused, in seconds.
 RETRY_S: Final = 1.0
 
 _HEADER: Final = struct.Struct("<IQI")
@@ -57,11 +57,11 @@ _decode: Final = msgspec.msgpack.Decoder(Message).decode
 
 
 def _nobody() -> None:
-    """Nobody is told."""
+    """The default for ``changed``: does nothing."""
 
 
 class Spool:
-    """Messages of one list in the order they came. All calls on the event loop.
+    """Messages of one list in order of arrival. All calls on the event loop.
 
     Attributes:
         count: messages in it that are neither read nor removed.
@@ -112,12 +112,12 @@ class Spool:
 
         Args:
             directory: where the temporary file is made.
-            limit_bytes: of frames that are not read.
-            destination: for messages.
+            limit_bytes: of unread frames.
+            destination: named in logs and errors.
             buffer_bytes: appended bytes to collect before they are written.
-            space: of which its file is a part; None: of none.
-            changed: called when ``buffered_bytes`` is another one because something was written.
-            threads: for all that waits for the disk; None: of its own.
+            space: accounts for the file; None: nothing does.
+            changed: called when a write has changed ``buffered_bytes``.
+            threads: for all disk work; None: its own.
         """
         self._buffer_bytes = self._write_at = min(buffer_bytes, BUFFER_BYTES_MAX)
         self._directory = directory
@@ -133,12 +133,12 @@ class Spool:
         self._head = 0  # offset of the first frame that was not read
         self._written = 0  # offset behind what is in the file
         self._buffer_start = 0
-        self._told = 0  # bytes that `space` knows of as unwritten
+        self._told = 0  # unwritten bytes reported to `space`
         self._epoch = 0  # changes when the head moves, so that a read in a thread knows
-        self._is_left = False  # all that the file has may go
+        self._is_left = False  # the whole file may be freed
         self._is_failed = False  # the disk is broken; nothing is appended until it is drained
         self._retry_at = 0.0  # the disk had no room; not asked again before
-        self._is_warned = False  # of that, since the file grew last
+        self._is_warned = False  # about that, since the file last grew
         self._is_closed = False
         self._removed: set[int] = set()
         # Large bodies live as long as their handles, and a decoded one is not the same object.
@@ -171,10 +171,10 @@ class Spool:
         """Append as many of the first *messages* as there is room for.
 
         Args:
-            buffer_bytes: to collect before they are written, this time, if that is fewer.
-            even_behind: as many as the file has room for, however much is not written yet.
+            buffer_bytes: to collect before a write, this time, if fewer than usual.
+            even_behind: append as many as the file has room for, however much is unwritten.
 
-        Returns: how many were appended; fewer than all when the limit is reached, the disk is far
+        Returns: how many were appended: fewer than all when the limit is reached, the disk is far
             behind, or it refuses. Never raises.
         """
         if self._is_failed:
@@ -207,7 +207,7 @@ class Spool:
 
     @property
     def behind_max(self) -> int:
-        """What it may have in memory now: more while a disk that works is slow."""
+        """What it may hold in memory now: more while a working disk is slow."""
         if self._retry_at:
             return self._write_at
         left = BEHIND_BYTES_ALL - self._space.unwritten + self.buffered_bytes
@@ -222,11 +222,11 @@ class Spool:
 
     @property
     def is_writing(self) -> bool:
-        """A thread is at it, so that ``buffered_bytes`` will be fewer soon."""
+        """A write is running, so ``buffered_bytes`` will go down soon."""
         return self._job is not None
 
     def _go_on(self) -> None:
-        """Have done what is to be done next, if anything and if nothing is under way."""
+        """Start the next job, if there is one and none is running."""
         if self._job is not None:
             return
         file = self._file
@@ -254,7 +254,7 @@ class Spool:
         )
 
     def _start(self, act: Callable[[], None], over: Callable[[BaseException | None], None]) -> None:
-        """Run *act* in a thread, and *over* on the loop when it is through."""
+        """Run *act* in a thread, then *over* on the loop."""
 
         def done(job: asyncio.Future[None]) -> None:
             self._job = None
@@ -271,7 +271,7 @@ class Spool:
 
     def _end_write(self, write: Write, data: bytearray, error: BaseException | None) -> None:
         self._file.end_write(write)
-        if self._writing is not data:  # all of it was let go of meanwhile
+        if self._writing is not data:  # all of it was dropped meanwhile
             return
         self._writing = bytearray()
         if error is None:
@@ -280,7 +280,7 @@ class Spool:
             self._written = self._buffer_start
             self._file.release(self._head)
             return
-        # It stays in memory, where it can be read, as far as it has not been.
+        # The unread part stays in memory, where it can still be read.
         del data[: max(0, self._head - self._written)]
         self._buffer_start -= len(data)
         self._written = self._buffer_start
@@ -292,7 +292,7 @@ class Spool:
         is_full = not isinstance(error, Exception) or (
             isinstance(error, OSError) and error.errno in _NO_ROOM
         )
-        if not self._is_warned or not is_full:  # once, until it is well again
+        if not self._is_warned or not is_full:  # once, until the disk recovers
             self._is_warned = True
             _log.warning(
                 "spool refused destination=%s directory=%s error=%s",
@@ -338,7 +338,7 @@ class Spool:
         return self._take_frames(self._unwritten(size), limit, bytes_max)
 
     def read_now(self, limit: int, bytes_max: int) -> list[StoredMessage]:
-        """Same as :meth:`read`, on the event loop: for the oldest, which must make room at once."""
+        """As :meth:`read`, on the event loop: the oldest must make room at once."""
         size = self._read_bytes(limit, bytes_max)
         while self._head < self._written:
             parts = self._file.prepare_read(self._head, min(size, self._written - self._head))
@@ -352,7 +352,7 @@ class Spool:
         return self._take_frames(self._unwritten(size), limit, bytes_max)
 
     def _read_bytes(self, limit: int, bytes_max: int) -> int:
-        """How much to read for so many messages, by what one takes on average, and a little more."""
+        """How much to read for so many messages: the average size of each, and a little more."""
         frames = self.count + len(self._removed)
         wanted = limit * (self.spooled_bytes + frames) // max(1, frames)
         return max(_READ_BYTES_MIN, min(wanted + wanted // 4, bytes_max, READ_BYTES_MAX))
@@ -422,7 +422,7 @@ class Spool:
             self.clear()
             return
         if self._retry_at and self._file.has_place(self._buffer_start, len(self._buffer)):
-            # What was let go of is enough: whoever drops the oldest need not drop more.
+            # What was freed is enough: a caller that drops the oldest need not drop more.
             self._retry_at = 0.0
             self._go_on()
         self._tell()
@@ -436,7 +436,7 @@ class Spool:
         return found
 
     def _here(self, sequences: set[int]) -> set[int]:
-        """Those that were neither read nor removed."""
+        """Those of *sequences* that were neither read nor removed."""
         first, last = self._position, self.last
         return {sequence for sequence in sequences if first < sequence <= last} - self._removed
 
@@ -451,8 +451,8 @@ class Spool:
     def remove(self, sequences: set[int]) -> int:
         """Messages left the list. Returns how many of them were in the spool.
 
-        Every sequence between the head and the end is taken for one that is here: the caller
-        removes only messages that were offered and not taken.
+        Every sequence between head and end is assumed to be here: the caller removes only
+        messages that were offered and not taken.
         """
         if not self.count:
             return 0
@@ -467,7 +467,7 @@ class Spool:
     # --- the end -------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Forget everything and give the disk space back, as soon as what is under way is over."""
+        """Forget everything, and free the disk space once the running job is done."""
         self._epoch += 1
         self._head = self._written = self._buffer_start = self._file.start(self._end)
         self._writing = bytearray()
@@ -485,7 +485,7 @@ class Spool:
         self._tell()
 
     async def close(self) -> None:
-        """Free memory and file. Idempotent. Cancellation: safe; it is closed all the same."""
+        """Free memory and file. Idempotent. Cancellation: safe; it still closes."""
         if not self._is_closed:
             self._is_closed = True
             self.clear()

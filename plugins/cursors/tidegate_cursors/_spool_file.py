@@ -1,13 +1,13 @@
-"""The temporary file of a spool: a sequence of bytes of which the front is let go of.
+"""The temporary file of a spool: a sequence of bytes that is freed from the front.
 
-The file consists of segments. Offsets only grow; which segment of the file holds which part of the
-sequence is known here, and a segment whose bytes were all let go of is used again. So neither a
-consumer that never quite catches up nor dropping the oldest ever needs more than the limit, and
-where the file cannot grow any more the spool goes on with what it has.
+The file consists of segments. Offsets only grow. This module maps parts of the sequence to
+segments, and reuses a segment once all its bytes are freed. So neither a consumer that never
+quite catches up nor dropping the oldest ever needs more than the limit, and when the file cannot
+grow any more the spool goes on with what it has.
 
-Room is reserved before it is written (``posix_fallocate``): twice what there is with each step, at
-most :data:`STEP_BYTES` more. Where the file system cannot do that (EOPNOTSUPP, EINVAL, ENOSYS) room
-is taken as bytes are written. Before either, the file system is asked whether enough stays free
+Room is reserved before it is written (``posix_fallocate``): each step doubles the file, by at most
+:data:`STEP_BYTES`. Where the file system cannot do that (EOPNOTSUPP, EINVAL, ENOSYS) the file grows
+as bytes are written. Both first check that enough of the disk stays free
 (:meth:`tidegate.spi.TemporarySpace.leaves_enough`).
 
 The file has no name in the file system (``O_TMPFILE``, or unlinked at once where that is missing), so
@@ -34,19 +34,19 @@ _T = TypeVar("_T")
 SEGMENT_BYTES: Final = 64 << 10
 _SEGMENTS_MIN: Final = 8
 
-#: Room is reserved for at most so much more at once.
+#: Most that is reserved in one step.
 STEP_BYTES: Final = 16 << 20
 
-#: Spools that are written or read at a time.
+#: Spools that may be written or read at the same time.
 THREADS: Final = 4
 
 _CANNOT_RESERVE: Final = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS})
 
 
 class SpoolThreads:
-    """Threads for all that waits for the disk of spools. All calls on the event loop.
+    """Threads for the disk work of spools. All calls on the event loop.
 
-    Of their own: a disk that hangs must not take the threads that others need.
+    A pool of its own: a hung disk must not use up the threads that others need.
     """
 
     __slots__ = ("_executor", "_users")
@@ -56,25 +56,25 @@ class SpoolThreads:
         self._users = 0
 
     def join(self) -> None:
-        """A spool begins to need them."""
+        """A spool starts to use them."""
         self._users += 1
 
     def leave(self) -> None:
-        """It needs them no more; with the last one they end."""
+        """A spool is done with them; they end with the last one."""
         self._users -= 1
         if not self._users and self._executor is not None:
             self._executor.shutdown(wait=False)
             self._executor = None
 
     def run(self, act: Callable[[], _T]) -> asyncio.Future[_T]:
-        """Have *act* done."""
+        """Run *act* in a thread."""
         if self._executor is None:
             self._executor = ThreadPoolExecutor(THREADS, "tidegate-spool")
         return asyncio.get_running_loop().run_in_executor(self._executor, act)
 
 
 class Write:
-    """One write that was prepared: where its bytes go, and what the file must grow by first.
+    """A prepared write: where its bytes go, and how much the file must grow first.
 
     Attributes: is_reserved: the file has grown.
     """
@@ -105,7 +105,7 @@ class SpoolFile:
     )
 
     def __init__(self, directory: Path, limit_bytes: int, space: TemporarySpace) -> None:
-        """Nothing is made yet. Args: space: of which the file takes a part."""
+        """Creates nothing yet. Args: space: accounts for the file."""
         self._directory = directory
         self._segment_bytes = max(1, min(SEGMENT_BYTES, limit_bytes // _SEGMENTS_MIN))
         self._segments_max = limit_bytes // self._segment_bytes
@@ -113,8 +113,8 @@ class SpoolFile:
         self._file: IO[bytes] | None = None
         self._can_reserve = hasattr(os, "posix_fallocate")
         self._segments = 0  # that the file has
-        self._first = 0  # number, in the sequence, of the first one that is in use
-        self._places: deque[int] = deque()  # where in the file it and those behind it are
+        self._first = 0  # number, in the sequence, of the first segment in use
+        self._places: deque[int] = deque()  # places in the file of that one and those behind it
         self._free: list[int] = []
 
     @property
@@ -124,28 +124,28 @@ class SpoolFile:
 
     @property
     def is_empty(self) -> bool:
-        """It takes nothing on the disk."""
+        """Whether it takes no disk space."""
         return self._segments == 0
 
     def room(self, head: int, end: int) -> int:
-        """Bytes that may follow at offset *end* when those from *head* on are kept."""
+        """Bytes that fit at offset *end* while those from *head* on are kept."""
         return (head // self._segment_bytes + self._segments_max) * self._segment_bytes - end
 
     def start(self, end: int) -> int:
-        """Where to go on at or behind *end* when nothing before it is kept."""
+        """Where to continue, at or behind *end*, when nothing before it is kept."""
         return -(-end // self._segment_bytes) * self._segment_bytes
 
     def has_place(self, offset: int, size: int) -> bool:
-        """*size* bytes at *offset* need no more room than the file has."""
+        """Whether *size* bytes at *offset* fit without growing the file."""
         return self._missing(offset, size) <= len(self._free)
 
     def _missing(self, offset: int, size: int) -> int:
-        """Segments that they need beside those that are in use."""
+        """Segments that they need beyond those in use."""
         first, last = offset // self._segment_bytes, (offset + size - 1) // self._segment_bytes
         return last + 1 - (self._first + len(self._places) if self._places else first)
 
     def prepare_write(self, offset: int, size: int) -> Write | None:
-        """Find a place for *size* bytes at *offset*. None: all spools together have no more room."""
+        """Find a place for *size* bytes at *offset*. None: the spools have no more room."""
         if not self._places:
             self._first = offset // self._segment_bytes
         missing = self._missing(offset, size)
@@ -159,7 +159,7 @@ class SpoolFile:
                     return None
             growth = wanted
             end = self._segments + growth
-            # The new ones are used last: without them the rest is as it was.
+            # New segments are used last: if the file cannot grow, the rest is unchanged.
             self._free = [*range(end - 1, self._segments - 1, -1), *self._free]
             self._segments = end
         for _ in range(missing):
@@ -185,7 +185,7 @@ class SpoolFile:
         return parts
 
     def end_write(self, write: Write) -> None:
-        """It is over. When the file could not grow, what was to be behind its end has no place."""
+        """A write has ended. If the file could not grow, the segments past its end are dropped."""
         if write.is_reserved:
             return
         kept = self._segments - write.growth
@@ -203,12 +203,12 @@ class SpoolFile:
             self._first += 1
 
     def release_all(self) -> None:
-        """Nothing is kept; :meth:`empty` gives the disk its room back."""
+        """Nothing is kept; :meth:`empty` then frees the disk space."""
         self._free.extend(self._places)
         self._places.clear()
 
     def end_empty(self) -> None:
-        """It was emptied."""
+        """The file was emptied."""
         self._space.give_back(self._segments * self._segment_bytes)
         self._segments = 0
         self._free.clear()
@@ -272,7 +272,7 @@ class SpoolFile:
         return b"".join(found)
 
     def empty(self) -> None:
-        """Give the disk its room back. Raises: OSError."""
+        """Free the disk space. Raises: OSError."""
         if self._file is not None:
             self._file.truncate(0)
 

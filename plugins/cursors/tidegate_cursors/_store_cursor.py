@@ -2,9 +2,8 @@
 
 While consumers keep up, an offered message goes to memory and from there to a consumer; the store
 is written but never read. When memory reaches the limit (of the list, or of all store cursors
-together), messages stay in the store only and are
-paged in as memory drains; once the last of them is in memory, offers go there directly again
-(AMQ message store, "Store-based cursors").
+together), new messages stay in the store and are paged in as memory drains. Once the last of them
+is in memory, offers go there directly again (AMQ message store, "Store-based cursors").
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class StoreCursor:
     def offer(self, messages: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
         """Take new messages into memory while there is room and nothing waits in the store."""
         tail = self._tail
-        if tail.count or tail.is_reading:  # what memory gets while a page is read is the page's
+        if tail.count or tail.is_reading:  # during a read, memory is reserved for the page
             tail.add(len(messages))
             self._account()
             return _NOTHING
@@ -132,12 +131,12 @@ class StoreCursor:
     def let_go(self, floor_bytes: int) -> None:
         """See :class:`~tidegate_cursors._budget.Holder`.
 
-        Only of what was never out: the store does not know yet that the rest was delivered, and a
-        page from there must not bring what is in flight.
+        Drops only what was never taken: the store may not know yet that the rest was delivered,
+        and a page from it must not bring what is in flight.
         """
         tail = self._tail
         if tail.is_reading:
-            return  # the page begins behind the position as it is now
+            return  # the page being read starts from the current position
         dropped = self._memory.drop_behind(self._out_to, floor_bytes)
         if dropped:
             messages = self._memory.messages
@@ -164,7 +163,7 @@ class StoreCursor:
 class StoreCursorFactory:
     """Makes store cursors; they cannot serve a list that is not in the store.
 
-    All that one factory makes share the memory that the first one's context allows.
+    All cursors of a factory share the memory that the first one's context allows.
     """
 
     def __init__(self) -> None:

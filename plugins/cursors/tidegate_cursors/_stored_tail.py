@@ -1,10 +1,9 @@
-"""The end of a pending list that is only in the message store, and reading it forwards.
+"""The end of a pending list that is only in the message store, and how it is read.
 
-A page is read while the gateway goes on: messages are offered and removed during the read, and the
-page may hold messages that are durable but were not offered yet. The tail therefore counts what is
-known to be in the store behind its position, and takes from a page only what it has counted:
-sequences of a list are offered in increasing order, so the first *count* messages behind the
-position are exactly the known ones.
+The gateway goes on while a page is read: messages are offered and removed during the read, and the
+page may hold messages that are durable but not offered yet. So the tail counts what it knows to be
+in the store behind its position, and takes no more than that from a page. Sequences of a list are
+offered in increasing order, so the first *count* messages behind the position are exactly those.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ class StoredTail:
     """Messages of one list behind *position* that are only in the store.
 
     Attributes:
-        count: how many there are; offered or recovered, not removed.
-        position: highest sequence of the list that has been in memory or spool.
+        count: how many there are: offered or recovered, and not removed.
+        position: highest sequence of the list that was ever in memory or spool.
     """
 
     __slots__ = (
@@ -34,10 +33,10 @@ class StoredTail:
 
     def __init__(self, read_page: PageReader | None, recovered_count: int) -> None:
         self._read_page = read_page
-        self._removed: set[int] | None = None  # while a page is being read: removed meanwhile
-        self._added = 0  # … and added meanwhile
-        self._claimed: set[int] = set()  # out, though pages bring them still
-        self._returned: dict[int, int] = {}  # delivery counts of what was claimed and came back
+        self._removed: set[int] | None = None  # removed while a page is being read
+        self._added = 0  # added while a page is being read
+        self._claimed: set[int] = set()  # taken, though pages still return them
+        self._returned: dict[int, int] = {}  # delivery counts of claimed ones that came back
         self.count = recovered_count if read_page is not None else 0
         self.position = 0
 
@@ -67,7 +66,7 @@ class StoredTail:
         return found
 
     def remember_claimed(self, sequences: set[int]) -> None:
-        """These are out: whatever page they come with, they are left out, until they come back."""
+        """Leave these out of every page until they come back."""
         self._claimed |= sequences
         for sequence in sequences:
             self._returned.pop(sequence, None)
@@ -80,10 +79,10 @@ class StoredTail:
     def put_back(
         self, messages: Sequence[StoredMessage], *, waits: bool = False
     ) -> Sequence[StoredMessage]:
-        """Taken messages come back: those that pages are still to bring are counted again.
+        """Taken messages come back: those that a page will bring again are counted again.
 
         Args: waits: something waits between memory and this tail.
-        Returns: the others, which belong into memory.
+        Returns: the others, which belong in memory.
         """
         if not self._claimed:
             return messages
@@ -94,19 +93,19 @@ class StoredTail:
                     self.add(1)
                     self.remember_returned(message)
                     continue
-                self.position = message.sequence  # nothing else is left to read before it
+                self.position = message.sequence  # nothing before it is left to read
             others.append(message)
         return others
 
     def unclaim(self, message: StoredMessage) -> bool:
-        """The message is out no more. Tells whether it had been claimed from where pages are."""
+        """The message is no longer claimed. Returns whether it was."""
         if message.sequence not in self._claimed:
             return False
         self._claimed.discard(message.sequence)
         return True
 
     def remember_returned(self, message: StoredMessage) -> None:
-        """What a page brings may be older than the delivery that has just failed."""
+        """Keep its delivery count: a page may be older than the delivery that just failed."""
         self._returned[message.sequence] = message.delivery_count
 
     def counted(self, messages: list[StoredMessage]) -> list[StoredMessage]:
@@ -165,15 +164,15 @@ class StoredTail:
             known = self._known(page, removed)
             if known or not self.count or self.position == before:
                 return self.counted(known)
-            # All of it is claimed; what is known lies further behind.
+            # The whole page is claimed; what is counted lies further behind.
 
     def _known(self, page: Sequence[StoredMessage], removed: set[int]) -> list[StoredMessage]:
         if not page:
-            # Nothing is there, so whatever is still counted was added during the read. A count
+            # The store has nothing, so anything still counted was added during the read. A count
             # that is too high must not make the broker ask for pages for ever.
             self.count = min(self.count, self._added)
             return []
-        position = self.position  # may have moved on, when all that was known was removed
+        position = self.position  # moves on when everything counted was removed
         if self._claimed:
             return self._known_beside_claimed(page, removed)
         known = [

@@ -1,9 +1,10 @@
 """The vm cursor: every pending message is in memory, and producers are slowed at the limit.
 
-The fastest cursor when consumers keep up; when they do not, ``is_full`` (its own limit, or that of
-all of them together) makes the broker throttle producers (AMQ message store, "VM cursors"). What was pending before the start is loaded from the
-store before new messages are handed out. A backlog above the memory limit is loaded in parts, as
-memory drains: a gateway must be able to start with a backlog that is larger than its memory.
+The fastest cursor when consumers keep up. When they do not, ``is_full`` (its own limit, or that of
+all vm cursors together) makes the broker throttle producers (AMQ message store, "VM cursors").
+What was pending before the start is loaded from the store before new messages are handed out. A
+backlog above the memory limit is loaded in parts, as memory drains: a gateway must be able to start
+with a backlog that is larger than its memory.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class VmCursor:
 
     @property
     def size(self) -> int:
-        """Messages that are pending and not taken, also those not loaded yet."""
+        """Messages that are pending and not taken, including those not loaded yet."""
         return len(self._memory.messages) + len(self._waiting.messages) + self._recovered.count
 
     @property
@@ -57,7 +58,7 @@ class VmCursor:
 
     @property
     def is_full(self) -> bool:
-        """True at the memory limit, its own or that of all together: producers must wait."""
+        """True at the memory limit, its own or the shared one: producers must wait."""
         if self._share.has_room(self._memory, self._waiting):
             return False
         self._share.wait()
@@ -122,7 +123,7 @@ class VmCursor:
     def put_back(self, messages: Sequence[StoredMessage]) -> None:
         """Taken messages return to their place."""
         recovered = self._recovered
-        if recovered.count and self._offered_from:  # those that wait stay behind what is loaded
+        if recovered.count and self._offered_from:  # offered messages stay behind the loaded ones
             first = self._offered_from
             self._waiting.put_back([m for m in messages if m.sequence >= first])
             messages = [m for m in messages if m.sequence < first]
