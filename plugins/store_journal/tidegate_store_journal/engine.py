@@ -66,7 +66,7 @@ from tidegate_store_journal.start.replay import ADVICE, Replay
 from tidegate_store_journal.start.takeover import copy_metadata, leave_behind
 from tidegate_store_journal.write.append import Appender
 from tidegate_store_journal.write.buffer import TimedBuffer
-from tidegate_store_journal.write.encode import encode_batch
+from tidegate_store_journal.write.encode import encoding
 from tidegate_store_journal.write.ring import make_writer
 
 logger = logging.getLogger("tidegate.store.journal")
@@ -310,6 +310,7 @@ class Engine:
             self._workers,
             found.store_id,
             self._sync_all,
+            self._appender.until_whole,
             bindings,
             self._large,
         )
@@ -491,7 +492,7 @@ class Engine:
     async def _append(self, operations: Sequence[Operation | AddReference], synced: bool) -> None:
         index = self._index
         await self._appender.append(
-            lambda file_id, offset: encode_batch(operations, file_id, offset, index),
+            lambda file_id, offset: encoding(operations, file_id, offset, index),
             synced=synced,
         )
 

@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tidegate.spi import (
     Durability,
     Operation,
@@ -25,12 +27,28 @@ from tidegate.spi import (
     WriteBatch,
 )
 from tidegate_store_journal import JournalOptions, JournalStore
+from tidegate_store_journal.index import effects, index, slices
+from tidegate_store_journal.index import pending as pending_list
 from tidegate_store_journal.log.mapped import with_mapping
+from tidegate_store_journal.write import encode
 
 #: What a process of a test's own has to have on its path.
 SUPPORT = os.pathsep.join(str(Path(__file__).parents[1] / room) for room in ("journal", "stores"))
 ANY_SIZE = 1 << 40
 KB = 1 << 10
+
+
+def in_single_steps(patch: pytest.MonkeyPatch) -> None:
+    """Each batch is encoded and taken into the index step by step, a turn of the loop each."""
+    patch.setattr(slices, "SLICE_S", 0)
+    patch.setattr(encode, "STEP_OPERATIONS", 1)
+    patch.setattr(encode, "LONG_BYTES", 0)
+    patch.setattr(encode, "PART_BYTES", 0)
+    patch.setattr(effects, "WIDE_MIN", 2)
+    for module in (effects, index):
+        patch.setattr(module, "STEP_ENTRIES", 1)
+    for module in (index, pending_list):
+        patch.setattr(module, "SEAL_ENTRIES", 2)
 
 
 async def until(condition: Callable[[], object]) -> None:

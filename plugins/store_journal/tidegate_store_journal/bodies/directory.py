@@ -116,7 +116,9 @@ class Job:
         payload = b"".join([record for _, record, _ in items])
         last = max(sequence for sequence, _, _ in items)
         number = spot.batch + 1
-        header = _format.encode_batch_header(file.seed, payload, number, 0, last, 0, 0, len(items))
+        header = _format.encode_batch_header(
+            file.seed, (payload,), number, 0, last, 0, 0, len(items)
+        )
         self._buffers += [header, payload]
         if file.reused:
             self._buffers.append(END_MARK)

@@ -307,7 +307,7 @@ class Bindings:
             continued = begins[first] - self._position if first < last else len(payload)
             header = _format.encode_batch_header(
                 file.seed,
-                payload,
+                (payload,),
                 self._number + 1,
                 self.batch,
                 self._position,

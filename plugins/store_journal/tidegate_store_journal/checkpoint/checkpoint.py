@@ -55,7 +55,8 @@ class _Work:
 class Checkpointer:
     """Runs one checkpoint at a time. All methods are for the event loop.
 
-    Attributes: bindings: None in memory. sync: has everything on stable storage.
+    Attributes: bindings: None in memory. sync: has everything on stable storage. until_whole: the
+        index is as of one batch then.
     """
 
     storage: Storage
@@ -66,6 +67,7 @@ class Checkpointer:
     executor: Executor
     store_id: str
     sync: Callable[[], Awaitable[None]]
+    until_whole: Callable[[], Awaitable[None]]
     bindings: Bindings | None
     large: LargeFiles | None
 
@@ -93,8 +95,10 @@ class Checkpointer:
         Returns: data files put away. Raises: OSError; StoreError when the journal cannot be synced.
         """
         async with self._lock:
+            await self.until_whole()
             dead = self._find_dead() if cleanup else []
             lives = await self._live_lists(dead, all_lives=all_lives)
+            await self.until_whole()
             work = self._begin(dead, lives, is_asked=clean or force, clean=clean)
             loose = self.index.large.take_loose()
             if work is None:
@@ -201,6 +205,7 @@ class Checkpointer:
             wanted = self._all_files if all_lives or self.bindings.must_carry else self._spoken
             await self.index.log.of_files(lambda: wanted(dead))
             for file_id in sorted(wanted(dead)):
+                await self.until_whole()
                 lives[file_id] = self._live_list(file_id)
                 await asyncio.sleep(0)
         return lives

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import msgspec
 
 from tidegate.spi import AddMessage, Discard, DiscardReason, LargeBody, Move, Operation
 from tidegate_store_journal.index.acklog import AckBlock
 from tidegate_store_journal.log.format import FILE_SHIFT, MASK_32, SHARED_BIT
+
+#: Messages that so many lists or more get, one after the other, are put into them together.
+WIDE_MIN: Final = 8
+#: Entries that come into lists in one step: about 0.1 ms. A list by itself is as much as some entries.
+STEP_ENTRIES: Final = 2000
+LIST_ENTRIES: Final = 16
 
 
 class AddReference(msgspec.Struct, frozen=True, gc=False):
@@ -42,6 +49,7 @@ class Effects(msgspec.Struct, eq=False):
             bytes of their records (not in the two before).
         unsynced: (sequence, location) of those that were not synced before this batch.
         batch, last_sequence, last_ack, last_list: counters after this batch.
+        _together, _entries: lists that get the same messages, and these: see :meth:`spread_in_steps`.
     """
 
     file_id: int
@@ -61,8 +69,12 @@ class Effects(msgspec.Struct, eq=False):
     last_sequence: int = 0
     last_ack: int = 0
     last_list: int = 0
+    _together: tuple[int, ...] = ()
+    _entries: dict[int, int] = {}
 
-    def add(self, sequence: int, place: int, lists: Sequence[int], large: LargeBody | None) -> None:
+    def add(
+        self, sequence: int, place: int, lists: tuple[int, ...], large: LargeBody | None
+    ) -> None:
         """A message with a record at *place* of this batch was added to *lists*."""
         self.messages += 1
         self.references += len(lists)
@@ -72,19 +84,55 @@ class Effects(msgspec.Struct, eq=False):
         if large is not None or len(lists) > 1:
             place |= SHARED_BIT
             self.shared.append((sequence, len(lists)))
-        for list_id in lists:
-            self.adds.setdefault(list_id, {})[sequence] = place
+        self._put(sequence, place, lists)
 
     def place(self, sequence: int, place: int, lists: tuple[int, ...]) -> None:
         """A message that lies in the directory of its destination was added to *lists*."""
         if len(lists) > 1:
             self.shared.append((sequence, len(lists)))
-        for list_id in lists:
-            self.adds.setdefault(list_id, {})[sequence] = place
+        self._put(sequence, place, lists)
         use = self.placed.setdefault(place >> FILE_SHIFT, [0, 0])
         use[0] += len(lists)
         use[1] += place >> 32 & MASK_32
         self.messages += 1
+
+    def _put(self, sequence: int, place: int, lists: tuple[int, ...]) -> None:
+        if lists != self._together:
+            self.spread()
+            if len(lists) < WIDE_MIN:
+                for list_id in lists:
+                    self.adds.setdefault(list_id, {})[sequence] = place
+                return
+            self._together = lists
+        self._entries[sequence] = place
+
+    @property
+    def is_spread(self) -> bool:
+        """Nothing is held back that :meth:`spread_in_steps` would put into lists."""
+        return not self._entries
+
+    def spread(self) -> None:
+        """What was held back goes into its lists: call it before ``adds`` is used."""
+        for _ in self.spread_in_steps():
+            pass
+
+    def spread_in_steps(self) -> Iterator[None]:
+        """The same; yields after each step. Ten thousand lists get what they share in a tenth of the time
+        that it takes message by message."""
+        lists, entries = self._together, self._entries
+        if not entries:
+            return
+        self._together, self._entries = (), {}
+        adds = self.adds
+        step = max(1, STEP_ENTRIES // (LIST_ENTRIES + len(entries)))
+        for first in range(0, len(lists), step):
+            for list_id in lists[first : first + step]:
+                own = adds.get(list_id)
+                if own is None:
+                    adds[list_id] = entries.copy()
+                else:
+                    own.update(entries)
+            yield
 
 
 def moves_apart(

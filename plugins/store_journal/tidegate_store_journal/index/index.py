@@ -1,7 +1,7 @@
 """The live index: what is pending where, what the acknowledged log holds, and the small state.
 
-It is changed only by :meth:`Index.apply`, with the effects of one whole batch: after the batch was
-written (on the event loop) or when it is replayed (in open). Not thread-safe. What changed since
+It is changed only by :meth:`Index.apply_in_steps`, with the effects of one whole batch: after the batch was
+written (on the event loop, a large one in slices) or when it is replayed (in open). Not thread-safe. What changed since
 the last checkpoint is known at any time and handed out by :meth:`Index.take_changes`; a message
 that was added and acknowledged between two checkpoints is in none of it.
 """
@@ -9,6 +9,7 @@ that was added and acknowledged between two checkpoints is in none of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from tidegate.spi import Acknowledge, Discard, PendingCount, RecordDelivery
@@ -24,13 +25,16 @@ from tidegate_store_journal.index.changes import (
     Numbers,
     Rows,
 )
-from tidegate_store_journal.index.effects import Effects
+from tidegate_store_journal.index.effects import LIST_ENTRIES, STEP_ENTRIES, Effects
 from tidegate_store_journal.index.pending import PIECE_ENTRIES, SEAL_ENTRIES, PendingList
 from tidegate_store_journal.index.references import HELD_SHIFT, References, held_bytes, record_bytes
 from tidegate_store_journal.index.smallstate import SmallState
 from tidegate_store_journal.log.format import FILE_SHIFT
 
 _NEVER: Final = 1 << 62
+
+#: What an operation is besides its sequences, in entries of lists.
+OPERATION_ENTRIES: Final = 32
 
 
 class Index(References, SmallState):
@@ -77,22 +81,21 @@ class Index(References, SmallState):
 
     def apply(self, effects: Effects) -> None:
         """Apply a whole batch."""
+        for _ in self.apply_in_steps(effects):
+            pass
+
+    def apply_in_steps(self, effects: Effects) -> Iterator[None]:
+        """The same, yielding after each step. No other batch may be applied before the end.
+
+        In between lists can be read, each as before the batch or behind it; only at the end does a checkpoint
+        find the index as of one batch.
+        """
         self._file_id = effects.file_id
+        # Its rows can be read from now on, by whoever has it synced first.
+        self.batch = effects.batch
+        for sequence, body in effects.large:
+            self.large.add(sequence, body)
         if effects.adds:
-            lists = self.lists
-            if self._untold:
-                self._tell_first(effects.adds)
-            self._changed.update(effects.adds)
-            for list_id, entries in effects.adds.items():
-                pending = lists.get(list_id)
-                if pending is None:
-                    pending = lists[list_id] = PendingList()
-                if pending.fresh:
-                    pending.fresh.update(entries)
-                    if len(pending.fresh) > SEAL_ENTRIES:
-                        pending.seal()
-                else:
-                    pending.fresh = entries
             for sequence, count in effects.shared:
                 self._shared[sequence] = count << HELD_SHIFT | count
             use = self.file_use(effects.file_id)
@@ -104,14 +107,38 @@ class Index(References, SmallState):
                 use.live_bytes += record_bytes
                 self._speak_of(file_id)
             self.pending_messages += effects.messages
-        for sequence, body in effects.large:
-            self.large.add(sequence, body)
+            lists, untold = self.lists, self._untold
+            self._changed.update(effects.adds)
+            count = 0
+            for list_id, entries in effects.adds.items():
+                if count >= STEP_ENTRIES:
+                    count = 0
+                    yield
+                count += LIST_ENTRIES + len(entries)
+                if untold and list_id in untold:
+                    self._tell_first((list_id,))
+                    count = STEP_ENTRIES
+                pending = lists.get(list_id)
+                if pending is None:
+                    pending = lists[list_id] = PendingList()
+                if len(entries) <= SEAL_ENTRIES:
+                    pending.add(entries)
+                    continue
+                items = iter(entries.items())
+                while part := dict(islice(items, SEAL_ENTRIES)):
+                    pending.add(part)
+                    yield
         apply_one = self._apply_one
+        count = 0
         for operation, number in effects.others:
+            if count >= STEP_ENTRIES:
+                count = 0
+                yield
+            self._file_id = effects.file_id  # a dropped list may have given up a part meanwhile
             apply_one[type(operation)](operation, number)
+            count += OPERATION_ENTRIES + len(getattr(operation, "sequences", ()))
         if effects.copies:
             self._copy(effects)
-        self.batch = effects.batch
         self.last_sequence = effects.last_sequence
         self.last_list = effects.last_list
         # The log's own counter moves with its blocks; this covers rows that were never kept.

@@ -46,6 +46,15 @@ class PendingList(msgspec.Struct, eq=False):
     def __len__(self) -> int:
         return len(self.fresh) + self._sealed
 
+    def add(self, entries: dict[int, int]) -> None:
+        """New ones at the end, in order; *entries* becomes the list's."""
+        if not self.fresh:
+            self.fresh = entries
+            return
+        self.fresh.update(entries)
+        if len(self.fresh) > SEAL_ENTRIES:
+            self.seal()
+
     def seal(self) -> None:
         """Move everything fresh into pieces."""
         fresh = self.fresh

@@ -221,7 +221,7 @@ class BatchHeader(NamedTuple):
 
 def encode_batch_header(
     seed: int,
-    payload: bytes,
+    payload: Sequence[bytes],
     batch: int,
     synced: int,
     last_sequence: int,
@@ -229,17 +229,20 @@ def encode_batch_header(
     last_list: int,
     record_count: int,
 ) -> bytes:
-    """The 64 bytes in front of *payload*, which is all records of the batch."""
+    """The 64 bytes in front of *payload*, which is all records of the batch, in parts."""
+    crc = seed
+    for part in payload:
+        crc = crc32c(crc, part)
     body = _BATCH_HEADER.pack(
         BATCH_MAGIC,
-        len(payload),
+        sum(map(len, payload)),
         batch,
         synced,
         last_sequence,
         last_ack,
         last_list,
         record_count,
-        crc32c(seed, payload),
+        crc,
         0,
     )
     return body + _CRC.pack(crc32c(seed, body))

@@ -207,10 +207,10 @@ class Compactor:
             batch = encode_copies(zip(living, values, strict=True), file_id, offset, index, places)
             if batch is None:
                 raise _NothingLeftError
-            if not self._fits(file_id, offset + len(batch.payload)):
+            if not self._fits(file_id, offset + batch.size):
                 raise _NoRoomError
             copied = len(batch.effects.copies)
-            size = len(batch.payload)
+            size = batch.size
             return batch
 
         try:
@@ -289,14 +289,14 @@ def encode_copies(
         return None
     for block in _blocks_of(sorted(rows), index):
         effects.copied_rows.append(block)
-        parts.append(
-            encode_record(_format.COPIED_ROWS, block.encode(), pending_list=block.pending_list)
-        )
+        record = encode_record(_format.COPIED_ROWS, block.encode(), pending_list=block.pending_list)
+        parts.append(record)
+        at += len(record)
     mark_shared(effects)
     effects.last_sequence = index.last_sequence
     effects.last_ack = index.log.last
     effects.last_list = index.last_list
-    return EncodedBatch(b"".join(parts), len(parts), effects)
+    return EncodedBatch((b"".join(parts),), at, len(parts), effects)
 
 
 def holders(index: Index, found: Found) -> tuple[list[int], list[int]]:

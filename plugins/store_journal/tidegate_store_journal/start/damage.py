@@ -271,7 +271,7 @@ def _make_void(damage: Damage) -> None:
     payload = _format.encode_record(_format.VOID, b"", sequence=until)
     header = _format.encode_batch_header(
         file.seed,
-        payload,
+        (payload,),
         damage.last_batch,
         damage.first_batch - 1,
         counters.last_sequence if counters else 0,

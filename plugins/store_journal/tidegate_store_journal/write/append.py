@@ -8,6 +8,9 @@ Order of one append, all on the event loop but step 3:
 3. The writer thread writes it with one call and syncs it with another.
 4. Back on the loop the index takes the effects, and the caller goes on.
 
+Steps 1 and 4 of a large batch are done in slices: others have the loop in between, but for the next batch
+and a checkpoint, which wait for the end.
+
 The index therefore never holds what is not written, and a write that failed for want of room has
 changed nothing: the next batch goes to the same place.
 """
@@ -16,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +38,7 @@ from tidegate.spi import (
 )
 from tidegate_store_journal.checkpoint.bindings import Bindings
 from tidegate_store_journal.index.index import Index
+from tidegate_store_journal.index.slices import finished, has_more
 from tidegate_store_journal.log.datafile import DataFile, Tail
 from tidegate_store_journal.log.files import FULL_ERRNOS, DataFiles
 from tidegate_store_journal.log.format import (
@@ -45,7 +49,7 @@ from tidegate_store_journal.log.format import (
     encode_batch_header,
 )
 from tidegate_store_journal.log.room import RoomWatch
-from tidegate_store_journal.write.encode import EncodedBatch
+from tidegate_store_journal.write.encode import EncodedBatch, Encoding
 from tidegate_store_journal.write.writer import BatchWriter, Request
 
 logger = logging.getLogger("tidegate.store.journal")
@@ -59,7 +63,7 @@ GROW_AHEAD: Final = 16
 GROW_AHEAD_BYTES_MAX: Final = 512 << 10
 
 #: Encodes a batch as if its first record were at (file id, offset).
-Encode = Callable[[int, int], EncodedBatch]
+Encode = Callable[[int, int], EncodedBatch | Encoding]
 
 
 class _NotYetError(Exception):
@@ -102,6 +106,7 @@ class Appender:
         self._loop = asyncio.get_running_loop()
         self._next_batch = self.index.batch + 1
         self._is_busy = False  # a batch is being encoded, waits for its file, or is under way
+        self._is_landing = False  # of that one, which is written, only a part is in the index
         self._waiting: list[asyncio.Future[None]] = []
         self._growing: asyncio.Future[None] | None = None  # room for small state
         self._capacity_full = 0  # of the bindings when there was no room for more
@@ -133,7 +138,10 @@ class Appender:
             tail = self.tail
             file = tail.file
             offset = tail.offset
-            encoded = encode(file.file_id if file else 0, offset + BATCH_HEADER_BYTES)
+            file_id = file.file_id if file else 0
+            encoded = encode(file_id, offset + BATCH_HEADER_BYTES)
+            if not isinstance(encoded, EncodedBatch):
+                encoded = await finished(encoded)
             if self.room.is_short and encoded.grows:
                 await self.room.require()
             if encoded.effects.small_bytes and self.bindings is not None:
@@ -144,7 +152,7 @@ class Appender:
                 ahead = more + min(GROW_AHEAD * encoded.effects.small_bytes, GROW_AHEAD_BYTES_MAX)
                 if self._growing is None and not self.bindings.fits(ahead):
                     self._grow_ahead(self.bindings, ahead)
-            size = BATCH_HEADER_BYTES + len(encoded.payload)
+            size = BATCH_HEADER_BYTES + encoded.size
             is_new_file = file is None or offset + size > file.length
             if (
                 waits
@@ -167,6 +175,8 @@ class Appender:
                 offset = DATA_OFFSET
                 try:
                     encoded = encode(file.file_id, offset + BATCH_HEADER_BYTES)
+                    if not isinstance(encoded, EncodedBatch):
+                        encoded = await finished(encoded)
                 except BaseException:
                     self.files.put_back(file)
                     raise
@@ -208,12 +218,12 @@ class Appender:
     ) -> asyncio.Future[None]:
         """Hand the batch to the writer thread; the future is done when it took effect."""
         assert file.handle is not None
-        payload = encoded.payload
+        parts = encoded.parts
         effects = encoded.effects
         number = effects.batch = self._next_batch
         header = encode_batch_header(
             file.seed,
-            payload,
+            parts,
             number,
             self.writer.synced_batch,
             effects.last_sequence,
@@ -222,10 +232,10 @@ class Appender:
             encoded.record_count,
         )
         future: asyncio.Future[None] = self._loop.create_future()
-        end = offset + BATCH_HEADER_BYTES + len(payload)
-        buffers = (header, payload)
+        end = offset + BATCH_HEADER_BYTES + encoded.size
+        buffers = (header, *parts)
         if file.reused:
-            buffers = (header, payload, END_MARK[: file.length - end])
+            buffers = (header, *parts, END_MARK[: file.length - end])
         done = partial(self._written, _Flight(encoded, file, end, future, is_new_file))
         sync_first = is_new_file
         self.writer.submit(
@@ -257,6 +267,11 @@ class Appender:
         while self._is_busy:
             await self._until_free()
 
+    async def until_whole(self) -> None:
+        """Wait until the index is as of one batch, which it is until the caller lets go of the loop."""
+        while self._is_landing:
+            await self._until_free()
+
     async def _until_free(self) -> None:
         waiting: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append(waiting)
@@ -274,18 +289,36 @@ class Appender:
 
     def _written(self, flight: _Flight, request: Request) -> None:
         """The writer thread is done with the batch under way."""
-        future = flight.future
-        error: StoreError | None = None
-        try:
-            if request.error is None:
-                self._take_effect(flight)
-            else:
+        if request.error is None:
+            self._land(flight, self._take_effect(flight))
+        else:
+            try:
                 error = self._write_error(request, request.error, flight)
+            except Exception as problem:
+                error = self._failed(problem)
+            self._landed(flight, error)
+
+    def _land(self, flight: _Flight, steps: Iterator[None]) -> None:
+        """Take *steps*, in slices."""
+        try:
+            self._is_landing = has_more(steps)
         except Exception as problem:
-            # A bug of ours: the batch may be on disk but not in the index, so go no further.
-            self.fail(problem)
-            error = self.failure_error()
+            self._is_landing = False
+            self._landed(flight, self._failed(problem))
+            return
+        if self._is_landing:
+            self._loop.call_soon(self._land, flight, steps)
+        else:
+            self._landed(flight, None)
+
+    def _failed(self, problem: Exception) -> StoreError:
+        """A bug of ours: the batch may be on disk but not in the index, so go no further."""
+        self.fail(problem)
+        return self.failure_error()
+
+    def _landed(self, flight: _Flight, error: StoreError | None) -> None:
         self._set_free()
+        future = flight.future
         if future.done():
             return  # the caller was cancelled
         if error is None:
@@ -293,7 +326,7 @@ class Appender:
         else:
             future.set_exception(error)
 
-    def _take_effect(self, flight: _Flight) -> None:
+    def _take_effect(self, flight: _Flight) -> Iterator[None]:
         tail = self.tail
         file = flight.file
         if flight.is_new_file:
@@ -307,7 +340,7 @@ class Appender:
             file.first_batch = self._next_batch
         tail.offset = flight.end
         self._next_batch += 1
-        self.index.apply(flight.encoded.effects)
+        yield from self.index.apply_in_steps(flight.encoded.effects)
         if tail.offset * 2 > file.length:
             batches = self._next_batch - file.first_batch
             self.files.has_large_batches = tail.offset > LARGE_BATCH_BYTES * batches

@@ -173,7 +173,7 @@ class BatchWriter:
             if not self._dirty:
                 self._dirty_since = self._loop.time()
             self._dirty.append(file)
-        self._dirty_bytes += len(request.buffers[1])
+        self._dirty_bytes += sum(map(len, request.buffers))
         if request.sync:
             yield from self._sync(request)
 
@@ -262,7 +262,7 @@ class Writer(BatchWriter):
         self._thread.start()
 
     def submit(self, request: Request) -> None:
-        size = len(request.buffers[1]) if request.buffers else 0
+        size = sum(map(len, request.buffers))
         if not self._waiting and self._is_quick(request, size):
             self._attempt(request)
             self._finish(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tidegate.spi import (
     RecordDelivery,
     RemoveSubscription,
 )
+from tidegate_store_journal.index import index as index_module
 from tidegate_store_journal.index.changes import PENDING, Changes
 from tidegate_store_journal.index.effects import Effects
 from tidegate_store_journal.index.index import Index
@@ -33,12 +35,18 @@ happens = st.tuples(
     st.integers(0, 2),
 )
 
+keeps_lists = happens.filter(lambda happened: happened[0] != "remove")
+
 
 class Twin:
     """An index that everything happens to that is drawn; the same each time."""
 
-    def __init__(self, *, keep: bool) -> None:
+    def __init__(self, *, keep: bool, in_steps: bool = False) -> None:
         self.index = Index(keep_acknowledged=keep)
+        if in_steps:
+            self.index.on_dropped = lambda: None
+        self.in_steps = in_steps
+        self.meanwhile: Iterator[None] = iter(())
         self.offset, self.sequence, self.file_id = 4096, 0, 1
 
     def happen(self, what: str, lists: list[int], which: int) -> None:
@@ -62,7 +70,10 @@ class Twin:
         encoded = encode_batch(list(operations), self.file_id, self.offset, self.index)
         self.offset += len(encoded.payload)
         encoded.effects.batch = self.index.batch + 1
-        self.index.apply(encoded.effects)
+        for _ in self.index.apply_in_steps(encoded.effects):
+            if self.in_steps:
+                next(self.meanwhile, None)
+                self.index.give_up_dropped()
 
     def copy(self, of: int, sequences: list[int]) -> None:
         """Compaction copies messages."""
@@ -138,6 +149,56 @@ def test_it_is_as_if_all_had_been_taken_at_once(
         for _ in one.index.pack():
             pass
     assert shown(in_parts.index.take_changes()) == shown(at_once.index.take_changes())
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@given(st.lists(keeps_lists, max_size=20), st.lists(keeps_lists, max_size=20))
+def test_batches_that_come_in_steps_meanwhile_have_the_same_effects(
+    keep: bool, first: list[tuple[str, list[int], int]], second: list[tuple[str, list[int], int]]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(index_module, "STEP_ENTRIES", 1)
+        at_once, in_steps = Twin(keep=keep), Twin(keep=keep, in_steps=True)
+        for one in (at_once, in_steps):
+            for what in first:
+                one.happen(*what)
+        whole = at_once.index.take_changes()
+        began = in_steps.index.begin_changes()
+        in_steps.meanwhile = in_steps.index.tell_lists()
+        for one in (at_once, in_steps):
+            for what in second:
+                one.happen(*what)
+        for _ in in_steps.meanwhile:
+            pass
+    assert shown(began) == shown(whole)
+    assert shown(in_steps.index.take_changes()) == shown(at_once.index.take_changes())
+    uses = [
+        {
+            key: (use.references, use.live_bytes, use.speaks_of)
+            for key, use in one.index.files.items()
+        }
+        for one in (at_once, in_steps)
+    ]
+    assert uses[0] == uses[1]
+    assert at_once.index.pending_messages == in_steps.index.pending_messages
+
+
+def test_what_a_dropped_list_gives_up_meanwhile_is_not_of_that_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The file of the batch speaks of the files of what it acknowledges, and not the one that dropped the list."""
+    monkeypatch.setattr(index_module, "STEP_ENTRIES", 1)
+    monkeypatch.setattr(index_module, "PIECE_ENTRIES", 0)
+    twin = Twin(keep=False, in_steps=True)
+    twin.happen("add", [1], 0)
+    twin.file_id = 2
+    twin.happen("add", [2], 0)
+    twin.happen("add", [3], 0)
+    twin.file_id = 3
+    twin.happen("remove", [1], 0)
+    twin.file_id = 4
+    twin.write(*[operation("discard", one, (one,)) for one in (2, 3)])
+    assert [twin.index.file_use(file_id).speaks_of for file_id in (3, 4)] == [{1}, {2}]
 
 
 @pytest.mark.parametrize("parts", [True, False])

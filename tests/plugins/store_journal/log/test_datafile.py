@@ -51,7 +51,7 @@ def dead_file(storage: CrashStorage) -> str:
     file = prepare(storage, STORE_ID, 3, LENGTH)
     assert file.handle is not None
     payload = bytes(range(256)) * 200
-    header = encode_batch_header(file.seed, payload, 7, 6, 1, 0, 0, 1)
+    header = encode_batch_header(file.seed, (payload,), 7, 6, 1, 0, 0, 1)
     file.handle.pwritev([header, payload], DATA_OFFSET)
     file.handle.datasync()
     storage.rename(file.name, "journal-0000000003.free")

@@ -163,7 +163,7 @@ def golden_bytes() -> bytes:
         (43, copies(), 3, (10, 1, 3)),
         (44, last.payload, last.record_count, (12, 1, 6)),
     ):
-        result += _format.encode_batch_header(seed, payload, number, 41, *counters, count)
+        result += _format.encode_batch_header(seed, (payload,), number, 41, *counters, count)
         result += payload
     return result + _format.END_MARK
 

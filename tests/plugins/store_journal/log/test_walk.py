@@ -138,7 +138,7 @@ async def test_a_length_of_four_gigabytes_takes_no_memory(tmp_path: Path) -> Non
     seed = _format.decode_file_header(bytes(data[:64])).seed
     last = _format.decode_batch_header(seed, bytes(data[DATA_OFFSET : DATA_OFFSET + 64]))
     assert last is not None
-    whole = _format.encode_batch_header(seed, b"", last.batch + 1, last.batch, 2, 0, 1, 1)
+    whole = _format.encode_batch_header(seed, (), last.batch + 1, last.batch, 2, 0, 1, 1)
     body = whole[:4] + (0xFFFF_FFFF).to_bytes(4, "little") + whole[8:60]
     data[end : end + 64] = body + _format.crc32c(seed, body).to_bytes(4, "little")
     path.write_bytes(data)

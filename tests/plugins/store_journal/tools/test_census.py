@@ -84,7 +84,7 @@ async def test_a_record_that_is_wrong_inside_a_whole_batch_is_named_with_its_off
     wrong[records[1].offset + _format.RECORD_HEADER_BYTES + 5] ^= 1  # the message of the first add
     batch = _format.encode_batch_header(
         file.seed,
-        bytes(wrong),
+        (bytes(wrong),),
         header.batch,
         header.synced,
         header.last_sequence,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from journal_kit import in_single_steps
 from numbered import ack, add, message
 
 from tidegate.spi import (
@@ -72,6 +75,53 @@ def test_what_is_decoded_has_the_effects_of_what_was_encoded(
             assert file_id == 3
             record = encoded.payload[offset - 5000 : offset - 5000 + size]
             assert read_message(record, sequence).headers == (("n", str(sequence)),)
+
+
+LISTS = tuple(range(1, 31))
+
+of_lists = st.one_of(
+    st.just(LISTS),
+    st.just(LISTS[:5]),
+    st.lists(st.sampled_from(LISTS[:8]), min_size=1, max_size=6, unique=True).map(tuple),
+)
+
+
+@pytest.fixture(scope="module", params=[False, True])
+def step_by_step(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param:
+            in_single_steps(patch)
+        yield
+
+
+@pytest.mark.usefixtures("step_by_step")
+@settings(deadline=None)
+@given(st.lists(of_lists, max_size=20), st.sets(st.integers(1, 20)))
+def test_each_list_gets_its_messages_in_order_whatever_it_shares(
+    plan: list[tuple[int, ...]], acknowledged: set[int]
+) -> None:
+    operations: list[Operation] = []
+    wanted: dict[int, list[int]] = {}
+    rows = 0
+    for sequence, lists in enumerate(plan, 1):
+        operations.append(add(sequence, *lists))
+        for one in lists:
+            wanted.setdefault(one, []).append(sequence)
+        if sequence in acknowledged:  # what the same batch adds
+            operations.append(ack(sequence, pending_list=lists[0]))
+            rows += 1
+    encoded = encode_batch(operations, 1, 4096, Index(keep_acknowledged=True))
+    found = decode_batch(encoded.payload, header_of(encoded), 1, 4096)
+    assert encoded.effects.last_ack == rows
+    assert encoded.size == len(encoded.payload)
+    assert found.adds == encoded.effects.adds
+    for adds in (encoded.effects.adds, found.adds):
+        assert {one: list(entries) for one, entries in adds.items()} == wanted
+    index = Index(keep_acknowledged=False)
+    index.apply(found)
+    for one, sequences in wanted.items():
+        left = [item for item in sequences if ack(item, pending_list=one) not in operations]
+        assert [sequence for sequence, _ in index.lists[one].entries()] == left
 
 
 def test_an_operation_from_a_newer_contract_is_refused() -> None:
