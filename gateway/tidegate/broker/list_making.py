@@ -96,11 +96,19 @@ class Lists:
 
     def _charge(self, made: PendingList, account: Account, what: Counted, size: int) -> None:
         self.charged[made] = account, what, size
+        made.can_fill = not self._cursor_of(made.destination, is_stored=made.is_stored).needs_store
+        made.cursor.feed.on_change = made.changed
+        self._flow.unseen.add(made)
         account.recount(what, 1)
         account.add(_HELD_AS[what], size)
 
     def _discharge(self, gone: PendingList) -> None:
         account, what, size = self.charged.pop(gone)
+        gone.is_seen = False
+        if gone.figures is None:
+            self._flow.unseen.discard(gone)
+        else:  # whoever looks next takes it out of the sums
+            self._flow.unseen.add(gone)
         account.recount(what, -1)
         account.add(_HELD_AS[what], -size)
 

@@ -21,6 +21,7 @@ from tidegate.broker.publish.temporary import TemporaryDestinations
 from tidegate.broker.route.retained import RetainedMessages
 from tidegate.broker.sessions.sessions import Sessions
 from tidegate.broker.sessions.wills import Wills
+from tidegate.broker.tally.tally import Tally
 from tidegate.broker.transactions.branches import Branches
 from tidegate.broker.transactions.duplicates import DuplicateIds
 from tidegate.broker.turn.flow import Flow, Tasks
@@ -120,6 +121,7 @@ class Parts:
             spooling=spooling,
         )
         self.destinations.tell = tell
+        self.tally = Tally(self.flow.unseen)
         self.deliveries = RetainedDeliveries(
             self.flow, self.retained, self.acknowledged_log, detours
         )

@@ -289,6 +289,7 @@ class FileCursor:
     def _written(self) -> None:
         """The spool has written, and so freed memory."""
         self._account()
+        self.feed.changed()
         if not self.is_full:
             self._has_room()
 

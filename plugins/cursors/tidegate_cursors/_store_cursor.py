@@ -144,6 +144,7 @@ class StoreCursor:
             tail.position = max(last, self._out_to)
             tail.add(dropped)
             self._account()
+            self.feed.changed()
 
     def _account(self) -> None:
         self._share.tell(self._memory.memory_bytes)

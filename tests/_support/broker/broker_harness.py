@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from scripted_store import ScriptedStore
+from tallied import check_tally
 
 from tidegate.broker import BrokerCore
 from tidegate.broker.connection.connection import Connection
@@ -340,8 +341,11 @@ class Broker:
         await self.settle()
         return client
 
-    async def settle(self) -> None:
-        """Let everything happen that can happen without the test doing something."""
+    async def settle(self, *, looks: bool = True) -> None:
+        """Let everything happen that can happen without the test doing something.
+
+        Args: looks: see then whether what is kept from look to look is what there is, which is such a look.
+        """
         core, writer, store = self.core, self.core.writer, self.store
         idle = 0
         for _ in range(ROUNDS_MAX):
@@ -361,6 +365,8 @@ class Broker:
                 idle += 1
             if idle == 5:
                 self.check_counts()
+                if looks:
+                    check_tally(core)
                 return
         raise AssertionError("the broker does not come to rest")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,19 @@ class TestLists:
         assert lists.cursors[idle].memory_bytes <= 2000
         assert lists.cursors[busy].memory_bytes == 40_000
 
+    async def test_who_lets_go_tells_that_it_holds_less(self, tmp_path: Path) -> None:
+        lists, told = Lists(tmp_path, 2, 50_000), [0, 0]
+        for number, cursor in enumerate(lists.cursors):
+            cursor.feed.on_change = partial(_count, told, number)
+        lists.offer(0, 1, 45)
+        assert told == [0, 0], "the broker knows whom it has called"
+        lists.offer(1, 1, 10)
+        assert lists.cursors[0].memory_bytes < 45_000
+        assert told == [1, 0]
+        for cursor in lists.cursors:
+            await cursor.close()
+        assert told == [1, 0]
+
     async def test_what_is_in_flight_is_not_read_again(self, tmp_path: Path) -> None:
         lists = Lists(tmp_path, 2, 50_000)
         lists.offer(0, 1, 40)
@@ -196,6 +210,10 @@ class TestLists:
         await lists.cursors[0].close()
         lists.offer(1, 1, 45)
         assert lists.cursors[1].memory_bytes == 45_000
+
+
+def _count(told: list[int], number: int) -> None:
+    told[number] += 1
 
 
 def test_when_nobody_can_let_go_it_is_not_tried_with_each_message(tmp_path: Path) -> None:

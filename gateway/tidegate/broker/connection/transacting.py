@@ -229,6 +229,9 @@ class Transacting:
             if not self._serving.is_served(consumer):
                 self._writer.give_back(step.entries)
                 continue
+            if len(consumer.lists) == 1:  # some of it may be in no list
+                consumer.first_list.changed()
             for entry in step.entries:
                 consumer.in_flight[entry[0].sequence] = entry
                 consumer.count(1, entry[0].size)
+                entry[1].changed()

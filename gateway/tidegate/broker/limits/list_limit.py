@@ -351,6 +351,7 @@ class ListLimit(Ledger):
                 self._let_go(old, _OLD)
         finally:
             self._is_shedding = False
+            self.pending_list.changed()
             if kept or rest:
                 cursor.put_back([*kept, *rest])
         if rest:  # what is left is neither too much nor too old

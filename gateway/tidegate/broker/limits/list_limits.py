@@ -140,6 +140,7 @@ class ListLimits:
 
     def hold(self, pending_list: PendingList) -> None:
         """Producers of the list wait."""
+        pending_list.changed()
         self._flow.full_lists.add(pending_list)
 
     def count_dropped(self, dropped: int) -> None:

@@ -59,6 +59,7 @@ class Overflows:
         """So many messages are lost to a list."""
         self.dropped += count
         pending_list.lost += count
+        pending_list.changed()
         if len(self._lost) < _LOST_MAX:
             self._lost[pending_list] = overflow
 

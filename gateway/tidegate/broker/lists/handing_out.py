@@ -173,6 +173,7 @@ def now_or_never(
     if room and consumer.acknowledges_all:
         room = max(0, min(room, consumer.room()))
         consumer.hold(messages[:room], around.nowhere, around.writer.now())
+        pending_list.changed()
     if room:
         around.sent += room
         client.deliver(consumer, messages[:room])

@@ -27,6 +27,9 @@ SHARE_COUNT_MAX: Final = 64
 #: (message, its list, microseconds since the epoch when it was handed out)
 InFlight: TypeAlias = "tuple[StoredMessage, PendingList, int]"
 
+#: What operators are shown of a list: pending, in flight, consumers, bytes in memory, dropped, is full, is paused.
+Figures: TypeAlias = tuple[int, int, int, int, int, bool, bool]
+
 
 class Client(Protocol):
     """A connection, as far as lists need it."""
@@ -104,8 +107,10 @@ class Surroundings(Protocol):
         sent: messages handed to front-ends.
         nowhere: the list of what is in flight and in no list.
         unreadable: lists whose next page cannot be read, and why.
+        unseen: lists of which operators may be shown something else than when they looked.
     """
 
+    unseen: set[PendingList]
     tell: Tell
     unreadable: dict[PendingList, str]
     full_lists: set[PendingList]
@@ -248,6 +253,8 @@ class PendingList:
         retained: hands over more of the retained messages on their way to this subscription.
         is_dispatching: it hands out just now; has_returned: something came back from that: the rest is for the next turn.
         is_put_off: it is handed out again after a while, also if nothing happens.
+        figures: when operators looked last; None: they have not. is_seen: they would be the same now.
+        can_fill: its cursor may become full by what others hold.
     """
 
     _around: Surroundings
@@ -280,6 +287,9 @@ class PendingList:
     has_returned: bool = False
     is_put_off: bool = False
     is_dispatching: bool = False
+    figures: Figures | None = None
+    is_seen: bool = False
+    can_fill: bool = False
     _next_consumer: int = 0
     _paging: bool = False
 
@@ -307,7 +317,14 @@ class PendingList:
         """Neither memory nor temporary files have room for more."""
         return self.cursor.is_full or (self.unstored is not None and self.unstored.is_full)
 
+    def changed(self) -> None:
+        """Operators may be shown something else of it from now on."""
+        if self.is_seen:
+            self.is_seen = False
+            self._around.unseen.add(self)
+
     def attach(self, consumer: Consumer) -> None:
+        self.changed()
         if self.is_queue and consumer.matches is not None:
             if self.selecting is None:
                 self.selecting = self._around.choosing(self)
@@ -320,6 +337,7 @@ class PendingList:
         consumer.lists[self] = None
 
     def detach(self, consumer: Consumer) -> None:
+        self.changed()
         if consumer in self.consumers:
             self.consumers.remove(consumer)
             del consumer.lists[self]
@@ -335,6 +353,8 @@ class PendingList:
 
     def offer(self, messages: Sequence[StoredMessage]) -> None:
         """New durable messages at the end."""
+        if self.is_seen:
+            self.changed()
         if not self.is_removed:
             self.cursor.offer(messages)
             self._offered(messages)
@@ -361,6 +381,8 @@ class PendingList:
         if succession is not None and succession.new is self:
             succession.old.offer_direct(messages)  # behind what waits there
         elif not self.is_stored:
+            if self.is_seen:
+                self.changed()
             dropped = self.cursor.offer(messages)
             if dropped:
                 self._around.count_dropped(self, len(dropped))
@@ -374,6 +396,7 @@ class PendingList:
     def put_back(self, messages: Sequence[StoredMessage]) -> None:
         """Messages that were out return to their place."""
         if messages and not self.is_removed:
+            self.changed()
             self.cursor.put_back(messages)
             if self.selecting is not None:
                 self.selecting.returned(messages)
@@ -387,6 +410,8 @@ class PendingList:
         """Hand out messages while consumers have room."""
         if self.is_dispatching or self.is_removed:
             return  # a front-end that unsubscribed from within deliver()
+        if self.is_seen:
+            self.changed()
         succession = self.succession
         if succession is not None and succession.new is self and not succession.is_over():
             self._release_producers()
@@ -481,6 +506,8 @@ class PendingList:
 
     def hand_over(self, consumer: Consumer, messages: Sequence[StoredMessage], now: int) -> None:
         """Give *consumer* messages that are not in the cursor, whatever its room."""
+        if self.is_seen:
+            self.changed()
         self.leaving(messages)
         if consumer.acknowledge:
             consumer.hold(messages, self, now)

@@ -296,6 +296,7 @@ class Selecting:
         if not claimed:
             return
         self._claims |= claimed
+        pending_list.changed()
         messages: Sequence[StoredMessage] = [m for m in wanted if m.sequence in claimed]
         now = self._turns.now()
         alive = self._around.without_expired(pending_list, messages, now)
@@ -381,6 +382,7 @@ class Selecting:
         cursor = pending_list.cursor
         if cursor.needs_page:
             await cursor.page_in()
+            pending_list.changed()
         everything = cursor.take(_ALL, _ALL)
         cursor.put_back(everything)
         return [stored for stored in everything if stored.sequence > after]

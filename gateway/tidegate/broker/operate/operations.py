@@ -101,7 +101,7 @@ class Operations(
 
     def __init__(self, core: BrokerCore, around: Around = ALONE) -> None:
         super().__init__(core, around)
-        self._views = Views(core.store, core.destinations, core.publisher)
+        self._views = Views(core.store, core.destinations, core.publisher, core.tally)
         self._over = OverMessages(core.flow, core.publisher)
         self._pausing = Pausing(core)
         self._publishing = Publishing(core)

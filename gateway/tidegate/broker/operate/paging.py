@@ -8,23 +8,21 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from itertools import islice
 from operator import itemgetter
 from time import perf_counter
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeVar
 
+from tidegate.broker.tally.order import Key
 from tidegate.broker.turn.walks import in_slices
 from tidegate.spi import RequestError
 
 #: Of what operators only look at, which nobody waits for but they; and how long others have the loop then, seconds. A loop that goes
 #: round without a rest has a slice in each of the five to ten turns that a client's message takes, and whoever else wants
 #: the processor waits for the system's next tick.
-SLICE_S: Final = 0.0004
+SLICE_S: Final = 0.0002
 REST_S: Final = 0.001
 #: What is looked at before others have their turn, at most.
 STEP: Final = 1000
 #: And before the clock is.
 _LOOKED_AT_ONCE: Final = 4
-
-#: What a row comes by: minus the number that is sorted by, then a name that no other one has.
-Key: TypeAlias = tuple[int, str]
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -35,7 +33,7 @@ class Shortlist(Generic[T]):
     *after* that is none."""
 
     def __init__(self, after: str, limit: int) -> None:
-        self._begin = _parsed(after)
+        self._begin = key_after(after)
         self._limit = limit
         self._best: list[tuple[Key, T]] = []  # in order, one more than wanted at most
         self._worst: Key | None = None  # of those, when there are as many as there may be
@@ -131,7 +129,8 @@ async def _slices(items: Iterable[T]) -> AsyncIterator[Sequence[T]]:
         await asyncio.sleep(0)
 
 
-def _parsed(after: str) -> Key | None:
+def key_after(after: str) -> Key | None:
+    """Of the last row of the page before; None: there is none. Raises: RequestError for an *after* that is none."""
     if not after:
         return None
     number, _, name = after.partition(" ")

@@ -49,6 +49,7 @@ class Pausing:
             core.publisher.pause(destination, is_paused=is_paused)
         if Side.CONSUMERS in sides and queue is not None:
             queue.is_paused = is_paused
+            queue.changed()
             core.slow_consumers.begin_anew(queue)
             core.flow.mark_ready(queue)
         whom = " and ".join(side.value for side in sides)

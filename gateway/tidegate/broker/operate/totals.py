@@ -1,39 +1,19 @@
-"""What lists have together: those of one destination, and those of all."""
+"""What lists have together: those of one destination, closely, and a page of all destinations."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from heapq import merge
 
-from tidegate.broker.lists.pending_list import Consumer, PendingList
-from tidegate.broker.operate.messages.dead_letters import DeadLetters
-from tidegate.broker.operate.paging import Shortlist
+from tidegate.broker.lists.pending_list import PendingList
+from tidegate.broker.operate.paging import key_after
+from tidegate.broker.tally.counting import PAUSED, Entry, InFlight, Sums
+from tidegate.broker.tally.order import Key
+from tidegate.broker.tally.tally import Tally
 from tidegate.broker.turn.walks import STEP_LISTS
 from tidegate.spi import names
-from tidegate.spi.operate import FEEDS_MAX, DestinationSort, DestinationTotals, ListDestinations
-
-
-class InFlight:
-    """How much of each list is in flight: each consumer is counted once, however many lists it consumes from."""
-
-    def __init__(self) -> None:
-        self._counted: dict[Consumer, Counter[PendingList]] = {}
-
-    def of(self, pending_list: PendingList, consumers: Sequence[Consumer]) -> int:
-        """Args: consumers: of the list."""
-        found = 0
-        for consumer in consumers:
-            if consumer.destination == pending_list.destination:
-                found += len(consumer.in_flight)  # it has no other list
-            elif consumer.in_flight:
-                counted = self._counted.get(consumer)
-                if counted is None:
-                    counted = Counter([entry[1] for entry in consumer.in_flight.values()])
-                    self._counted[consumer] = counted
-                found += counted[pending_list]
-        return found
+from tidegate.spi.operate import FEEDS_MAX, DestinationTotals, ListDestinations
 
 
 @dataclass(slots=True)
@@ -82,144 +62,75 @@ class Totals:
             self.body_bytes += limit.bytes
 
 
-#: What destinations are sorted by: of each of their lists, which are added up.
-_NUMBERS: Final[Mapping[DestinationSort, Callable[[PendingList], int]]] = {
-    DestinationSort.NAME: lambda _: 0,
-    DestinationSort.PENDING: lambda item: item.cursor.size,
-    DestinationSort.CONSUMERS: lambda item: len(item.all_consumers()),
-    DestinationSort.MEMORY: lambda item: item.cursor.memory_bytes,
-    DestinationSort.DROPPED: lambda item: item.lost,
-}
+class Choice:
+    """Which destinations a request wants.
 
-
-class Survey:
-    """A look at all destinations, or at what *request* wants of them. There may be very many, of which few are shown,
-    so they are looked at no closer than it takes to know which.
-
-    Args: dead_letters: where they go.
-    Attributes: shortlist: of the destinations.
+    Args: request: of which ``match``, ``contains`` and ``dead_letters`` say it.
+    Attributes: is_all: all that there are.
     """
 
-    def __init__(self, request: ListDestinations, dead_letters: DeadLetters) -> None:
-        """Raises: RequestError for an ``after`` that is none."""
-        self.shortlist = Shortlist[str](request.after, request.limit)
-        self._first: dict[str, PendingList] = {}  # list of each filter of topics
-        self._more: dict[str, list[PendingList]] = {}
-        self._in_flight = InFlight()
-        self._request = request
-        self._number = _NUMBERS[request.sort]
-        self._dead_letters = dead_letters
+    def __init__(self, request: ListDestinations) -> None:
+        self._match = request.match
         self._part = request.contains.casefold()
-        self._count = 0
-        self._pending = self._in_flight_count = self._consumers = self._memory_bytes = 0
-        self._dropped = self._full = self._paused = self._unattended = self._dead = 0
+        self._dead_letters = request.dead_letters
+        self.is_all = not (request.match or request.contains or request.dead_letters)
 
-    def lists_of(self, topic: str) -> list[PendingList]:
-        """Those of a filter of topics that it has seen."""
-        first = self._first.get(topic)
-        return [] if first is None else [first, *self._more.get(topic, ())]
-
-    def look(self, lists: Iterable[PendingList], paused: Collection[str]) -> Iterator[None]:
-        """In steps. Args: paused: destinations whose producers are."""
-        request, number, offer = self._request, self._number, self.shortlist.offer
-        wants_all = not (request.match or request.contains or request.dead_letters)
-        first, more, queues = self._first, self._more, 0
-        for count, pending_list in enumerate(lists, 1):
-            destination = pending_list.destination
-            if not pending_list.is_removed and (wants_all or self._is_wanted(destination)):
-                if pending_list.is_queue:
-                    queues += 1
-                    offer((-number(pending_list), destination), destination)
-                    if request.with_totals:
-                        self._add_queue(pending_list, destination in paused)
-                elif first.setdefault(destination, pending_list) is not pending_list:
-                    more.setdefault(destination, []).append(pending_list)
-            if not count % STEP_LISTS:
-                yield
-        self._count = queues + len(first)
-        for count, (destination, pending_list) in enumerate(first.items(), 1):
-            if destination in more:
-                yield from self._look_at_all(destination, destination in paused)
-            else:
-                offer((-number(pending_list), destination), destination)
-                if request.with_totals:
-                    self._add_topic(self._add(pending_list), pending_list.is_full)
-                    self._paused += destination in paused
-            if not count % STEP_LISTS:
-                yield
-        for destination in list(paused):
-            is_other = names.is_topic(destination) and destination not in first
-            if is_other and (wants_all or self._is_wanted(destination)):
-                offer((0, destination), destination)
-                self._count += 1
-                self._paused += 1
-
-    def sums(self) -> DestinationTotals:
-        """Of all that were looked at closely."""
-        return DestinationTotals(
-            destinations=self._count,
-            pending=self._pending,
-            in_flight=self._in_flight_count,
-            consumers=self._consumers,
-            memory_bytes=self._memory_bytes,
-            dropped=self._dropped,
-            full=self._full,
-            paused=self._paused,
-            unattended=self._unattended,
-            dead_letters=self._dead,
+    def has(self, destination: str, entry: Entry | None) -> bool:
+        """It wants *destination*. Args: entry: None: nobody has a list of it."""
+        return self.is_all or (
+            (not self._match or covers(self._match, destination))
+            and (not self._part or self._part in destination.casefold())
+            and (not self._dead_letters or (entry is not None and entry.is_dead))
         )
 
-    def _is_wanted(self, destination: str) -> bool:
-        request, part = self._request, self._part
-        return (
-            (not request.match or covers(request.match, destination))
-            and (not part or part in destination.casefold())
-            and (not request.dead_letters or self._dead_letters.go_to(destination))
-        )
 
-    def _look_at_all(self, topic: str, is_paused: bool) -> Iterator[None]:
-        """A filter that has several lists."""
-        number, pending, consumers, is_full = 0, 0, 0, False
-        for count, pending_list in enumerate(self.lists_of(topic), 1):
-            number += self._number(pending_list)
-            if self._request.with_totals:
-                more_pending, more_consumers = self._add(pending_list)
-                pending += more_pending
-                consumers += more_consumers
-                is_full = is_full or pending_list.is_full
+@dataclass(slots=True)
+class Chosen:
+    """A page of the destinations that a request wants, and what all of them come to.
+
+    Args: tally: as it is while nobody else looks; paused: destinations whose producers are.
+    Attributes: shown: their names; after: of the next page; totals: None: nobody asked.
+    """
+
+    tally: Tally
+    request: ListDestinations
+    paused: Collection[str]
+    shown: list[str] = field(default_factory=list[str])
+    after: str = ""
+    totals: DestinationTotals | None = None
+
+    def steps(self) -> Iterator[None]:
+        """Choose them, in steps. Raises: RequestError for an ``after`` that is none."""
+        request, tally, choice = self.request, self.tally, Choice(self.request)
+        begin = key_after(request.after)
+        yield from tally.sort(request.sort)
+        entries, limit = tally.entries, request.limit
+        paused = [item for item in self.paused if choice.has(item, entries.get(item))]
+        others = [item for item in paused if item not in entries and names.is_topic(item)]
+        keys = [key for key in sorted((0, item) for item in others) if begin is None or key > begin]
+        found: list[Key] = []
+        for count, key in enumerate(merge(tally.ordered(request.sort).behind(begin), keys), 1):
+            if choice.has(key[1], entries.get(key[1])):
+                found.append(key)
+                if len(found) > limit:
+                    last = found[limit - 1]
+                    self.after = f"{-last[0]} {last[1]}"
+                    break
             if not count % STEP_LISTS:
                 yield
-        self.shortlist.offer((-number, topic), topic)
-        self._add_topic((pending, consumers), is_full)
-        self._paused += is_paused
-
-    def _add(self, pending_list: PendingList) -> tuple[int, int]:
-        """Returns: what is pending in it, and its consumers."""
-        cursor, consumers = pending_list.cursor, pending_list.all_consumers()
-        pending, count = cursor.size, len(consumers)
-        self._pending += pending
-        self._memory_bytes += cursor.memory_bytes
-        self._dropped += pending_list.lost
-        if count:
-            self._consumers += count
-            self._in_flight_count += self._in_flight.of(pending_list, consumers)
-        return pending, count
-
-    def _add_queue(self, queue: PendingList, is_paused: bool) -> None:
-        pending, consumers = self._add(queue)
-        self._full += queue.is_full
-        self._paused += is_paused or queue.is_paused
-        if pending:
-            if self._dead_letters.go_to(queue.destination):
-                self._dead += pending
-            elif not consumers:
-                self._unattended += 1
-
-    def _add_topic(self, of_all: tuple[int, int], is_full: bool) -> None:
-        """Args: of_all: what is pending in its lists, and their consumers."""
-        pending, consumers = of_all
-        self._full += is_full
-        self._unattended += bool(pending and not consumers)
+        self.shown = [key[1] for key in found[:limit]]
+        if request.with_totals:
+            sums = tally.sums
+            if not choice.is_all:
+                sums = Sums()
+                for count, (destination, entry) in enumerate(entries.items(), 1):
+                    if choice.has(destination, entry):
+                        sums.add(entry)
+                    if not count % STEP_LISTS:
+                        yield
+            there = [entries[item] for item in paused if item in entries]
+            more = len(others) + sum(not entry.numbers[PAUSED] for entry in there)
+            self.totals = sums.totals(others=len(others), paused=more)
 
 
 def covers(match: str, destination: str) -> bool:

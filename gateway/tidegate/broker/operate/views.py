@@ -9,10 +9,11 @@ from tidegate.broker.destinations import Destinations
 from tidegate.broker.limits.ledger import DROP_OLDEST, SLOW
 from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.operate import paging
-from tidegate.broker.operate.messages.dead_letters import DeadLetters
 from tidegate.broker.operate.paging import in_steps
-from tidegate.broker.operate.totals import InFlight, Survey, Totals
+from tidegate.broker.operate.totals import Chosen, Totals
 from tidegate.broker.publish.publisher import Publisher
+from tidegate.broker.tally.counting import InFlight
+from tidegate.broker.tally.tally import Tally
 from tidegate.spi import MessageStore, RequestError, names
 from tidegate.spi.operate import (
     Destination,
@@ -29,23 +30,23 @@ class Views:
     """See the module."""
 
     def __init__(
-        self, store: MessageStore, destinations: Destinations, publisher: Publisher
+        self, store: MessageStore, destinations: Destinations, publisher: Publisher, tally: Tally
     ) -> None:
         self._store = store
         self._destinations = destinations
         self._publisher = publisher
+        self._tally = tally
 
     async def page(self, request: ListDestinations) -> DestinationPage:
         """Raises: RequestError for an ``after`` that is none."""
-        # A reload may have changed the policies; patterns that were compiled before are remembered.
-        survey = Survey(request, DeadLetters(self._destinations.policies))
-        lists = list(self._destinations.charged)
-        await paging.look_through(survey.look(lists, self._publisher.paused))
-        shown, following = survey.shortlist.page()
+        destinations, tally = self._destinations, self._tally
+        chosen = Chosen(tally, request, self._publisher.paused)
+        async with tally.lock:
+            await paging.look_through(tally.catch_up(destinations.policies))
+            await paging.look_through(chosen.steps())
         rows: list[Destination] = []
-        await paging.look_through(self._rows(shown, survey, rows))
-        totals = survey.sums() if request.with_totals else None
-        return DestinationPage(tuple(rows), following, totals)
+        await paging.look_through(self._rows(chosen.shown, rows))
+        return DestinationPage(tuple(rows), chosen.after, chosen.totals)
 
     async def details(self, destination: str) -> DestinationDetails:
         """Raises: RequestError when there is none; StoreError."""
@@ -68,14 +69,12 @@ class Views:
         feeds = tuple(map(feed_of, totals.shown()))
         return DestinationDetails(row, feeds, oldest, policy, unstored=_unstored(queue))
 
-    def _rows(
-        self, shown: Iterable[str], survey: Survey, rows: list[Destination]
-    ) -> Iterator[None]:
+    def _rows(self, shown: Iterable[str], rows: list[Destination]) -> Iterator[None]:
         """Those of *shown* that are there, into *rows*, in steps."""
         in_flight = InFlight()
         for destination in shown:
             queue, totals = self._destinations.queues.get(destination), Totals()
-            lists = survey.lists_of(destination) if queue is None else [queue]
+            lists = self._tally.lists_of(destination) if queue is None else (queue,)
             yield from self._adding(totals, lists, in_flight)
             row = self._row(destination, totals)
             if row is not None:

@@ -336,6 +336,7 @@ class RetainedDelivery:
         if consumer.acknowledge:
             expected = [item for item in messages if item.message.qos]  # no others are acknowledged
             consumer.hold(expected, self._flow.nowhere, self._writer.now())
+            self._list.changed()
         self._flow.sent += len(messages)
         consumer.client.deliver(consumer, messages)
 

@@ -103,6 +103,7 @@ class Flow:
         coming_back: what consumers had that are gone.
         full_lists: those that take no more; their producers wait.
         unreadable: lists whose next page cannot be read, and why.
+        unseen: those of which operators may be shown something else than when they looked; all new ones are among them.
         nowhere: where messages are in flight from that no list holds.
         sent: messages handed to front-ends; dropped: those that no consumer got.
         losing: lists without a limit that lost so many; whoever reads it empties it.
@@ -132,6 +133,7 @@ class Flow:
         self.tell: Tell = log_only
         self.full_lists: set[PendingList] = set()
         self.unreadable: dict[PendingList, str] = {}
+        self.unseen: set[PendingList] = set()
         # Nobody asks a list that is removed for its cursor.
         self.nowhere = PendingList(self, 0, "", cast("PendingCursor", None), is_removed=True)
         self.sent = 0
@@ -342,6 +344,7 @@ class Flow:
     def left(self, pending_list: PendingList, sequences: Sequence[int]) -> None:
         """Messages that were claimed have left the list: the store has them no more."""
         if not pending_list.is_removed:
+            pending_list.changed()
             pending_list.cursor.remove(sequences)
             read = self._read.get(pending_list)
             if read is not None:

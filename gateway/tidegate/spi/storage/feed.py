@@ -34,6 +34,10 @@ def _no_clock() -> int:
     return 0
 
 
+def _nobody() -> None:
+    """Nobody wants to know."""
+
+
 class CursorFeed:
     """One list's; its cursor changes it. All calls on the event loop.
 
@@ -46,6 +50,7 @@ class CursorFeed:
         direct_count, direct_bytes: messages, and their bytes (bodies and headers), that went to memory when they came;
             the cursor adds to them.
         paged_count, paged_bytes: those that were read from store or spool.
+        on_change: what :meth:`changed` calls; the broker sets it.
     """
 
     __slots__ = (
@@ -54,6 +59,7 @@ class CursorFeed:
         "direct_bytes",
         "direct_count",
         "is_paging",
+        "on_change",
         "paged_bytes",
         "paged_count",
         "reason",
@@ -66,6 +72,7 @@ class CursorFeed:
     ) -> None:
         self._clock = clock
         self._totals = totals or FeedTotals()
+        self.on_change = _nobody
         self.is_paging = False
         self.since = clock()
         self.reason = FeedReason.START
@@ -93,8 +100,13 @@ class CursorFeed:
         self._totals.paged_count += count
         self._totals.paged_bytes += size
 
+    def changed(self) -> None:
+        """The cursor's ``memory_bytes`` is another, and no call of the broker's has brought that about."""
+        self.on_change()
+
     def end(self) -> None:
         """The cursor is closed. Idempotent."""
+        self.on_change = _nobody
         if self.is_paging:
             self.is_paging = False
             self._totals.paging -= 1

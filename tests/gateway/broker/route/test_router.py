@@ -242,7 +242,7 @@ async def test_one_list_that_fails_does_not_keep_messages_from_the_others(
         bad.cursor = bad_cursor  # type: ignore[assignment]  # only what is called
         client.send("topic://t", "m", "r")
         client.send("queue://q", "n", "r2")
-        await broker.settle()
+        await broker.settle(looks=False)
         assert client.bodies("good") == [b"m"]
         assert client.confirmations == ["r", "r2"]
         bad.cursor = kept

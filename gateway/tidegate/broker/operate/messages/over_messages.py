@@ -370,4 +370,5 @@ def _claim(pending_list: PendingList, wanted: list[StoredMessage]) -> list[Store
     for first in range(0, len(wanted), _CLAIM_COUNT):
         part = wanted[first : first + _CLAIM_COUNT]
         claimed.update(pending_list.cursor.claim([item.sequence for item in part]))
+    pending_list.changed()
     return [item for item in wanted if item.sequence in claimed]
