@@ -25,7 +25,7 @@ class JdbcOptions:
     """Options of the SQL store."""
 
     def __repr__(self) -> str:
-        """Where, and nothing that could be a secret: a traceback or a log may show it."""
+        """Where it is, and no secrets: a traceback or a log may show this."""
         place = self.url.rpartition("@")[2].partition("?")[0]
         return f"{type(self).__name__}({place or 'sqlite'})"
 

@@ -1,4 +1,4 @@
-"""When it is looked how much room a store's tables take, and how much of it new messages can have."""
+"""Measures how much room a store's tables take, and how much of it new messages can use."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tidegate_store_jdbc._tables import Tables
 from tidegate_store_jdbc.database.adapter import Look, Sizes
 from tidegate_store_jdbc.transactions.lock import LockRow
 
-#: Time between two looks, in seconds.
+#: Time between two measurements, in seconds.
 _MEASURE_SECONDS: Final = 10.0
-#: The same where it costs nothing, or where the broker goes by it.
+#: The same where measuring costs nothing, or where a limit depends on it.
 _MEASURE_OFTEN_SECONDS: Final = 1.0
 
 
@@ -34,12 +34,12 @@ class Room:
 
     @property
     def period(self) -> float:
-        """Seconds until the next look."""
+        """Seconds until the next measurement."""
         is_often = self._adapter.dialect.is_embedded or self._look.is_limited
         return _MEASURE_OFTEN_SECONDS if is_often else _MEASURE_SECONDS
 
     async def parts(self) -> list[StorePart]:
-        """What there is of the database for operators to see, and who has the lease. Raises: DatabaseError."""
+        """The database's parts and the lease's owner, for operators. Raises: DatabaseError."""
         found = list(await self._adapter.parts(self._look.tables))
         (row,) = await self._adapter.fetch("find_lock_statement", ())
         lock = LockRow(str(row[0]), *(int(number) for number in row[1:]))
@@ -62,5 +62,5 @@ class Room:
         await self.measure()
 
     async def measure(self) -> None:
-        """Look. Raises: DatabaseError."""
+        """Measure. Raises: DatabaseError."""
         await self._adapter.measure(self._look)

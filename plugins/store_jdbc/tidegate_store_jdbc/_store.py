@@ -1,8 +1,8 @@
 """The SQL store: :class:`tidegate.spi.MessageStore` over a database adapter.
 
-One batch is one transaction. What a batch becomes is in ``rows.batch``, how transactions survive broken
-connections and lost locks in ``transactions``, how plans are written in ``_writer``; here are the
-contract, opening, and the side that a journal in front uses.
+One batch is one transaction. ``rows.batch`` turns batches into rows, ``transactions`` survives
+broken connections and lost locks, and ``_writer`` writes the plans. Here are the contract,
+opening, and the methods that a journal in front uses.
 """
 
 from __future__ import annotations
@@ -137,9 +137,9 @@ class JdbcStore:
         return await self.recover()
 
     async def acquire(self) -> Mark | None:
-        """The first half of :meth:`open`: connect, create what is missing, own the store.
+        """The first half of :meth:`open`: connect, create what is missing, take the lock.
 
-        For whoever has a journal in front: :meth:`carry_out` may be called after it.
+        For a store with a journal in front: :meth:`carry_out` may be called after it.
         Returns: which journal stood in front when the store was last used. Raises: as ``open``.
         """
         if self._is_opened_once:
@@ -150,7 +150,7 @@ class JdbcStore:
             return await recovery.read_mark(self._adapter)
 
     async def recover(self) -> RecoveredState:
-        """The second half of :meth:`open`: tell what is there. Raises: as ``open``."""
+        """The second half of :meth:`open`: report what is there. Raises: as ``open``."""
         async with self._undone_unless_opened():
             return await self._start()
 
@@ -197,7 +197,7 @@ class JdbcStore:
         self._require_open()
         counters = self._counters
         if counters.ack_synced < counters.ack_last:
-            # Nobody may see a row whose number could be given to another after a power cut.
+            # Show no row whose number could be given to another row after a power cut.
             await self._work.whole(self._writer.write(WriteBatch()))
         last = counters.ack_synced
         self._require_kept(after)
@@ -230,7 +230,7 @@ class JdbcStore:
         )
 
     def statistics(self) -> StoreStatistics:
-        """See MessageStore. Not writable also while the database is away."""
+        """See MessageStore. Also not writable while the database is away."""
         counters, sizes = self._counters, self._room.sizes
         return StoreStatistics(
             pending_messages=counters.pending_messages,
@@ -243,7 +243,7 @@ class JdbcStore:
         )
 
     async def store_parts(self) -> Sequence[StorePart]:
-        """See StoreParts. While the database is away nobody waits for it."""
+        """See StoreParts. Does not wait for a database that is away."""
         self._require_open()
         if not self._reachability.is_reachable:
             raise StoreUnavailableError("the database is not reachable")
@@ -273,7 +273,7 @@ class JdbcStore:
         await self._tables.open()
         lock = await self._lease.acquire(self._context.stands_by)
         self._store_id = await self._tables.identity()
-        # Everything that was written before the lock was taken is in this row now.
+        # Everything written before the lock was taken is counted in this row.
         self._transactions.counters = await recovery.numbers(adapter, await read_lock(adapter))
         self._transactions.is_open = True
         self._was_clean = not lock.expires_at
@@ -281,7 +281,7 @@ class JdbcStore:
     async def _probe(self) -> None:
         """A small write that shows whether the database is back. Raises: DatabaseError."""
         if await self._lease.renew() and self._transactions.is_open:
-            # Readers wait for this, too: they must not see what was before a crash of the server.
+            # Readers wait for this too: they must not see the state before a server crash.
             await self._transactions.restore()
 
     async def _start(self) -> RecoveredState:
@@ -344,7 +344,7 @@ class JdbcStore:
         return self._counters.ack_released
 
     def tell_dead(self, told: Callable[[list[int]], object]) -> None:
-        """Have *told* called with the places of bodies that no message needs any more."""
+        """Call *told* with the places of bodies that no message needs any more."""
         self._writer.on_dead = told
 
     def extend(self, made: Plan, operations: Sequence[Operation]) -> None:
@@ -393,7 +393,7 @@ class JdbcStore:
         try:
             return await self._transactions.fetch(statement, row)
         except StoreError:
-            self._require_open()  # closed under the caller's feet: say that
+            self._require_open()  # closed meanwhile: report that instead
             raise
 
     def _require_open(self) -> None:
@@ -434,6 +434,6 @@ class JdbcStore:
             await asyncio.wait([self._maintenance])
         await self._work.ended()
         self._transactions.is_open = False
-        # When the database is away the lease ends by itself.
+        # While the database is away, the lease simply expires.
         await self._lease.release(is_reachable=self._reachability.is_reachable)
         await self._adapter.close()

@@ -1,4 +1,4 @@
-"""A store's tables in its database: connected to, and made when they are missing."""
+"""Connects to a store's database and creates the tables that are missing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class Tables:
     Attributes:
         url, adapter: the database.
         directories: where an embedded database is.
-        words: what stands for each placeholder of its statements; statements: the complete SQL of all.
+        words: the replacement for each placeholder in its statements.
+        statements: the complete SQL of each.
     """
 
     def __init__(self, options: JdbcOptions, directory: Path, *, in_memory: bool = False) -> None:
@@ -79,7 +80,7 @@ class Tables:
         self.statements = resolve(dialect.statements, options.statements, self.words)
 
     async def open(self) -> None:
-        """Connect and make what is missing: the lock can be taken then. Raises: as ``JdbcStore.open``."""
+        """Connect and create what is missing, ready for the lock. Raises: as ``JdbcStore.open``."""
         await self._connect_soon()
         if not await self._can_prepare():
             if self._options.create_tables_on_startup or self._in_memory:
@@ -94,7 +95,7 @@ class Tables:
         await self.adapter.create(made)
 
     async def fill(self) -> None:
-        """Add the two rows that are always there, when they are missing. Raises: DatabaseError."""
+        """Add the two permanent rows if they are missing. Raises: DatabaseError."""
         row = (SCHEMA_VERSION, secrets.token_hex(16))
         await self.adapter.control("add_version_statement", row, fetch=False)
         await self.adapter.control("add_lock_statement", (), fetch=False)
@@ -104,13 +105,13 @@ class Tables:
         return (await read_version(self.adapter))[1]
 
     async def connect(self) -> None:
-        """Ask for the password when that is needed, and connect. Raises: ConfigError, DatabaseError."""
+        """Ask for the password if needed, and connect. Raises: ConfigError, DatabaseError."""
         if not self._in_memory:
             await ask(self._credentials)
         await self.adapter.connect()
 
     async def _connect_soon(self) -> None:
-        """Wait a while for a database that is being started at the same time."""
+        """Connect, waiting a while for a database that is starting at the same time."""
         loop = asyncio.get_running_loop()
         end = loop.time() + self._options.network_timeout
         told = ""
@@ -128,7 +129,7 @@ class Tables:
                 return
 
     async def _can_prepare(self) -> bool:
-        """Whether nothing needs to be created: that would wait for a master that is writing."""
+        """Whether nothing needs creating, which would wait for a master that is writing."""
         try:
             await self.adapter.prepare(self.statements)
         except (DatabaseUnavailableError, DatabaseCorruptError):
@@ -138,7 +139,7 @@ class Tables:
         return True
 
     def open_error(self, error: DatabaseError) -> Exception:
-        """What whoever opens the store is told of *error*."""
+        """The exception that *error* becomes for the caller of ``open``."""
         if isinstance(error, DatabaseCorruptError):
             return error.store_error(str(self.url))
         told = error.store_error(f"cannot open the store in {self.url}")

@@ -1,4 +1,4 @@
-"""Plans into the database: each counted, and what they leave behind deleted a little at a time."""
+"""Writes plans to the database, counts them, and cleans up after them in small steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Work:
-    """What must run to its end even when who waits for it is cancelled: numbers were given out in it."""
+    """Work that must finish even if its caller is cancelled: it has given out numbers."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -35,10 +35,10 @@ class Work:
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # a caller that was cancelled does not ask for it
+            task.exception()  # a cancelled caller does not retrieve it
 
     async def ended(self) -> None:
-        """Wait for all that still runs."""
+        """Wait for everything still running."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -47,7 +47,7 @@ class Writer:
     """Writes one plan at a time.
 
     Attributes:
-        turn: held by whoever writes.
+        turn: the lock that a write holds.
         removed: lists that are gone and not cleaned up yet.
         on_dead: called with the places of bodies (:attr:`Plan.references`) that no message needs any
             more.
@@ -86,7 +86,7 @@ class Writer:
         await self.or_later(self.clean(chunks=1))
 
     async def delete_released(self) -> None:
-        """Delete released rows of the log, and messages that nobody else holds."""
+        """Delete released rows of the log, and messages that nothing else holds."""
         counters, limit = self._transactions.counters, self._cleanup_limit
         while True:
             async with self.turn:
@@ -119,7 +119,7 @@ class Writer:
                     return
 
     async def clean(self, *, chunks: int | None = None) -> None:
-        """Delete what is left of removed lists; *chunks*: at most so many transactions a list."""
+        """Delete what is left of removed lists; *chunks*: most transactions per list."""
         limit = self._cleanup_limit
         for pending_list in sorted(self.removed):
             done = 0
@@ -140,7 +140,7 @@ class Writer:
                         break
 
     async def or_later(self, cleaning: Coroutine[Any, Any, None]) -> None:
-        """Clean up now, or, when that fails, with a later clean-up."""
+        """Clean up now; if that fails, leave it to a later clean-up."""
         try:
             await cleaning
         except StoreError as error:  # the batch itself is written, and must not be repeated

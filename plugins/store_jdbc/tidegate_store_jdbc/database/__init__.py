@@ -1,1 +1,1 @@
-"""What a database must be able to do, and the two that can."""
+"""What the store needs from a database, and the adapters for SQLite and PostgreSQL."""

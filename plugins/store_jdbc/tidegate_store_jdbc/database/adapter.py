@@ -1,4 +1,4 @@
-"""What a database must be able to do for the store, and the registry of those that can.
+"""What the store needs from a database, and the registry of adapters.
 
 A third party adds a database with an entry point of the group :data:`ADAPTERS_GROUP`, whose name is
 that of the adapter and whose object is an :data:`AdapterFactory`; or, in a module that is imported
@@ -46,7 +46,7 @@ class DatabaseError(Exception):
         return f"{self.statement}: {self.problem}" if self.statement else self.problem
 
     def store_error(self, doing: str) -> StoreError:
-        """What the store's caller is told: *doing* failed."""
+        """The error for the store's caller: *doing* failed."""
         return StoreIOError(f"{doing}: {self}")
 
 
@@ -90,8 +90,8 @@ class Step(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         statement: its name.
-        rows: what it is run for. A statement that takes many rows is run for all of them.
-        fetch: it is a query: the result is its rows; else the result is the number of rows touched.
+        rows: its parameters. A statement that takes many rows is run for all of them.
+        fetch: it is a query and returns rows; otherwise it returns the number of rows touched.
     """
 
     statement: str
@@ -142,9 +142,9 @@ class AdapterContext:
 
 
 class Sizes(NamedTuple):
-    """What the tables take, in bytes.
+    """Sizes of the tables in bytes.
 
-    Attributes: disk: of the disk; reusable: of these, what new rows can have; claimed: see
+    Attributes: disk: taken on disk; reusable: of these, free for new rows; claimed: see
         :class:`tidegate.spi.StoreStatistics`.
     """
 
@@ -155,12 +155,12 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is to be measured.
+    """What to measure.
 
     Attributes:
-        tables: by the names that they have in SQL.
-        free_limit: bytes of the disk that are to stay free (``broker.disk_free_limit``); 0 for none.
-        is_limited: publishes are refused by what is told (``broker.store_limit``).
+        tables: by their names in SQL.
+        free_limit: bytes of the disk to keep free (``broker.disk_free_limit``); 0 for none.
+        is_limited: publishes are refused by the measured size (``broker.store_limit``).
     """
 
     tables: Sequence[str]
@@ -186,11 +186,11 @@ class Adapter(Protocol):
         ...
 
     async def connect(self) -> None:
-        """Connect; for an embedded database: create it when it is missing."""
+        """Connect. An embedded database is created if missing."""
         ...
 
     async def create(self, statements: Sequence[tuple[str, str]]) -> None:
-        """Run (name, SQL) in one transaction that excludes other gateways doing the same."""
+        """Run each (name, SQL) in one transaction that locks out other gateways doing the same."""
         ...
 
     async def prepare(self, statements: Mapping[str, str]) -> None:
@@ -214,7 +214,7 @@ class Adapter(Protocol):
         ...
 
     async def control(self, statement: str, row: Row, *, fetch: bool) -> StepResult:
-        """Run one statement of the lease on a connection of its own, at once durable or not."""
+        """Run one statement of the lease on a connection of its own. It need not be durable."""
         ...
 
     async def explain(self, statement: str, rows: Sequence[Row]) -> str:
@@ -222,22 +222,22 @@ class Adapter(Protocol):
         ...
 
     async def check_measurable(self) -> None:
-        """Check that it can tell what ``broker.store_limit`` goes by. Raises: ConfigError."""
+        """Check that it can measure what ``broker.store_limit`` needs. Raises: ConfigError."""
         ...
 
     async def measure(self, look: Look) -> None:
-        """Look at the sizes; called every second where it costs nothing or where there is a limit."""
+        """Measure the sizes; called every second where that is free or where there is a limit."""
         ...
 
     async def parts(self, tables: Sequence[str]) -> Sequence[StorePart]:
-        """What an operator sees of the database: its files, or *tables* (by the names that they have in SQL).
+        """What operators see of the database: its files, or *tables* (by their names in SQL).
 
         Neither the writer nor the lease waits for it.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of all connections. Idempotent; never raises for a connection that is broken."""
+        """Close all connections. Idempotent; never raises for a broken connection."""
         ...
 
 

@@ -1,7 +1,7 @@
 """PostgreSQL through asyncpg.
 
-Many rows go to the server as one array for each column and are unnested there: one exchange for any
-number of rows, one plan for all of them, and, unlike COPY, also for updates and deletes.
+Rows go to the server as one array per column and are unnested there. Any number of rows takes one
+round trip and one plan, and, unlike COPY, this also works for updates and deletes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tidegate_store_jdbc.database.adapter import (
 from tidegate_store_jdbc.database.postgres_sql import DIALECT
 from tidegate_store_jdbc.database.statements import STATEMENTS
 
-#: Columns that the gateway reads bytes from.
+#: Columns that the gateway reads as bytes.
 _ENCODED: Final = ("body", "message", "value")
 #: Only one gateway at a time creates or changes tables ("tide" in ASCII).
 _SCHEMA_LOCK: Final = 0x74696465
@@ -53,14 +53,14 @@ class _Connection(Protocol):
 
 @dataclass(slots=True)
 class _Use:
-    """A connection, and which statement it runs."""
+    """A connection and the statement it runs."""
 
     connection: _Connection
     statement: str = ""
 
 
 class PostgresAdapter:
-    """See Adapter. One connection writes, one keeps the lease, and a few read; one more is made for operators."""
+    """See Adapter. One connection writes, one holds the lease, some read, one serves operators."""
 
     def __init__(self, context: AdapterContext) -> None:
         """Raises: ConfigError for options of the URL that are not known."""
@@ -123,7 +123,7 @@ class PostgresAdapter:
         try:
             return await self._connect()
         except DatabaseError as error:
-            # It worked before: also a refused password may be mended without a restart.
+            # It worked before, so even a refused password may be fixed without a restart.
             raise DatabaseUnavailableError(str(error)) from error
 
     def _put(self, kind: str, connection: _Connection) -> None:
@@ -134,7 +134,7 @@ class PostgresAdapter:
 
     @contextlib.asynccontextmanager
     async def _using(self, kind: str) -> AsyncGenerator[_Use]:
-        """A connection. In an unknown state it is not used again, and the server rolls back.
+        """Borrow a connection. One in an unknown state is dropped, and the server rolls back.
 
         Raises: DatabaseError for what asyncpg raises.
         """
@@ -223,7 +223,7 @@ class PostgresAdapter:
             )
 
     async def measure(self, look: Look) -> None:
-        """See Adapter. What can be used again costs too much to be looked at for nothing."""
+        """See Adapter. Reusable space is costly to measure, so only where it is needed."""
         rows = await self.fetch("database_size_statement", ())
         disk, reusable = map(int, rows[0])
         if look.is_limited:
@@ -242,9 +242,10 @@ class PostgresAdapter:
         ]
 
     async def _reusable_bytes(self, tables: Sequence[str]) -> int:
-        """Of what *tables* take, with their indexes and large values, what new rows can have.
+        """The part of *tables*, with their indexes and large values, that is free for new rows.
 
-        From a sample of their pages; what was deleted counts from the next VACUUM on. Raises: DatabaseError.
+        Estimated from a sample of pages; deleted rows count after the next VACUUM.
+        Raises: DatabaseError.
         """
         found = await self._one("read", _FREE_ROOM_SCHEMA, (), fetch=True)
         if not found:
@@ -277,18 +278,18 @@ class PostgresAdapter:
 
 #: Longest time for a statement that counts a whole table, at start.
 _WHOLE_SECONDS: Final = 3600.0
-#: Longest time to look at the tables for an operator.
+#: Longest time to inspect the tables for an operator.
 _SEEN_SECONDS: Final = 2.0
 #: Longest time to say good-bye to the server on each connection.
 _CLOSE_SECONDS: Final = 1.0
 
-#: The schema of the extension that tells it, quoted, when this user may ask it.
+#: The schema of the extension that measures it, quoted, if this user may call it.
 _FREE_ROOM_SCHEMA: Final = (
     "SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace"
     " JOIN pg_proc p ON p.pronamespace = n.oid AND p.proname = 'pg_freespace' AND p.pronargs = 2"
     " WHERE e.extname = 'pg_freespacemap' AND has_function_privilege(p.oid, 'EXECUTE')"
 )
-#: Pages of each table and index that are looked at.
+#: Pages of each table and index that are sampled.
 _FREE_ROOM_PAGES: Final = 256
 _FREE_ROOM: Final = """
 WITH tables AS (
@@ -326,11 +327,11 @@ _BEGIN: Final = {
 
 
 def _settings(timeout: float) -> dict[str, str]:
-    """Of every session.
+    """The settings of every session.
 
-    Plans are made for the tables as they are, by keys: one that was cached while a table was empty
-    would read all of it later. A transaction whose gateway is gone or stopped ends by itself, else
-    it would keep the row that every write checks.
+    Statements are planned at each run, and by key: a plan cached while a table was empty would
+    later read all of it. A transaction whose gateway is gone or stopped ends by itself;
+    otherwise it would keep the lock on the row that every write checks.
     """
     return {
         "application_name": "tidegate",
@@ -347,7 +348,7 @@ _SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "veri
 
 
 def _ssl(options: Mapping[str, str]) -> object:
-    """What asyncpg wants to know. Raises: ConfigError."""
+    """The ``ssl`` argument for asyncpg. Raises: ConfigError."""
     mode = options.get("sslmode", "")
     certificates = options.get("sslrootcert", "")
     if mode and mode not in _SSL_MODES:
@@ -389,15 +390,15 @@ def _check_shape(name: str, parameters: int, attributes: Sequence[Any]) -> None:
     for attribute in attributes:
         kind = attribute.type.name
         if attribute.name in _ENCODED and kind != "bytea":
-            # The server would turn bytes into text on the way in, and not back.
+            # The server would convert bytes to text on the way in, but not back.
             raise DatabaseError(
                 f"its column {attribute.name!r} is of type {kind}, not bytea (binary_data_type)",
                 name,
             )
 
 
-#: What goes away by itself: connection failures, too many connections, no memory, a server that starts,
-#: stops or follows another, deadlocks. The transaction was rolled back.
+#: Transient errors: connection failures, too many connections, no memory, a server that starts,
+#: stops or is a replica, deadlocks. The transaction was rolled back.
 _PASSING: Final = re.compile(r"08...|53[234]00|57P0[1-5]|25006|25P0[34]|40001|40P01|55P03|57014")
 
 
@@ -419,7 +420,7 @@ def _translated(error: Exception, statement: str = "", *, in_doubt: bool = False
         return DatabaseError(text, statement)
     if isinstance(error, (OSError, TimeoutError)):
         return DatabaseUnavailableError(text, in_doubt=in_doubt)
-    # What asyncpg says when a connection breaks in the middle; ValueErrors are about parameters.
+    # asyncpg raises these when a connection breaks mid-way; ValueErrors are about parameters.
     if isinstance(error, _driver_errors()) and not isinstance(error, ValueError):
         return DatabaseUnavailableError(text, in_doubt=in_doubt)
     return DatabaseError(text, statement)

@@ -35,7 +35,7 @@ _TYPES: Final = {
     "principal": "text",
     "reason": "text",
 }
-#: Behind tables whose rows come and go: cleaned up early, a little at a time.
+#: Appended to tables whose rows come and go: vacuum early, a little at a time.
 _HOT: Final = (
     " WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 5000,"
     " autovacuum_vacuum_insert_scale_factor = 0.5)"
@@ -94,7 +94,7 @@ _STATEMENTS: Final[dict[str, str]] = {
         f" unnest({_arrays(('id', 'through'))}) r(id, through)"
         " WHERE t.id = r.id AND t.sequence <= r.through"
     ),
-    # With their indexes, and bodies that are kept outside of them.
+    # Includes indexes, and bodies stored out of line.
     "database_size_statement": "SELECT CAST("
     + " + ".join(f"pg_total_relation_size('{{{table}}}')" for table in TABLES.values())
     + " AS bigint), 0",
@@ -104,7 +104,7 @@ DIALECT: Final = Dialect(
     statements=_STATEMENTS,
     create={
         **CREATE,
-        # Bodies are mostly compressed already or short; do not try each.
+        # Most bodies are short or already compressed, so do not try to compress each.
         "message_table": (
             *CREATE["message_table"],
             "ALTER TABLE {message_table} ALTER COLUMN body SET STORAGE EXTERNAL",
@@ -122,7 +122,7 @@ DIALECT: Final = Dialect(
         "small": "SMALLINT",
         "keyed": "",
         "hot": _HOT,
-        # One row that changes with every batch: room on its page keeps its index untouched.
+        # One row that changes with every batch: free room on its page avoids index updates.
         "single": " WITH (fillfactor = 10)",
     },
     is_embedded=False,

@@ -1,4 +1,4 @@
-"""The tables, as data, and the version that they have."""
+"""The tables as data, and the schema version."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tidegate_store_jdbc._options import TABLES, JdbcOptions, data_types, table_
 from tidegate_store_jdbc.database.adapter import Adapter, Dialect
 from tidegate_store_jdbc.database.statements import fill
 
-#: What this room writes and reads.
+#: The schema version that this package writes and reads.
 SCHEMA_VERSION: Final = 1
 
-#: ``columns; primary key; what stands behind the table`` of each, with the placeholders of
-#: :mod:`tidegate_store_jdbc.database.statements`. A dialect fills in ``{keyed}`` (behind a table whose key
-#: is its order) and ``{hot}`` (behind one that changes all the time). No column may be NULL but those
-#: that say so. ``{text}`` is never limited: what the gateway reads and cannot cut.
+#: ``columns; primary key; table options`` of each, with the placeholders of
+#: :mod:`tidegate_store_jdbc.database.statements`. A dialect fills in ``{keyed}`` (for a table kept
+#: in key order) and ``{hot}`` (for one that changes all the time). Columns are NOT NULL unless they
+#: say otherwise. ``{text}`` has no length limit: the gateway reads it, so it must not be cut.
 _TABLES: Final[Mapping[str, str]] = {
     "version_table": "id INTEGER, version INTEGER, store_id {text}; id;",
     "lock_table": (
@@ -98,7 +98,7 @@ CREATE: Final[Mapping[str, Sequence[str]]] = {table: _create(table) for table in
 
 
 def words(options: JdbcOptions, dialect: Dialect) -> dict[str, str]:
-    """What stands for each placeholder: names of tables and indexes, column types.
+    """The replacement for each placeholder: names of tables and indexes, column types.
 
     Raises: ConfigError.
     """
@@ -106,7 +106,7 @@ def words(options: JdbcOptions, dialect: Dialect) -> dict[str, str]:
     found = {**dialect.types, **tables, **data_types(options)}
     found.setdefault("msg_id", found["string_id"])
     for table in ("acks", "acknowledged"):
-        # An index lives in its table's schema and takes no schema of its own.
+        # An index lives in its table's schema, so its name takes no schema.
         found[f"{table}_index"] = tables[f"{table}_table"].rpartition(".")[2] + "_SEQ"
     return found
 

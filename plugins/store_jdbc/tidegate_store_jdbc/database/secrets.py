@@ -1,7 +1,7 @@
 """User and password of the database: password file, environment, options, URL; in this order.
 
-Each may be masked, ``ENC(…)``: Fernet (AES-128-CBC and HMAC-SHA256) under a key that is in a file of
-its own or in the environment. What is found nowhere can be asked for on the terminal.
+Each may be masked, ``ENC(…)``: Fernet (AES-128-CBC and HMAC-SHA256) under a key from a file of its
+own or the environment. A password found nowhere can be asked for on the terminal.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ PASSWORD_VARIABLE: Final = "TIDEGATE_STORE_PASSWORD"
 KEY_VARIABLE: Final = "TIDEGATE_STORE_KEY"
 #: The options that are about users and passwords.
 _OPTIONS: Final = ("user", "password", "password_file", "needpassword", "mask_key_file")
-#: A password file is a few lines; more is another file that was named by mistake.
+#: A password file is a few lines; anything larger is the wrong file.
 FILE_BYTES_MAX: Final = 4096
 
 
 @dataclass(slots=True)
 class Credentials:
-    """As whom to connect; "" when the database asks for none.
+    """The user and password to connect with; "" when the database asks for none.
 
     Attributes:
         is_asked_for: the password is needed and not known yet (:meth:`ask`).
-        given: the options that say something about it.
+        given: the options that set either of them.
     """
 
     user: str = ""
@@ -59,7 +59,7 @@ class Credentials:
             )
 
     def ask(self) -> None:
-        """Ask on the terminal, when it is needed; blocks. Raises: ConfigError without a terminal."""
+        """Ask on the terminal if needed; blocks. Raises: ConfigError without a terminal."""
         if not self.is_asked_for:
             return
         if not sys.stdin.isatty():
@@ -75,8 +75,8 @@ class Credentials:
 async def ask(secret: Credentials) -> None:
     """As :meth:`Credentials.ask`, beside the event loop; raises the same.
 
-    Cancelled, for example by Ctrl-C, it gives the terminal its echo back and leaves the thread that
-    still reads behind: an executor's would keep the process until somebody presses Enter.
+    When cancelled, for example by Ctrl-C, it restores the terminal's echo and abandons the reading
+    thread. A thread of an executor would keep the process alive until somebody presses Enter.
     """
     if not secret.is_asked_for:
         return
@@ -107,7 +107,7 @@ async def ask(secret: Credentials) -> None:
 
 @contextlib.contextmanager
 def _terminal_kept() -> Generator[None]:
-    """Leave the terminal, if there is one, as it was."""
+    """Restore the terminal's settings on exit, if there is a terminal."""
     try:
         before = termios.tcgetattr(sys.stdin)
     except (termios.error, OSError, ValueError):
@@ -134,7 +134,7 @@ def credentials(
     password = found.get("password") or environment.get(PASSWORD_VARIABLE)
     written = {"password": options.password, "url": url.password}
     for name, value in written.items():
-        # Also one that is not used: whoever can read the file has it.
+        # Even if it is not used: whoever can read the file has it.
         if value and not is_masked(value):
             logger.warning(
                 "store.%s holds a password in clear; mask it ('tidegate store mask'), or use "
@@ -159,12 +159,12 @@ def is_masked(value: str) -> bool:
 
 
 def mask(value: str, secret: bytes) -> str:
-    """*value* as ``ENC(…)`` under a key. Raises: ConfigError for a key that is none."""
+    """*value* as ``ENC(…)`` under a key. Raises: ConfigError for an invalid key."""
     return f"ENC({_fernet(secret).encrypt(value.encode()).decode()})"
 
 
 def unmask(value: str, secret: bytes, key: str) -> str:
-    """The inverse; a value that is not masked is given back.
+    """The inverse; a value that is not masked is returned as it is.
 
     Raises: ConfigError at *key* when it was masked with another key or is not whole.
     """
@@ -173,7 +173,7 @@ def unmask(value: str, secret: bytes, key: str) -> str:
     try:
         return _fernet(secret).decrypt(value[4:-1].encode()).decode()
     except (InvalidToken, ValueError):
-        # From None: the cause's text is the value.
+        # From None: the cause's text would show the value.
         raise ConfigError(
             "ENC(…) was masked with another key, or is not whole; mask it again with 'tidegate "
             "store mask'",
@@ -194,7 +194,7 @@ def mask_key(options: JdbcOptions, directory: Path, environment: Mapping[str, st
 
 
 def new_key(path: Path) -> bytes:
-    """Make a key in a new file that only its owner can read. Raises: ConfigError."""
+    """Generate a key in a new file that only its owner can read. Raises: ConfigError."""
     secret = Fernet.generate_key()
     try:
         file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)

@@ -1,8 +1,8 @@
 """SQLite through aiosqlite: the embedded database.
 
 A whole transaction is one call into the connection's thread, and one SQL statement carries hundreds
-of rows: the thread must take the interpreter's lock after every statement, which costs more than the
-statement while the event loop is busy.
+of rows. The thread must retake the GIL after every statement, which costs more than the statement
+itself while the event loop is busy.
 """
 
 from __future__ import annotations
@@ -42,49 +42,49 @@ from tidegate_store_jdbc.database.statements import STATEMENTS
 
 T = TypeVar("T")
 
-#: Rows that one statement carries: few statements for any number of rows, few texts to prepare.
+#: Most rows per statement, so that statements, and texts to prepare, are few.
 #: 256 rows of 15 parameters stay far below SQLite's limit of 32766 parameters.
 CHUNKS: Final = (256, 64, 16, 4, 1)
 _VALUES: Final = re.compile(r"VALUES\s*(\(\s*\?(?:\s*,\s*\?)*\s*\))", re.IGNORECASE)
-#: Pages of the write-ahead log before it is carried into the database file: 32 MiB. Messages that
-#: live shortly are then written once to the log and never to the file.
+#: Pages of the write-ahead log before a checkpoint copies it into the database file: 32 MiB.
+#: Short-lived messages are then written once to the log and never to the file.
 _WAL_PAGES: Final = 8192
-#: The transaction that fills it goes on beyond.
+#: The transaction that fills it may go beyond.
 _WAL_BEYOND_BYTES: Final = 4 << 20
-#: Sizes are looked at after each transaction, but not more often than this, unless it wrote so many rows.
+#: Sizes are measured after a transaction, at most this often unless it wrote this many rows.
 _LOOK_SECONDS: Final = 0.005
 _MANY_ROWS: Final = 64
-#: What that log begins with, and what a page has before it there, bytes.
+#: Sizes of the log's header and of each page's header there, bytes.
 _WAL_HEADER_BYTES: Final = 32
 _WAL_FRAME_BYTES: Final = 24
 
-#: What the WAL keeps of the disk when all of it is in the database: a reader can make it grow far beyond.
+#: The size to which a checkpoint truncates the WAL: a reader can make it grow far larger.
 _WAL_BYTES_KEPT: Final = 4 << 20
 _CACHE_KIB: Final = 32 << 10
 
 
 class _Connection(aiosqlite.Connection):
-    """One that runs a whole function in its thread, so that a transaction is one trip."""
+    """Runs a whole function in its thread, so that a transaction is one trip."""
 
     async def run(self, function: Callable[[sqlite3.Connection], T]) -> T:
         """Call *function* with the connection, in its thread."""
 
-        # Not a partial with arguments: aiosqlite's debug log would show those, bodies included.
+        # Not a partial: aiosqlite's debug log would show its arguments, bodies included.
         def call() -> T:
             return function(self._conn)
 
-        # Not cancelled half-way: the function runs to its end in any case.
+        # Never cancelled half-way: the function always runs to its end.
         return await self._execute(call)  # pyright: ignore[reportUnknownMemberType]
 
     async def ended(self) -> None:
-        """Wait for the thread of a connection that could not be made; it still has a say."""
+        """Wait for the thread of a connection that failed to open; it still calls the loop."""
         await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
 
 class SqliteAdapter:
     """See Adapter. Without a *file* the database is in memory and has one connection.
 
-    Attributes: sizes: of after the last transaction.
+    Attributes: sizes: as of the last transaction.
     """
 
     def __init__(self, context: AdapterContext, *, in_memory: bool = False) -> None:
@@ -118,7 +118,7 @@ class SqliteAdapter:
                 self._readers.put_nowait(self._writer)
                 return
             self._control = await self._open()
-            # The lease need not survive a power cut: whoever held it did not survive that either.
+            # The lease need not survive a power cut: its holder does not survive one either.
             await self._control.run(lambda connection: connection.execute(_SYNCHRONOUS[False]))
             for _ in range(self._context.connections_max):
                 self._readers.put_nowait(await self._open())
@@ -132,9 +132,9 @@ class SqliteAdapter:
         def connector() -> sqlite3.Connection:
             if file is not None and is_first:
                 _make_directory(file.parent)
-                # Messages are nobody else's business; SQLite gives its other files the same mode.
+                # Messages are private; SQLite gives its other files the same mode.
                 os.close(os.open(file, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, FILE_MODE))
-                if not file.is_relative_to(self._context.directory):  # of that the host says it
+                if not file.is_relative_to(self._context.directory):  # the host reports its own
                     warn_of_others(file, "database")
             connection = sqlite3.connect(
                 ":memory:" if file is None else file,
@@ -153,7 +153,7 @@ class SqliteAdapter:
         try:
             await connection
         except BaseException as error:
-            # Also when it is cancelled: its thread tells the loop how it went, which must not be closed by then.
+            # Even if cancelled: its thread still reports to the loop, which must not be closed yet.
             await connection.ended()
             if isinstance(error, OSError):
                 raise store_error(f"cannot open {file}", error) from error
@@ -179,8 +179,8 @@ class SqliteAdapter:
         """See Adapter. It always can."""
 
     async def measure(self, look: Look) -> None:
-        """See Adapter. Before, give back what the WAL took of the disk, when less than twice the limit
-        is free: SQLite itself does that with the next write, which may never come."""
+        """See Adapter. First truncates the WAL when less than twice the limit is free on disk:
+        SQLite itself does that with the next write, which may never come."""
         file, free_limit = self._file, look.free_limit
 
         def run(connection: sqlite3.Connection) -> None:
@@ -194,8 +194,8 @@ class SqliteAdapter:
         await self._call(self._writer, run)
 
     def _look(self, connection: sqlite3.Connection) -> Sizes:
-        """In the thread of *connection*. What is claimed: pages that are in the WAL alone go into the
-        file, too, and the WAL grows to its full length again and again."""
+        """Measure; in the thread of *connection*. Claimed: pages that are only in the WAL go into
+        the file too, and the WAL grows to its full length again and again."""
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         (unused,) = connection.execute("PRAGMA freelist_count").fetchone()
         if not self._page_bytes:
@@ -207,7 +207,7 @@ class SqliteAdapter:
         return Sizes(disk, unused * self._page_bytes, claimed)
 
     async def parts(self, tables: Sequence[str]) -> Sequence[StorePart]:
-        """See Adapter. The file, of which free pages are known; and the log before it."""
+        """See Adapter. The file, with its free pages, and the write-ahead log."""
         file = self._file
 
         def run(connection: sqlite3.Connection) -> Sequence[StorePart]:
@@ -286,7 +286,7 @@ class SqliteAdapter:
         found: list[Row] = []
         count = 0
         if len(rows) > 1 and self._groups[step.statement] is None:
-            # An own text, or an UPDATE: it can carry one row only.
+            # A statement overridden in the configuration, or an UPDATE, takes one row at a time.
             return connection.executemany(self._statements[step.statement], rows).rowcount
         place = 0
         for size in CHUNKS:
@@ -302,7 +302,7 @@ class SqliteAdapter:
         return found if step.fetch else count
 
     def _text(self, name: str, size: int) -> str:
-        """The statement with its group of values *size* times."""
+        """The statement with its group of values repeated *size* times."""
         if size == 1:
             return self._statements[name]
         text = self._texts.get((name, size))
@@ -349,7 +349,7 @@ class SqliteAdapter:
         return "\n".join(str(found[3]) for found in rows)
 
     async def close(self) -> None:
-        """See Adapter. The last connection to close carries the log into the file."""
+        """See Adapter. Closing the last connection copies the log into the file."""
         while self._connections:
             connection = self._connections.pop()
             try:
@@ -386,7 +386,7 @@ def _wal_of(file: Path) -> str:
 
 
 def _size(file: Path | str) -> int:
-    """Bytes; 0 when it is not there."""
+    """Size in bytes; 0 when it does not exist."""
     try:
         return os.stat(file).st_size
     except FileNotFoundError:
@@ -394,8 +394,8 @@ def _size(file: Path | str) -> int:
 
 
 def _make_directory(path: Path) -> None:
-    """With those above it, each durable in the one above; also when it is there: who made it may not
-    have synced. SQLite itself syncs the directory of the file only."""
+    """Create it and its parents, each durable in its parent, even if it exists: its creator may
+    not have synced. SQLite itself syncs only the directory of the file."""
     if not path.parent.is_dir():
         _make_directory(path.parent)
     path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
@@ -408,14 +408,14 @@ def _make_directory(path: Path) -> None:
 
 @contextlib.contextmanager
 def _transaction(connection: sqlite3.Connection) -> Generator[list[str]]:
-    """Commit, or roll back. Gives: a list whose item names what is being done, for the error."""
+    """Commit, or roll back. Yields a list whose item names the current step, for the error."""
     doing = [""]
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield doing
         connection.execute("COMMIT")
     except BaseException as error:
-        if connection.in_transaction:  # some errors have rolled back already
+        if connection.in_transaction:  # some errors roll back by themselves
             connection.execute("ROLLBACK")
         if isinstance(error, sqlite3.Error):
             raise _translated(error, statement=doing[0]) from error
@@ -431,7 +431,7 @@ def _group(name: str, text: str) -> re.Match[str] | None:
     return groups[0] if groups[0][1].count("?") == parameters == text.count("?") else None
 
 
-#: Another connection holds it, or the machine is short of memory or file descriptors.
+#: Transient: another connection holds the lock, or memory or file descriptors are short.
 _PASSING: Final = (
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
@@ -442,7 +442,7 @@ _PASSING: Final = (
 
 
 def _open_error(error: sqlite3.Error, file: Path | None) -> DatabaseError:
-    """SQLite calls it an I/O error when there is no room for the files beside the database."""
+    """SQLite reports an I/O error when there is no room for the files beside the database."""
     told = _translated(error, f"cannot open {file}")
     is_io = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR
     if file is not None and is_io and not os.statvfs(file.parent).f_bavail:

@@ -18,7 +18,7 @@ def _insert(table: str, columns: Sequence[str], conflict: str) -> str:
 def _delete(table: str, key: Sequence[str]) -> str:
     if len(key) == 1:
         return f"DELETE FROM {{{table}}} WHERE {key[0]} IN (VALUES (?))"
-    # Not IN (VALUES …): with more than one row SQLite would read the whole table for that.
+    # Not IN (VALUES …): with more than one row SQLite would scan the whole table.
     marks = ", ".join("?" * len(key))
     values = f"(SELECT * FROM (VALUES ({marks})))"
     return f"DELETE FROM {{{table}}} WHERE ({', '.join(key)}) IN {values}"

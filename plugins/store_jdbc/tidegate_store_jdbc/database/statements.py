@@ -1,8 +1,8 @@
 """The statements of the store as data: names, parameters, and the SQL that databases share.
 
-Names are those of the JDBC persistence adapter wherever it has a statement for the job. A statement
-that takes many rows is run once for all rows of a transaction; how that is written differs between
-databases, so each dialect has its own text for those. All others are written here with ``?``.
+Names are those of the JDBC persistence adapter where it has a statement for the job. A statement
+that takes many rows is run once for all rows of a transaction. Its SQL differs between databases,
+so each dialect has its own text. All other statements are written here with ``?``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class StatementInfo(msgspec.Struct, frozen=True):
         parameters: their names, in order.
         many: it is run for many rows at once.
         columns: how many columns a query gives, 0 for a statement that changes something.
-        whole: it reads a table from end to end, once, at start: it may take its time.
+        whole: it scans a whole table, once, at start, and may take its time.
     """
 
     parameters: tuple[str, ...] = ()
@@ -129,7 +129,7 @@ STATEMENTS: Final[Mapping[str, StatementInfo]] = {
     "database_size_statement": _info(columns=2),
 }
 
-#: Statements that add rows (with a key: or replace them), and those that delete rows by their key.
+#: Statements that insert rows (with a key: upsert), and those that delete rows by key.
 _ADDED: Final[Mapping[str, tuple[str, str]]] = {
     "add_message_statement": ("message_table", ""),
     "add_pending_statement": ("acks_table", ""),
@@ -157,7 +157,7 @@ _DELETED: Final[Mapping[str, str]] = {
 def by_form(
     insert: Callable[[str, Sequence[str], str], str], delete: Callable[[str, Sequence[str]], str]
 ) -> dict[str, str]:
-    """The statements of which databases differ only in how many rows are inserted and deleted.
+    """The statements that differ between databases only in how many rows are written at once.
 
     Args: insert: makes one from table, columns and ``ON CONFLICT`` clause. delete: from table and key.
     """
@@ -177,7 +177,7 @@ def by_form(
     return found
 
 
-#: Statements of the JDBC persistence adapter that have no job here, and what does it instead.
+#: Statements of the JDBC persistence adapter that are not needed here, and what replaces each.
 RETIRED: Final[Mapping[str, str]] = {
     "find_message_sequence_id_statement": "a message is found by its sequence alone",
     "find_message_statement": "find_next_message_statement reads messages, a page at once",
@@ -195,8 +195,8 @@ RETIRED: Final[Mapping[str, str]] = {
     "drop_schema_statements": "drop the tables with the database's own tools",
 }
 
-#: Nothing holds message m any more. One list: whoever took it out of that list knows; the index on
-#: shared references is needed only for messages of several lists.
+#: No list holds message m any more. For a message of one list its removal says so; only messages
+#: of several lists need the index on shared references.
 UNPENDING: Final = (
     "(m.lists = 1 OR NOT EXISTS (SELECT 1 FROM {acks_table} a"
     " WHERE a.sequence = m.sequence AND a.shared = 1))"
@@ -212,7 +212,7 @@ def of_old_messages(chosen: str) -> dict[str, str]:
     return {
         "remove_message_statement": f"DELETE FROM {{message_table}} AS m WHERE {old}",
         "delete_old_messages_statement": f"DELETE FROM {{message_table}} AS m WHERE {nobodys}",
-        # Messages, and bytes that only the log still holds.
+        # Counts messages, and bytes that only the log still holds.
         "count_old_messages_statement": (
             "SELECT COUNT(*), COALESCE(SUM(CASE WHEN EXISTS (SELECT 1 FROM {acknowledged_table} l"
             " WHERE l.sequence = m.sequence) THEN m.body_bytes ELSE 0 END), 0)"
@@ -264,7 +264,7 @@ COMMON: Final[Mapping[str, str]] = {
         " VALUES (1, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET journal = excluded.journal,"
         " place = excluded.place, position = excluded.position, is_open = excluded.is_open"
     ),
-    # The limit is put on the references alone; a body is read only when it fits into the page.
+    # The limit applies to the references alone; a body is read only if it fits into the page.
     "find_next_message_statement": (
         "SELECT p.sequence, p.delivery_count, m.body, m.message FROM ("
         "SELECT x.sequence, x.delivery_count, ROW_NUMBER() OVER (ORDER BY x.sequence) AS place,"
@@ -340,8 +340,8 @@ def resolve(
 
     Args:
         templates: a dialect's; overrides: those of the configuration.
-        words: what stands for the placeholders (tables, types).
-    Raises: ConfigError that names the statement.
+        words: the replacements of the placeholders (tables, types).
+    Raises: ConfigError, naming the statement.
     """
     for name in overrides:
         if name in RETIRED:

@@ -19,8 +19,8 @@ class DatabaseUrl:
 
     Attributes:
         scheme: in lower case.
-        path: what is behind the host, without its first slash, decoded: a file or a database.
-        options: what is behind the question mark.
+        path: what follows the host, without its first slash, decoded: a file or a database.
+        options: what follows the question mark.
         password: never shown.
     """
 
@@ -60,7 +60,7 @@ class DatabaseUrl:
 
 
 def parse_url(text: str) -> DatabaseUrl:
-    """Take a URL apart; "" is the embedded default.
+    """Parse a URL; "" is the embedded default.
 
     Raises: ConfigError, which never shows the URL: it may hold a password.
     """

@@ -1,1 +1,1 @@
-"""Values of the contract as rows of tables, and batches as statements."""
+"""Turns values of the contract into table rows, and batches into statements."""

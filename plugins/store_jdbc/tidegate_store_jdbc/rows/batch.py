@@ -1,8 +1,8 @@
-"""A batch becomes the rows of one transaction.
+"""Turns a batch into the rows of one transaction.
 
-Operations of one batch see those before them, but a database is asked once for all rows of a kind.
-So the batch is carried out on itself first: a message that is added and acknowledged in one batch is
-never written, of several values for one key the last one counts, and what is left is free of order.
+Operations of a batch see those before them, but the database gets all rows of a kind at once. So
+the batch is applied to itself first: a message added and acknowledged in one batch is never
+written, the last of several values for a key wins, and what is left has no order.
 """
 
 from __future__ import annotations
@@ -55,27 +55,27 @@ _V = TypeVar("_V")
 #: (list, sequence).
 Place = tuple[int, int]
 InflightKey = tuple[str, InflightDirection, int]
-#: The last value of each key; None: it is to be removed.
+#: The last value of each key; None: to be removed.
 _Last = dict[_K, _V | None]
 
 
 class Plan(msgspec.Struct, eq=False):
-    """What a batch leaves to be done.
+    """What is left to write after a batch was applied to itself.
 
     Attributes:
         last_sequence, last_list: highest numbers seen, 0 when none.
         messages: sequence -> (message, number of lists it was added to).
         pending: (list, sequence) that the batch adds -> delivery count.
         removed: (list, sequence) that left a list and were there before, in order.
-        left: sequences of *removed*: perhaps nobody holds their messages any more.
-        discarded: those of *left* that left it without an acknowledgement.
-        dropped: sequences of *messages* that left one of their lists already.
+        left: sequences of *removed*, whose messages perhaps no list holds any more.
+        discarded: those of *left* that were removed without an acknowledgement.
+        dropped: sequences of *messages* that already left one of their lists.
         log: rows of the acknowledged log.
         ack_last: highest number of the acknowledged log that was given out.
-        removed_lists: lists that are gone with all that is in them.
+        removed_lists: lists removed with all their contents.
         references: sequence -> where the body is kept, for messages whose body is not stored.
 
-    A plan may be made of any number of batches, one after the other (:func:`plan`).
+    A plan may be built from any number of batches, one after the other (:func:`plan`).
     """
 
     ack_last: int = 0
@@ -105,7 +105,7 @@ class Plan(msgspec.Struct, eq=False):
 def plan(
     operations: Iterable[Operation], columns: Columns, made: Plan, *, keep_acknowledged: bool
 ) -> Plan:
-    """Carry *operations* out on themselves, behind those that are in *made* already.
+    """Apply *operations* to themselves, after those already in *made*.
 
     Returns: *made*.
     Raises: PluginContractError for an operation that this store does not know.
@@ -239,14 +239,14 @@ def _plan_session(made: Plan, operation: Operation) -> None:
 
 
 class Written(msgspec.Struct):
-    """The steps of a plan, and where the results that change the counters are.
+    """The steps of a plan, and where to find the results that change the counters.
 
     Attributes:
         added: messages that the batch stores and a list holds.
         log_bytes: body bytes of those that it stores for the acknowledged log only.
-        removed_at: place in the results of the number of messages that were deleted, or -1.
-        counted_at: place of the rows of ``count_old_messages_statement``, or -1.
-        dead_at: place of the rows of ``find_dead_messages_statement``, or -1.
+        removed_at: index in the results of the number of deleted messages, or -1.
+        counted_at: index of the rows of ``count_old_messages_statement``, or -1.
+        dead_at: index of the rows of ``find_dead_messages_statement``, or -1.
     """
 
     steps: list[Step] = []
@@ -260,7 +260,7 @@ class Written(msgspec.Struct):
 def steps(
     made: Plan, columns: Columns, *, keep_acknowledged: bool, tell_dead: bool = False
 ) -> Written:
-    """The statements that carry a plan out, in an order that needs no look back.
+    """The statements that write a plan, ordered so that none depends on a later one.
 
     Args: tell_dead: ask for the messages that are about to be deleted.
     """
@@ -296,7 +296,7 @@ def steps(
 def _message_steps(
     made: Plan, columns: Columns, written: Written, *, keep_acknowledged: bool
 ) -> None:
-    """Messages that nobody holds at the end of the batch, not even the log, are not written."""
+    """Skip messages that nothing holds at the end of the batch, not even the log."""
     if not made.messages:
         return
     messages = made.messages

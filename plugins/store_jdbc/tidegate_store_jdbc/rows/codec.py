@@ -1,9 +1,8 @@
 """Values to columns and back.
 
-Each table has columns for what people look for, and one that holds the complete value in
-MessagePack, which is what the store reads. Fields that the contract appends later need no change of
-the schema, and what a column cannot hold (a NUL in PostgreSQL, more than its VARCHAR) is lost to
-queries only.
+Each table has columns for people to query, and one with the complete value in MessagePack, which
+is the only one that the store reads. So new fields of the contract need no schema change, and what
+a column cannot hold (a NUL in PostgreSQL, more than its VARCHAR) is lost to queries only.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ from tidegate_store_jdbc.database.adapter import Row
 
 T = TypeVar("T")
 
-#: What a column of 64 bits holds; a producer may ask for an expiry beyond it.
+#: The largest value of a 64-bit column; a producer may ask for a later expiry.
 _LONG_MAX: Final = 2**63 - 1
 
-#: What stands in place of a body that the database does not hold, before the 8 bytes of where it is.
+#: Replaces a body that the database does not hold; the 8 bytes after it say where it is.
 _ELSEWHERE: Final = b"\0elsewhere"
 
 _BYTES: Final = (bytes, bytearray, memoryview)
-#: What decoding a value raises that somebody else wrote, or a column of another type holds.
+#: Raised when decoding a value that something else wrote, or that has the wrong column type.
 _BROKEN: Final = (msgspec.MsgspecError, TypeError, ValueError)
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -54,16 +53,16 @@ _set: Final = msgspec.structs.force_setattr
 
 
 class BodyElsewhere(bytes):
-    """What :func:`message` gives as a body that the database does not hold.
+    """The body that :func:`message` returns when the database does not hold it.
 
-    Attributes: place: the number that :attr:`Plan.references` had for it.
+    Attributes: place: its number in :attr:`Plan.references`.
     """
 
     place: int
 
 
 def key(name: str) -> bytes:
-    """What a name of any length is found by: 16 bytes (indexes have limits, MQTT names do not)."""
+    """A 16-byte key for a name of any length (indexes have limits, MQTT names do not)."""
     return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
@@ -182,7 +181,7 @@ def inflight_key(session: str, direction: InflightDirection, packet_id: int) -> 
 
 
 def headers_text(message: Message) -> str | None:
-    """Headers as a JSON object; of a name that repeats the first counts, as in STOMP."""
+    """Headers as a JSON object; of a repeated name the first wins, as in STOMP."""
     headers = message.headers
     if not headers:
         return None
@@ -192,7 +191,7 @@ def headers_text(message: Message) -> str | None:
 def stored_message(row: Row) -> StoredMessage:
     """One row of ``find_next_message_statement``. Raises: CorruptRecordError."""
     sequence, count, body, rest = row
-    try:  # a column may be of a decimal type
+    try:  # a column may have a decimal type
         return StoredMessage.of(int(sequence), message(body, rest, sequence), int(count))
     except _BROKEN as error:
         raise CorruptRecordError(str(error), location=f"message {sequence}") from error
@@ -236,7 +235,7 @@ def _as_bytes(column: Any) -> bytes:
 
 
 def damaged_row(row: Row, error: CorruptRecordError) -> None:
-    """Add to *error* what is whole of the row that it is about."""
+    """Add to *error* the undamaged values of its row."""
     found = Message(destination="", body=_as_bytes(row[-2]), received_at=0)
     error.raw = _as_bytes(row[-1])
     with contextlib.suppress(*_BROKEN):
@@ -244,7 +243,7 @@ def damaged_row(row: Row, error: CorruptRecordError) -> None:
 
 
 def message(body: Any, rest: bytes, sequence: int = 0) -> Message:
-    """Put a message together again. Raises: CorruptRecordError."""
+    """Rebuild a message. Raises: CorruptRecordError."""
     try:
         value = _decode_message(rest)
         if not isinstance(body, _BYTES):
@@ -254,7 +253,7 @@ def message(body: Any, rest: bytes, sequence: int = 0) -> Message:
     if value.body:
         body = BodyElsewhere(b"")
         body.place = int.from_bytes(value.body[len(_ELSEWHERE) :], "big")
-    _set(value, "body", body)  # nobody else has seen this value yet
+    _set(value, "body", body)  # nothing else has seen this value yet
     return value
 
 
@@ -268,7 +267,7 @@ def place_of_body(rest: bytes) -> int | None:
 
 
 def decoded(kind: type[T], value: bytes, table: str) -> T:
-    """A complete value of a table. Raises: CorruptRecordError."""
+    """Decode a complete value from a table. Raises: CorruptRecordError."""
     try:
         return msgspec.msgpack.decode(value, type=kind)
     except _BROKEN as error:

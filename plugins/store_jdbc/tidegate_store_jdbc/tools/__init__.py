@@ -1,1 +1,1 @@
-"""``tidegate store create, info, …``: what an operator does to the tables."""
+"""``tidegate store create, info, …``: the operator's commands for the tables."""

@@ -227,7 +227,7 @@ def _where(store: ConfiguredStore) -> str:
 
 
 def _is_missing_file(store: ConfiguredStore) -> bool:
-    """Whether it is an embedded database without a file: asking would make it."""
+    """Whether it is an embedded database without a file, which connecting would create."""
     from tidegate_store_jdbc.database.url import parse_url
     from tidegate_store_jdbc.tools.manager import jdbc_options
 
@@ -249,7 +249,7 @@ def _run(store: ConfiguredStore, work: Callable[[Manager], Awaitable[T]]) -> T:
 
 
 def _confirm(question: str, yes: bool) -> None:
-    """Raises: ConfigError when nobody can be asked; typer.Abort for a no."""
+    """Raises: ConfigError without a terminal to ask on; typer.Abort for a no."""
     if yes:
         return
     if not sys.stdin.isatty():

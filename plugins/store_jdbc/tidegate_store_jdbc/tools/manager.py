@@ -1,4 +1,4 @@
-"""The database manager: what is done to a store's tables while no gateway runs."""
+"""The database manager: works on a store's tables while no gateway runs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tidegate_store_jdbc.rows import codec
 from tidegate_store_jdbc.transactions.lock import LockRow, describe, is_gone, read_lock
 from tidegate_store_jdbc.transactions.recovery import Mark, read_mark
 
-#: A statement without parameters and with one column, which may take its time: its place is lent to
-#: counting the rows of a table.
+#: A statement without parameters, with one column, that may take its time: its slot is borrowed
+#: for counting the rows of a table.
 _COUNT: Final = "acknowledged_bytes_statement"
 
 
@@ -32,10 +32,10 @@ class Report(msgspec.Struct, frozen=True):
     """What :meth:`Manager.query` found.
 
     Attributes:
-        database: where, without secrets.
+        database: its URL, without secrets.
         version: of the schema; store_id: identity of the contents.
         owner: who holds the lock, "" when nobody does.
-        journal: which journal is in front, None when none ever was.
+        journal: the journal in front, None when there never was one.
         tables: rows by table.
         destinations: (name, messages, bytes of their bodies).
     """
@@ -50,7 +50,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 def jdbc_options(store: ConfiguredStore) -> JdbcOptions:
-    """The options of a store that is in a database. Raises: ConfigError for any other."""
+    """The options of an SQL store. Raises: ConfigError for any other store."""
     if not isinstance(store.options, JdbcOptions):
         raise ConfigError(
             f"the configured store, {store.plugin!r}, is not in a database; this command is for "
@@ -70,7 +70,7 @@ class Manager:
         self._database = str(made.url)
 
     async def tables(self) -> list[str]:
-        """Names of the tables that are there. Nothing is counted, which could take long."""
+        """Names of the tables that exist. Rows are not counted, which could take long."""
         return [name for name in self._tables.values() if await self._is_there(name)]
 
     async def _is_there(self, name: str) -> bool:
@@ -90,11 +90,11 @@ class Manager:
         return int((await self._adapter.fetch(_COUNT, ()))[0][0])
 
     async def exists(self) -> bool:
-        """Whether all tables are there."""
+        """Whether all tables exist."""
         return len(await self.tables()) == len(self._tables)
 
     async def create(self) -> None:
-        """Make all tables. Raises: StoreIOError when there are some already."""
+        """Create all tables. Raises: StoreIOError when some exist already."""
         found = await self.tables()
         if found:
             raise StoreIOError(
@@ -108,7 +108,7 @@ class Manager:
         await self._made.fill()
 
     async def delete(self, *, forced: bool) -> list[str]:
-        """Delete all tables that are there, with everything in them. Returns: their names.
+        """Delete all tables and everything in them. Returns: their names.
 
         Raises: StoreLockedError while a gateway has the store, unless *forced*.
         """
@@ -151,7 +151,7 @@ class Manager:
         )
 
     async def remove_lock(self) -> str:
-        """Free the lock, whoever holds it; that gateway can no longer write. Returns: who it was."""
+        """Free the lock; its holder can no longer write. Returns: who that was."""
         await self._require("lock_table")
         lock = await self._lock()
         if lock.owner:
@@ -193,9 +193,9 @@ def _is_held(lock: LockRow) -> bool:
 
 @contextlib.asynccontextmanager
 async def manager(store: ConfiguredStore) -> AsyncGenerator[Manager]:
-    """Connect to the database of *store*; an embedded one that is missing is made.
+    """Connect to the database of *store*; a missing embedded one is created.
 
-    Raises: ConfigError; StoreError for everything that the database refuses.
+    Raises: ConfigError; StoreError for anything that the database refuses.
     """
     options = jdbc_options(store)
     tables = Tables(options, store.data_directory)

@@ -1,12 +1,12 @@
 """Who may write: a lease row with a fencing token, on the database's clock.
 
-The master renews its lease; a standby looks at it and takes it when it has ended. Taking it raises
-the token, and every transaction of the store checks the token first: a master that was stopped and
-wakes up finds a higher one and writes nothing, however its clock stands. No transaction stays open
-for the lock, so it never keeps the database from cleaning up.
+The master renews its lease; a standby polls it and takes it when it has expired. Taking it raises
+the token, and every transaction of the store checks the token first: a master that was suspended
+and resumes finds a higher token and writes nothing, whatever its clock says. The lock keeps no
+transaction open, so it never blocks the database's own clean-up.
 
-A gateway that was killed leaves a lease that still runs. When its owner was a process of this
-machine that no longer exists, nobody waits for the end.
+A killed gateway leaves a lease that has not expired. If its owner was a process of this machine
+that no longer exists, the lease is taken at once.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tidegate_store_jdbc.database.adapter import Adapter, DatabaseError, Databas
 
 logger = logging.getLogger("tidegate.store.jdbc")
 
-#: A standby looks at the lease at least this often, in seconds.
+#: A standby polls the lease at least this often, in seconds.
 _LOOK_MAX: Final = 1.0
 #: Pause between attempts to reach a database that is not there yet at start, in seconds.
 FAIL_SECONDS: Final = 0.25
 
 
 class LockRow(msgspec.Struct, frozen=True):
-    """The row of the lock table; times in milliseconds of the database's clock."""
+    """The row of the lock table; times in milliseconds on the database's clock."""
 
     owner: str
     fencing_token: int
@@ -59,10 +59,10 @@ class Lease:
 
     Args:
         waits: whether to stand by while another gateway holds it.
-        duration, renew_period: seconds. *duration* 0: take the lock from whoever has it and do not
+        duration, renew_period: seconds. *duration* 0: take the lock whoever has it, and do not
             renew it (``use_database_lock = false``).
         on_lost: called once when another gateway has taken the lock.
-        on_unreachable: called with the problem when the database did not take a renewal.
+        on_unreachable: called with the problem when a renewal failed.
     """
 
     def __init__(
@@ -89,14 +89,14 @@ class Lease:
 
     @property
     def is_sure(self) -> bool:
-        """Whether nobody can have taken the lock yet, by the clock of this machine alone.
+        """Whether no other gateway can have taken the lock, by this machine's clock alone.
 
-        That clock goes on while the process or the machine is stopped.
+        That clock keeps running while the process or the machine is suspended.
         """
         return not self._duration_ms or now() < self._sure_until
 
     async def acquire(self, on_wait: Callable[[str], None]) -> LockRow:
-        """Take the lock, now or when its owner is gone. *on_wait*: see ``StoreContext.stands_by``.
+        """Take the lock, now or once its owner is gone. *on_wait*: see ``StoreContext.stands_by``.
 
         Returns: the row as it was found. Raises: StoreLockedError; DatabaseError.
         """
@@ -135,7 +135,7 @@ class Lease:
         return not self._duration_ms or row.expires_at <= row.now or is_gone(row.owner)
 
     async def _take(self, row: LockRow) -> bool:
-        """Compare and swap: fails when the row is not as it was read."""
+        """Compare and swap: fails when the row has changed since it was read."""
         parameters = (self._owner, self._duration_ms, row.fencing_token, row.expires_at)
         since = now()
         touched = await self._adapter.control("lock_create_statement", parameters, fetch=False)
@@ -155,10 +155,10 @@ class Lease:
                 if not await self.renew():
                     return
             except DatabaseError as error:
-                # Whoever takes the lock meanwhile raises the token, so nothing can go wrong here.
+                # Anyone who takes the lock meanwhile raises the token, so this is safe.
                 logger.warning("the lease was not renewed: %s", error)
                 if isinstance(error, DatabaseUnavailableError):
-                    # A gateway without traffic has no other way to notice.
+                    # Without traffic a gateway has no other way to notice.
                     self._on_unreachable(str(error))
 
     async def renew(self) -> bool:

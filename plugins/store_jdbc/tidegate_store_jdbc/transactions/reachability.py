@@ -1,4 +1,4 @@
-"""Whether the database can be reached, and who waits until it can."""
+"""Tracks whether the database is reachable, and lets callers wait until it is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BACK_OFF_MAX: Final = 5.0
 
 
 class Reachability:
-    """One task asks a lost database again and again; everyone else waits for its answer.
+    """One task keeps probing a lost database; everyone else waits for its answer.
 
     Args:
         probe: one small write; raises DatabaseError.
@@ -66,8 +66,8 @@ class Reachability:
     async def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
         try:
             while True:
-                # Grows until a batch succeeds, not only a probe: a server that refuses batches is
-                # not asked in a tight circle.
+                # Grows until a batch succeeds, not just a probe: a server that refuses batches is
+                # not retried in a tight loop.
                 await asyncio.sleep(self._pause)
                 self._pause = min(2 * self._pause, BACK_OFF_MAX)
                 try:
@@ -81,13 +81,13 @@ class Reachability:
                     return
         finally:
             self._task = None
-            self._answers.set()  # those who wait try for themselves, or see that it was closed
+            self._answers.set()  # waiters try for themselves, or see that it was closed
 
     async def until(self, *, since: float | None = None, in_doubt: bool = False) -> None:
         """Wait until the database answers.
 
         Args:
-            since: when a batch failed for the first time; None for one that is new.
+            since: when the batch first failed; None for a new one.
             in_doubt: wait as long as it takes (the batch may have been written, or a reader asks).
         Raises: StoreUnavailableError after ``wait_seconds`` of failing; StoreClosedError.
         """
@@ -103,14 +103,14 @@ class Reachability:
         try:
             async with asyncio.timeout(left):
                 await self._answers.wait()
-                await asyncio.sleep(0)  # where a time limit that is over already takes effect
+                await asyncio.sleep(0)  # lets a time limit that has already passed take effect
         except TimeoutError:
             raise StoreUnavailableError(
                 f"the database cannot be reached, nothing was written: {self._problem}"
             ) from None
 
     def close(self) -> None:
-        """Whoever waits is told that the store is closed; nobody waits any more."""
+        """Wake all waiters with StoreClosedError, and let nobody wait from now on."""
         if not self._is_closed:
             self._is_closed = True
             self._is_closed_for_good = not self._answers.is_set()

@@ -21,7 +21,7 @@ from tidegate_store_jdbc.database.adapter import Adapter, Row
 from tidegate_store_jdbc.rows import codec
 from tidegate_store_jdbc.transactions.lock import LockRow
 
-#: What to do about it, for whoever meets a journal that is not there.
+#: The remedy when the journal in front is missing.
 _HINT: Final = (
     "start the gateway there with [store] plugin = 'journaled', or bring that directory here; "
     "journal_lost_policy = 'ignore' of that plugin gives those messages up"
@@ -35,7 +35,7 @@ class Counters:
     Attributes:
         batch: number of the last transaction.
         last_sequence, last_list: highest numbers ever used.
-        ack_last, ack_synced, ack_released: of the acknowledged log.
+        ack_last, ack_synced, ack_released: numbers of the acknowledged log.
         pending_messages: messages that at least one list holds.
         acknowledged_bytes: body bytes that only the log holds.
         acknowledged_oldest_at: when its oldest row was acknowledged, 0 when it is empty.
@@ -53,8 +53,8 @@ class Counters:
 
 
 async def numbers(adapter: Adapter, lock: LockRow) -> Counters:
-    """What a transaction must know. Raises: DatabaseError."""
-    # The tables are looked at, too: a number that was given out twice would lose a message.
+    """The numbers that transactions need. Raises: DatabaseError."""
+    # The tables are checked too: a number given out twice would lose a message.
     messages = await adapter.fetch("find_last_sequence_id_in_msgs_statement", ())
     acks = await adapter.fetch("find_last_sequence_id_in_acks_statement", ())
     ack_last = max(lock.ack_last, _number(acks))
@@ -69,7 +69,7 @@ async def numbers(adapter: Adapter, lock: LockRow) -> Counters:
 
 
 async def recover(adapter: Adapter, counters: Counters, store_id: str) -> RecoveredState:
-    """All that the broker wants to know, but for the report. *counters* are brought up to date.
+    """Everything the broker needs except the report. Brings *counters* up to date.
 
     Raises: DatabaseError, CorruptRecordError.
     """
@@ -128,16 +128,16 @@ def _number(rows: object) -> int:
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """The row of the journal table: the journal in front, and how far it was carried over.
+    """The row of the journal table: the journal in front, and how much of it was copied here.
 
-    The mark is written in the transaction that carries a part of the journal over, so that after any
-    crash it says exactly which part that was. It is *open* while the journal may hold confirmed messages
-    that the database does not: then nobody opens the store without that journal.
+    The mark is written in the transaction that copies a part of the journal, so after any crash it
+    says exactly which part that was. It is *open* while the journal may hold confirmed messages
+    that the database does not: the store cannot be opened without that journal then.
 
     Attributes:
         journal: identity of the journal's contents.
         place: machine and directory, for people.
-        position: up to which of its records the database has everything.
+        position: the database has everything up to this record.
         is_open: the journal may hold more.
     """
 
@@ -148,7 +148,7 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 async def read_mark(adapter: Adapter) -> Mark | None:
-    """The mark; None when no journal was ever in front. Raises: DatabaseError."""
+    """The mark; None when there never was a journal in front. Raises: DatabaseError."""
     rows = await adapter.control("find_journal_statement", (), fetch=True)
     if not rows:
         return None

@@ -1,12 +1,12 @@
 """Transactions of one store: fenced, counted, repeated when the connection breaks.
 
 The first statement of each checks the fencing token, counts the transaction and writes the store's
-numbers, all in the lock row. When the connection breaks during a COMMIT, that count tells afterwards
-whether the transaction is there: it is then not made twice, and never forgotten.
+numbers, all in the lock row. When the connection breaks during a COMMIT, the count later tells
+whether the transaction took effect: it is neither repeated nor lost.
 
-A transaction that nobody waits for is not synced, and a server that crashes may lose it while the
-gateway lives. The same count tells which are missing; they are kept until the next synced one, and made
-again before anything else.
+A transaction that nobody waits for is not synced, and a server crash may lose it while the gateway
+lives on. The same count tells which are missing; they are kept until the next synced one, and
+repeated before anything else.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ logger = logging.getLogger("tidegate.store.jdbc")
 
 T = TypeVar("T")
 
-#: Transactions that may be lost in a crash of the server, and are kept: then one is synced.
+#: Most unsynced transactions kept in case the server crashes; then one is synced.
 _UNSYNCED_MAX: Final = 64
 
 
 class Transactions:
-    """What a store writes and reads with.
+    """Runs a store's transactions and queries.
 
     Args: on_lost: called once when another gateway has the store.
 
@@ -49,7 +49,7 @@ class Transactions:
         counters: the store's numbers; ``commit`` writes them as they are.
         is_open: queries and transactions are allowed.
         failure: why the store is read-only, if it is.
-        has_unsynced: something was committed that a power cut may still lose.
+        has_unsynced: something committed could still be lost in a power cut.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Transactions:
             except DatabaseFullError as error:
                 raise error.store_error("the database has no room") from error
             except StoreError:
-                self.require_open()  # it failed for good while this waited: say that
+                self.require_open()  # failed for good during the wait: report that
                 raise
             except Exception as error:
                 raise self.fail(f"the database refused a batch: {error}") from error
@@ -119,12 +119,12 @@ class Transactions:
             return None if results is None else results[1:]
 
     async def _is_written(self, batch: int) -> bool:
-        """Whether the transaction whose COMMIT was not answered is there."""
+        """Whether the transaction whose COMMIT got no answer took effect."""
         row = await read_lock(self._adapter)
         return row.fencing_token == self._lease.token and row.batch == batch
 
     async def restore(self) -> bool:
-        """Make those transactions again that the server lost when it crashed.
+        """Repeat the transactions that the server lost when it crashed.
 
         Returns: whether everything up to now is there; False when another gateway has the store.
         Raises: DatabaseError.
@@ -140,13 +140,13 @@ class Transactions:
                     for _, steps in lost:
                         await self._adapter.transaction(steps, synced=True)
                 except FenceError:
-                    continue  # one whose answer was lost before was still on its way
+                    continue  # an earlier one, whose answer was lost, has arrived after all
                 if lost:
                     logger.warning("database=restored lost_transactions=%d", len(lost))
                 return True
 
     async def recount(self) -> None:
-        """Count anew what a transaction changed whose results were lost. Raises: as ``ask``."""
+        """Recount what a transaction changed when its results were lost. Raises: as ``ask``."""
         await self.ask(lambda: recovery.count(self._adapter, self.counters))
 
     async def fetch(self, statement: str, row: Row) -> Sequence[Row]:
@@ -161,16 +161,17 @@ class Transactions:
             try:
                 return await self._adapter.fetch(statement, row)
             except DatabaseUnavailableError as error:
-                self.require_open()  # closed under a reader's feet: say that
+                self.require_open()  # closed meanwhile: report that instead
                 self._reachability.lost(str(error))
             except DatabaseError as error:
                 raise error.store_error(f"reading with {statement}") from error
 
     async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
-        """Ask about a batch that may be written, until the database answers.
+        """Ask about a batch that may have been written, until the database answers.
 
-        Nobody may be told to repeat such a batch: a full database is waited for, too, and one that
-        refuses to answer makes the store read-only. Raises: StoreIOError, StoreClosedError.
+        Such a batch must never be repeated by the caller, so this waits for a full database too,
+        and one that refuses to answer makes the store read-only.
+        Raises: StoreIOError, StoreClosedError.
         """
         while True:
             self.require_open()
@@ -190,7 +191,7 @@ class Transactions:
         return error
 
     def lose(self, problem: str) -> StoreLostError:
-        """Another gateway has the store: whoever has to know is told."""
+        """Another gateway has the store: call ``on_lost``."""
         error = StoreLostError(problem)
         if self._end(error):
             self._on_lost(problem)
