@@ -43,7 +43,7 @@ class Room:
         found = list(await self._adapter.parts(self._look.tables))
         (row,) = await self._adapter.fetch("find_lock_statement", ())
         lock = LockRow(str(row[0]), *(int(number) for number in row[1:]))
-        # By this machine's clock, as all times that operators see: how long it lasts is the database's.
+        # Shown on this machine's clock, like all times; the lease itself runs on the database's.
         ends_at = time.time_ns() // 1000 + (lock.expires_at - lock.now) * 1000
         is_kept = lock.expires_at > lock.now
         part = StorePart(
@@ -56,7 +56,7 @@ class Room:
         return [*found, part]
 
     async def begin(self) -> None:
-        """Look for the first time. Raises: ConfigError where a limit cannot be kept; DatabaseError."""
+        """Measure first. Raises: ConfigError where a limit cannot be kept; DatabaseError."""
         if self._look.is_limited:
             await self._adapter.check_measurable()
         await self.measure()

@@ -1,4 +1,4 @@
-"""How much is pending, in journal and database together, without asking either."""
+"""Counts what is pending in journal and database together, without asking either."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidegate.spi import (
 )
 from tidegate_store_jdbc import Plan
 
-#: Operations after which a list is gone, those that the contract gains later too.
+#: Operations that remove a list, including any that the contract gains later.
 _REMOVING: Final = frozenset(
     kind
     for kind in typing.get_args(Operation)
@@ -26,12 +26,12 @@ _REMOVING: Final = frozenset(
 
 
 class Counts:
-    """Counts of references, by list; of messages, which several lists may hold, in all.
+    """Counts references by list, and messages, which several lists may hold, in total.
 
-    A message that several lists hold costs one entry here, for as long as more than none holds it.
+    A message of several lists costs one entry here, as long as any list holds it.
 
     Attributes:
-        in_database: references that the database has, by list; others have none.
+        in_database: references that the database has, by list; lists with none are left out.
         gone: lists that were removed.
         is_stale: *messages* may be too low until :meth:`know_shared`: a list was removed, and only
             the database knows which shared messages it held.
@@ -54,7 +54,7 @@ class Counts:
         self.know_shared(shared)
 
     def know_shared(self, shared: dict[int, int]) -> None:
-        """Messages of several lists as they are now, everything else being in the database."""
+        """Replace the counts of shared messages, when everything is in the database."""
         self._shared = shared
         self._shared_references = sum(shared.values())
         self.is_stale = False
@@ -119,7 +119,7 @@ class Counts:
             self.is_stale = True
 
     def carried_over(self, plan: Plan) -> None:
-        """The database has now what *plan* says."""
+        """*plan* has been written to the database."""
         counts = self.in_database
         for number, _ in plan.pending:
             if number not in self.gone:

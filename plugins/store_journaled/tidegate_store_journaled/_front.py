@@ -1,7 +1,7 @@
-"""The journal in front, used as any store of the contract: a queue of records, and one of bodies.
+"""The journal in front, used like any other store: a queue of records, and one of bodies.
 
-Each batch of the gateway is one message in the journal's list of records. Nothing here knows how the
-journal is made; another durable store would do as well.
+Each batch of the gateway is one message in the journal's list of records. Nothing here depends on
+how the journal works; any durable store would do.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from tidegate_store_journaled._record import Record
 _RECORDS: Final = 1
 _BODIES: Final = 2
 _NAMES: Final = {_RECORDS: "queue://journaled.records", _BODIES: "queue://journaled.bodies"}
-#: What one read of the journal brings at most, in messages and bytes.
+#: Most that one read of the journal returns, in messages and bytes.
 _PAGE: Final = 256
 _PAGE_BYTES: Final = 4 << 20
-#: Files of the journal that operators see one by one.
+#: Files of the journal that are listed one by one for operators.
 _FILES_SHOWN: Final = 100
 
 
@@ -43,7 +43,7 @@ class Front:
 
     Args:
         store: the journal.
-        directory: where the journal is, for people.
+        directory: where the journal is, shown to people.
     """
 
     def __init__(self, store: MessageStore, directory: Path) -> None:
@@ -68,7 +68,7 @@ class Front:
 
     @property
     def parts(self) -> list[StorePart]:
-        """Files of the journal, for operators, the first of them one by one."""
+        """The journal's files for operators, the first of them one by one."""
         files = self._store.capabilities.files
         if files is None or not self._is_open:
             return []
@@ -98,11 +98,11 @@ class Front:
         self.bodies_found = counts[_BODIES].messages if _BODIES in counts else 0
 
     def mark(self, position: int, *, is_open: bool) -> Mark:
-        """What the database is told of this journal."""
+        """The database's mark for this journal."""
         return Mark(self.identity, self.place, position, is_open)
 
     def skip_to(self, position: int) -> None:
-        """The next record gets a higher number than *position*, whatever the journal lost."""
+        """Give the next record a number above *position*, whatever the journal lost."""
         self._number = max(self._number, position)
         self._before = position
 
@@ -111,7 +111,7 @@ class Front:
     async def append(
         self, operations: Sequence[Operation], durability: Durability, *, apart: bool
     ) -> tuple[int, int, dict[int, int]]:
-        """Append a batch. *apart*: bodies stand beside the record and can be read one by one.
+        """Append a batch. *apart*: bodies are stored beside the record and can be read one by one.
 
         Returns: number of the record; bytes; sequence -> number of its body.
         Raises: as MessageStore.write; after StoreFullError it may be repeated.
@@ -125,7 +125,7 @@ class Front:
                 if isinstance(operation, AddMessage) and operation.message.body:
                     number += 1
                     body = operation.message.body
-                    # What the body belongs to is in a field that nothing else here uses.
+                    # The message it belongs to goes into a field that is unused here.
                     kept = Message(_NAMES[_BODIES], body, received_at=operation.sequence)
                     written.append(AddMessage(number, kept, (_BODIES,)))
                     references[operation.sequence] = number
@@ -143,7 +143,7 @@ class Front:
     async def _append(
         self, number: int, record: bytes, before: list[Operation], durability: Durability
     ) -> int:
-        # Each record names the one before it, so that a gap is noticed.
+        # Each record names the one before it, to detect gaps.
         kept = Message(_NAMES[_RECORDS], record, received_at=self._before)
         before.append(AddMessage(number, kept, (_RECORDS,)))
         await self._store.write(WriteBatch(before, durability))
@@ -155,7 +155,7 @@ class Front:
         await self._store.write(WriteBatch())
 
     async def discard(self, records: Sequence[int], bodies: Sequence[int]) -> None:
-        """Records that the database has, and bodies that nobody needs, may go."""
+        """Discard records that the database has, and bodies that nothing needs."""
         gone: list[Operation] = []
         if records:
             gone.append(Discard(_RECORDS, tuple(records), DiscardReason.PURGED))
@@ -183,11 +183,11 @@ class Front:
             yield [(stored.sequence, stored.message.received_at) for stored in page]
 
     async def bodies(self, numbers: Sequence[int]) -> dict[int, bytes]:
-        """Bodies by their numbers, which are in order; those that are not there are left out."""
+        """Bodies by number; *numbers* are in order. Missing ones are left out."""
         found: dict[int, bytes] = {}
         at = 0
         while at < len(numbers):
-            # Neighbours are mostly wanted together: read on from the first that is missing.
+            # Neighbours are usually wanted together: read on from the first not read yet.
             wanted = numbers[at : at + _PAGE]
             span = wanted[-1] - wanted[0] + 1
             limit = len(wanted) if span <= 4 * len(wanted) else 1
@@ -201,7 +201,7 @@ class Front:
         return {number: found[number] for number in numbers if number in found}
 
     async def close(self) -> None:
-        """Let go of the journal. Idempotent."""
+        """Close the journal. Idempotent."""
         if self._is_open:
             self._is_open = False
             await self._store.close()

@@ -76,8 +76,8 @@ class JournaledOptions(JdbcOptions):
 
     @property
     def files_bytes(self) -> int:
-        """Bytes that the journal's files take when all is full: acknowledgements have one more, one is made
-        ready, one is kept."""
+        """Bytes of the journal's files when it is full: one more for acknowledgements, one
+        prepared ahead, and one kept."""
         return (self.journal_log_files + 3) * self.journal_log_file_size
 
     @property
@@ -86,7 +86,7 @@ class JournaledOptions(JdbcOptions):
         return self.journal_log_files * self.journal_log_file_size
 
 
-#: The options of the journal, by name, with what they are when nobody sets them.
+#: The options of the journal and their defaults, by name.
 _JOURNAL: Final = {
     field.name: field.default
     for field in fields(JournaledOptions)
@@ -95,7 +95,7 @@ _JOURNAL: Final = {
 
 
 def check_journal(options: JournaledOptions) -> None:
-    """Refuse what cannot work together. Raises: ConfigError."""
+    """Refuse options that cannot work together. Raises: ConfigError."""
     if not options.journal_directory.strip():
         raise ConfigError("is empty; name a directory such as 'journaled'", key="journal_directory")
     if not options.use_journal:
@@ -105,7 +105,7 @@ def check_journal(options: JournaledOptions) -> None:
 
 
 def check_store_limit(options: JournaledOptions, limit: int) -> None:
-    """An empty journal is below *limit* (``broker.store_limit``). Raises: ConfigError."""
+    """Check that *limit* (``broker.store_limit``) fits an empty journal. Raises: ConfigError."""
     least = 2 * options.files_bytes
     if 0 < limit < least:
         raise ConfigError(
@@ -119,12 +119,12 @@ def check_store_limit(options: JournaledOptions, limit: int) -> None:
 def journal_options(options: JournaledOptions, *, is_standby: bool = False) -> JournalOptions:
     """The options of the journal that stands in front."""
     return JournalOptions(
-        # Without files (`persistent = false`) it has room for twice what may wait.
+        # Without files (`persistent = false`) it gets room for twice what may wait.
         memory_limit=max(
             JournalOptions().memory_limit,
             2 * options.files_bytes,
         ),
-        # A checkpoint of ours ends the life of whole files, and their room may be needed at once.
+        # Our checkpoint frees whole files at once, and their room may be needed immediately.
         cleanup_interval=JournalOptions().checkpoint_interval,
         directory=options.journal_directory,
         lock_policy=lease.WAIT if is_standby else lease.FAIL,

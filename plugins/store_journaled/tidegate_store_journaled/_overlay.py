@@ -1,4 +1,4 @@
-"""What the journal holds and the database does not: merged, so that only its outcome is written.
+"""What the journal holds and the database does not, merged so that only the outcome is written.
 
 A message that is added and acknowledged in one overlay is forgotten. The rest is a plan of the SQL
 store, which carries it out in one transaction at the next checkpoint.
@@ -17,7 +17,7 @@ Place = tuple[int, int]
 
 
 class _Lane:
-    """Sequences of one list in order. Those that left it are skipped; the first ones for good."""
+    """Sequences of one list in order. Removed ones are skipped, and dropped from the front."""
 
     __slots__ = ("head", "sequences")
 
@@ -43,10 +43,10 @@ class Overlay:
 
     Args: ack_last: the highest number of the acknowledged log before it.
     Attributes:
-        plan: what is to be carried out.
-        records: numbers of the journal's records that it was made of.
+        plan: what to write to the database.
+        records: numbers of the journal's records merged here.
         position: the last of them, 0 when there is none.
-        size_bytes: of them, with bodies that are stored beside them.
+        size_bytes: their size, with the bodies stored beside them.
     """
 
     __slots__ = ("_lanes", "keeps_log", "plan", "position", "records", "size_bytes")
@@ -60,15 +60,15 @@ class Overlay:
         self._lanes: dict[int, _Lane] = {}
 
     def add_record(self, number: int, size_bytes: int) -> None:
-        """Record *number* of the journal is part of it."""
+        """Count record *number* of the journal as merged."""
         self.records.append(number)
         self.position = number
         self.size_bytes += size_bytes
 
     def note(self, operations: Sequence[Operation]) -> None:
-        """Take the order of the messages that *operations*, which the plan has, added.
+        """Note the order of the messages that *operations*, already in the plan, added.
 
-        Messages that nobody needs any more are forgotten at once, so that memory follows what is
+        Messages that nothing needs any more are dropped at once, so memory follows what is
         pending.
         """
         forget = not self.keeps_log
@@ -115,7 +115,7 @@ class Overlay:
             kept += 1
             sequence = row[1]
             if sequence in plan.left:
-                # Its row will not be there to say that it may be deleted.
+                # No row of the log will be left to say that it may be deleted.
                 plan.discarded.add(sequence)
         del plan.log[:kept]
         if kept:

@@ -1,4 +1,4 @@
-"""Reading a list whose beginning is in the database and whose end is only in the journal."""
+"""Reads lists whose beginning is in the database and whose end is only in the journal."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Pages:
     ) -> list[StoredMessage]:
         """See MessageStore.page_in.
 
-        A checkpoint may carry an overlay over while the database is read, so those of the beginning
-        are looked at: what came from the database already is not taken from them again.
+        A checkpoint may write an overlay to the database during the read. So the overlays are
+        those of the beginning, and what already came from the database is not taken from them.
         """
         if number in self._counts.gone:
             return []
@@ -82,7 +82,7 @@ class Pages:
         return page
 
     async def _filled(self, number: int, rows: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
-        """With the bodies that the journal keeps. Raises: CorruptRecordError for a missing one."""
+        """*rows* with bodies from the journal. Raises: CorruptRecordError for a missing one."""
         places = [
             stored.message.body.place
             for stored in rows
@@ -135,7 +135,7 @@ class Pages:
 
 
 class Bodies:
-    """Which bodies in the journal nobody needs any more: they must go when their messages go.
+    """Tracks which bodies in the journal nothing needs any more: they go with their messages.
 
     The database tells which references it deleted; an overlay knows which it never wrote.
     """
@@ -147,7 +147,7 @@ class Bodies:
         database.tell_dead(self._dead.update)
 
     def settle(self, overlay: Overlay) -> None:
-        """*overlay* was carried over: bodies of what it did not write are not needed."""
+        """*overlay* was written: bodies of messages that it left out are dead."""
         plan = overlay.plan
         if not plan.references:
             return
@@ -158,7 +158,7 @@ class Bodies:
         )
 
     def take_dead(self) -> list[int]:
-        """Bodies that may be discarded; each is told once."""
+        """Bodies that may be discarded; each is returned once."""
         dead = list(self._dead)
         self._dead.clear()
         return dead
@@ -180,7 +180,7 @@ class Bodies:
 
 
 def _shown(number: int, stored: StoredMessage, overlays: Sequence[Overlay]) -> StoredMessage | None:
-    """What the overlays, which are younger, say of it: None when it left the list."""
+    """*stored* as the newer overlays have it: None when it left the list."""
     place = (number, stored.sequence)
     count = stored.delivery_count
     for overlay in overlays:

@@ -1,8 +1,8 @@
 """One batch as one record of the journal: MessagePack, ``[[kind, operation], …]``.
 
 The journal holds each batch as the body of one message. Kinds are the names of the contract's
-operations, so that those that it gains later need nothing here. The two that come by the thousand have
-a shorter form, and one is this room's own: how far the acknowledged log was released.
+operations, so new operations need no change here. The two most frequent ones have a shorter form,
+and one is this package's own: how far the acknowledged log was released.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 from tidegate.spi import Acknowledge, AddMessage, CorruptRecordError, Message, Operation, Outcome
 
-#: Kinds that are not a name of an operation.
+#: Kinds that are not the name of an operation.
 _ADD: Final = "a"
 _REFERENCE: Final = "b"
 _ACKNOWLEDGE: Final = "k"
@@ -41,8 +41,8 @@ class Record(msgspec.Struct):
     """What one record says.
 
     Attributes:
-        operations: the batch; messages whose body stands beside the record have an empty one.
-        references: sequence -> number of that body in the journal.
+        operations: the batch; messages whose body is stored beside the record have an empty one.
+        references: sequence -> number of the body in the journal.
         released: the acknowledged log was released up to here; 0 when the record does not say.
     """
 

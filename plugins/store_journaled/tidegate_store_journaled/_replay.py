@@ -1,4 +1,4 @@
-"""What a start does with the journal: whose it is, and what of it the database does not have yet."""
+"""Replays the journal at start: checks whose it is, and merges what the database lacks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tidegate_store_journaled._record import Record
 
 logger = logging.getLogger("tidegate.store.journaled")
 
-#: Records between two words about the progress.
+#: Records between two reports of progress.
 _PROGRESS_RECORDS: Final = 1000
 
 
 async def check_mark(mark: Mark | None, front: Front, *, gives_up: bool) -> int:
-    """Find out whether this journal continues that database.
+    """Check that this journal belongs to that database.
 
     Args: gives_up: what another journal holds may be lost.
     Returns: up to which record the database has everything.
@@ -51,7 +51,7 @@ class Replay:
     """Merges the records that the database does not have.
 
     Attributes:
-        done: numbers of all records: none is needed once *overlay* was carried out.
+        done: numbers of all records: none is needed once *overlay* is written.
         count: operations that were merged.
         released: the acknowledged log was released up to here.
     """
@@ -94,7 +94,7 @@ class Replay:
         self.count += max(len(operations), 1)
 
     async def _with_bodies(self, record: Record) -> list[Operation]:
-        """Their sizes count, and some may be written in full when the options were changed."""
+        """Its operations with bodies: sizes count, and changed options may store some in full."""
         references = record.references
         if not references:
             return record.operations
@@ -103,7 +103,7 @@ class Replay:
         for operation in record.operations:
             place = references.get(getattr(operation, "sequence", 0))
             if isinstance(operation, AddMessage) and place is not None:
-                # A body that is not there belonged to a message that is not there any more.
+                # A missing body belonged to a message that is gone too.
                 body = bodies.get(place, b"")
                 message = msgspec.structs.replace(operation.message, body=body)
                 operation = AddMessage(operation.sequence, message, operation.pending_lists)

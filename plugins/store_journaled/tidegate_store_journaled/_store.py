@@ -1,12 +1,12 @@
 """The journaled store: :class:`tidegate.spi.MessageStore` over a journal and a database.
 
-1. A batch is one record in the journal; when that is durable the batch is confirmed.
-2. What the records since the last checkpoint say is merged in memory (:class:`Overlay`).
-3. A checkpoint writes the outcome to the database in one transaction, which also says up to which
-   record it has everything; only then are those records given up in the journal.
-4. After a crash the records behind that mark are merged and written before anything else, so it does
-   not matter where the crash was: before the transaction they are all there, after it they are
-   skipped.
+1. A batch is one record in the journal; once that is durable the batch is confirmed.
+2. The records since the last checkpoint are merged in memory (:class:`Overlay`).
+3. A checkpoint writes the outcome to the database in one transaction, which also records up to
+   which record it has everything; only then are those records discarded from the journal.
+4. After a crash the records behind that mark are merged and written before anything else. The
+   moment of the crash does not matter: before the transaction they are all there, after it they
+   are skipped.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from tidegate_store_journaled._replay import Replay, check_mark
 
 logger = logging.getLogger("tidegate.store.journaled")
 
-#: Pause before the next attempt when the database took no checkpoint, seconds.
+#: Pause after a failed checkpoint before the next attempt, seconds.
 _RETRY_SECONDS: Final = 1.0
 
 
@@ -70,7 +70,7 @@ class JournaledStore:
         self._context = context
         self._options = options
         self._database = JdbcStore(context, options)
-        # What the broker keeps free is for acknowledgements, and those are messages of the journal.
+        # What the broker keeps free is for acknowledgements, which are messages of the journal.
         own = dataclasses.replace(context, keep_acknowledged=False, disk_free_limit=0)
         directory = context.data_directory / options.journal_directory
         journal = journal_options(options, is_standby=self._database.is_standby)
@@ -138,7 +138,7 @@ class JournaledStore:
         """See AcknowledgedLog."""
         self._require_open()
         if self._ack_synced < self._current.plan.ack_last:
-            # Nobody may see a row whose number could be given to another after a power cut.
+            # Show no row whose number could be given to another row after a power cut.
             await self._work.whole(self._write([], Durability.SYNCED))
         last = self._ack_synced
         found: list[AcknowledgedMessage] = []
@@ -155,7 +155,7 @@ class JournaledStore:
             else:
                 rows = self._logged(after, limit - len(found), bytes_max - size, last)
             if rows is None:
-                # Rows of messages that came from the database go there first, all in one go.
+                # Rows of messages that came from the database are first written there, at once.
                 await self._checkpoint_at_last()
                 continue
             if not rows or (found and size + len(rows[0].message.body) > bytes_max):
@@ -192,8 +192,8 @@ class JournaledStore:
         """See MessageStore."""
         database, front = self._database.statistics(), self._front.disk_bytes
         options = self._options
-        # What is in the journal goes into the database, too: first into its log, with a quarter more for
-        # whole pages, then into its file. And the journal takes all its files.
+        # The journal's contents go into the database too: first into its log, with a quarter more
+        # for whole pages, then into its file. And the journal may grow to all its files.
         claimed = database.claimed_bytes + max(0, options.files_bytes - front)
         if self._database.capabilities.directories and not options.use_quick_journal:
             claimed += self._used * 9 // 4
@@ -210,7 +210,7 @@ class JournaledStore:
         return [*self._front.parts, *await self._database.store_parts()]
 
     async def close(self) -> None:
-        """See MessageStore. What is still pending goes to the database, when that can be reached."""
+        """See MessageStore. Writes what is left to the database, if that is reachable."""
         if not self._is_open:
             return
         self._is_open = False
@@ -261,7 +261,7 @@ class JournaledStore:
 
     async def _write(self, operations: Sequence[Operation], durability: Durability) -> None:
         if operations:
-            await self._wait_for_room(operations)  # not in the lock: what makes room needs it
+            await self._wait_for_room(operations)  # outside the lock: making room needs it
         async with self._writing:
             self._require_writable()
             try:
@@ -270,8 +270,8 @@ class JournaledStore:
                 self._failure = error
                 raise
             if not self._database.is_owner_for_sure and self._gives_up:
-                # Another gateway may go on without this journal: nothing is confirmed before the
-                # database says that none did.
+                # Another gateway may have gone on without this journal: confirm nothing until the
+                # database says that none has.
                 await self._database.confirm_ownership()
         if self._counts.is_stale and self._database.is_reachable:
             await self._refresh()
@@ -301,7 +301,7 @@ class JournaledStore:
         return sum(overlay.size_bytes for overlay in self._overlays())
 
     async def _wait_for_room(self, operations: Sequence[Operation]) -> None:
-        """Raises: StoreFullError when the database took nothing for too long."""
+        """Raises: StoreFullError when the database has accepted nothing for too long."""
         capacity = self._options.capacity_bytes
         size = 0
         grows = False
@@ -311,7 +311,7 @@ class JournaledStore:
                 size += len(operation.message.body)
         if 2 * (self._used + size) > capacity:
             self._wake.set()
-        # What acknowledges makes room; it may take one file more.
+        # Acknowledgements make room; they may take one file more.
         limit = capacity if grows else capacity + self._options.journal_log_file_size
         while self._used and self._used + size > limit:
             self._require_writable()
@@ -375,24 +375,24 @@ class JournaledStore:
             await self._front.discard([], self._bodies.take_dead())
 
     async def _give_way(self, error: StoreError) -> None:
-        """Read-only from here on; a standby gets the journal, and carries over what is in it."""
+        """Become read-only; a standby takes over the journal and writes what is in it."""
         self._failure = self._failure or error
-        if not isinstance(error, StoreLostError):  # who is told that it is lost says so
+        if not isinstance(error, StoreLostError):  # the on_lost callback logs that case
             logger.critical("store=read-only error=%s", error)
         self._freed.set()
         async with self._writing:
             await self._front.close()
 
     async def _checkpoint(self) -> None:
-        """Carry the overlay over. Raises: StoreError: later again when it is ``retryable``."""
+        """Write the overlay to the database. Raises: StoreError; try again if ``retryable``."""
         async with self._checkpointing:
             async with self._writing:
                 self._require_writable()
                 if self._frozen is None:
                     if not self._current.records:
                         return
-                    # The database must not be ahead of the journal: after a power cut numbers of
-                    # records that were lost would be given out again, and skipped as known.
+                    # The database must not be ahead of the journal: after a power cut the numbers
+                    # of lost records would be reused, and skipped as already written.
                     await self._front.sync()
                     self._has_unsynced = False
                     self._ack_synced = self._current.plan.ack_last
@@ -412,7 +412,7 @@ class JournaledStore:
             self._freed.set()
 
     async def _checkpoint_at_last(self) -> None:
-        """A checkpoint, however long the database is away. Raises: as ``page_in``."""
+        """Make a checkpoint, however long the database is away. Raises: as ``page_in``."""
         while True:
             self._require_open()
             try:
@@ -425,7 +425,7 @@ class JournaledStore:
                 return
 
     async def _refresh(self) -> None:
-        """Ask the database which messages several lists hold, when nothing is in between."""
+        """Ask the database which messages several lists hold, when nothing else is pending."""
         try:
             await self._checkpoint()
             async with self._writing:
