@@ -1,4 +1,4 @@
-"""Who asks: the token file's reader, or a user. Passwords are not checked for each request."""
+"""Identifies callers: by the token file, or as a user. Accepted passwords are remembered."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tidegate.spi.clients.operators import Caller, OperatorDesk, local_operator
 from tidegate_admin._protocol import Credentials
 
 PROTOCOL: Final = "admin"
-#: Users that are remembered; of more, those that have asked for nothing for longest log in again.
+#: Users that are remembered; beyond it, the least recently active must log in again.
 _REMEMBERED_MAX: Final = 1000
 #: For how long an accepted password counts without being checked again.
 _REMEMBERED_S: Final = 60.0
 
 
 class LoginError(AccessError):
-    """Nobody knows who it is: other credentials might help."""
+    """The caller is unknown: other credentials might help."""
 
 
 class Callers:
-    """Attributes: token: of the token file, "" where there is none; address: of the listener, for authenticators."""
+    """Attributes: token: the token file's, "" for none; address: the listener's."""
 
     def __init__(self, desk: OperatorDesk, token: str, address: str) -> None:
         self.token = token
@@ -42,7 +42,7 @@ class Callers:
             return Identity(local_operator(os.getuid()), frozenset(), "", host_of(peer), PROTOCOL)
         username, password = shown.username, shown.password
         if shown.token:
-            # A user's token stands in the place of the password, as it does for other clients.
+            # A user's token takes the place of the password, as for other clients.
             username, password = "", shown.token.encode()
         if password is None:
             raise LoginError("credentials are required")
@@ -73,7 +73,7 @@ class Callers:
             raise LoginError(error.problem, principal=error.principal) from None
 
     def _digest(self, *parts: str | bytes) -> bytes:
-        """What accepted credentials are remembered by: not by themselves."""
+        """A digest to remember accepted credentials by, instead of the credentials."""
         digest = hashlib.blake2b(key=self._key, digest_size=32)
         for part in parts:
             data = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part

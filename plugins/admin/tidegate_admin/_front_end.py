@@ -30,12 +30,12 @@ from tidegate_admin._token import TOKEN_FILE, token_of
 
 _log = logging.getLogger("tidegate.admin")
 
-#: How long a port that is in use is waited for: a gateway that was killed leaves its process for a moment.
+#: How long to wait for a port in use: the process of a killed gateway lives on for a moment.
 _PORT_S: Final = 10.0
 _PORT_EVERY_S: Final = 0.1
 _BACKLOG: Final = 128
 
-#: Refused to whoever has not the right ``admin``, and soon answered.
+#: A quick request that needs the right ``admin``.
 _MAY_ASK: Final = ShowStore()
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(Request).decode
@@ -45,7 +45,7 @@ _decode: Final = msgspec.json.Decoder(Request).decode
 class AdminFrontEnd:
     """A :class:`tidegate.spi.FrontEnd` and :class:`tidegate.spi.clients.operators.OperatorFrontEnd`.
 
-    Args: begun: processes that wait to serve; it takes one of them, or starts one where there is none.
+    Args: begun: processes ready to serve; it takes one of them, or starts its own.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class AdminFrontEnd:
         self._supervising: asyncio.Task[None] | None = None
 
     async def prepare(self, desk: OperatorDesk) -> None:
-        """See OperatorFrontEnd. A port that is in use may be free when the store is: a standby waits for that."""
+        """See OperatorFrontEnd. A port in use may be freed with the store, so a standby waits."""
         self._desk = desk
         token = await asyncio.to_thread(self._token)
         self._callers = Callers(desk, token, "")
@@ -93,18 +93,18 @@ class AdminFrontEnd:
 
     @property
     def address(self) -> str:
-        """Of the listener, e.g. ``http://127.0.0.1:8161``; its port is known as soon as it is bound."""
+        """The listener's, e.g. ``http://127.0.0.1:8161``; its port is known once it is bound."""
         port = self._config.port if self._socket is None else self._socket.getsockname()[1]
         scheme = "https" if self._config.transport == "tls" else "http"
         return f"{scheme}://{Bind(self._config.host, port)}"
 
     @property
     def pid(self) -> int:
-        """Of the process that serves now; 0: none does."""
+        """The serving process's; 0 for none."""
         return 0 if self._process is None else self._process.pid
 
     async def stop_accepting(self) -> None:
-        """See FrontEnd. It goes on to say that the gateway stops; requests are refused by the desk."""
+        """See FrontEnd. It still reports that the gateway stops; the desk refuses requests."""
 
     async def stop(self) -> None:
         """See FrontEnd."""
@@ -117,7 +117,7 @@ class AdminFrontEnd:
             self._socket = None
 
     async def reload(self) -> bool:
-        """Read token and certificate anew: see :class:`tidegate.spi.Reloadable`."""
+        """Reread token and certificate: see :class:`tidegate.spi.Reloadable`."""
         await asyncio.to_thread(check, self._config, self._options)
         token = await asyncio.to_thread(self._token)
         if self._callers is not None:
@@ -226,13 +226,13 @@ class AdminFrontEnd:
         if bytes(ask.request) == b"null":
             with suppress(
                 StoreUnavailableError
-            ):  # it recovers, and knows nobody but who has the token
+            ):  # it is recovering, and knows only the token
                 await self._desk.perform(who, _MAY_ASK)
             return b"null"
         request = _decode(ask.request)
         answer = await self._desk.perform(who, request)
         if isinstance(request, ListEvents) and request.wait_s:
-            # Whose credentials do not count any more is told nothing of what happened since.
+            # A caller whose credentials are no longer valid learns nothing of later events.
             await self._callers.identity(ask.peer, ask.credentials)
         return _encode(answer)
 

@@ -110,7 +110,7 @@ class AdminOptions:
 
 
 def is_loopback(config: ListenerConfig) -> bool:
-    """Only this machine can reach the listener."""
+    """Whether only this machine can reach the listener."""
     return Bind(config.host, config.port).is_loopback
 
 

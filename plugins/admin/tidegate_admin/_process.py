@@ -1,4 +1,4 @@
-"""The admin process as a child: started, asked by, and certainly ended."""
+"""Runs the admin process as a child: starts it, hears its questions, and makes sure it ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger("tidegate.admin")
 
 #: ``-P``: a file named ``json.py`` in the working directory must not replace Python's.
 COMMAND: Final = (sys.executable, "-P", "-m", "tidegate_admin.server")
-#: What is said besides a request's body: credentials, names. JSON escapes a byte with six at worst.
+#: Room for what comes besides a body: credentials, names. JSON escapes a byte as at most six.
 _ASK_BYTES: Final = 256 << 10
 _ESCAPED: Final = 6
 
@@ -42,7 +42,7 @@ class AdminProcess:
 
     @classmethod
     async def start(cls) -> AdminProcess:
-        """Start it: it makes itself ready, and waits for :meth:`serve`. Raises: OSError."""
+        """Start it; it prepares, then waits for :meth:`serve`. Raises: OSError."""
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -58,7 +58,7 @@ class AdminProcess:
     async def serve(
         self, start: protocol.Start, listening: socket.socket, answering: Answering
     ) -> None:
-        """Let it serve on *listening*; whoever connected before waits. Once. Raises: OSError: it has ended."""
+        """Let it serve on *listening*, once. Earlier clients wait. Raises: OSError: it ended."""
         protocol.hand_over(self._link, start, listening)
         limit = _ASK_BYTES + _ESCAPED * start.request_limit
         reader, self._writer = await asyncio.open_connection(sock=self._link, limit=limit)
@@ -66,16 +66,16 @@ class AdminProcess:
         self._following.append(asyncio.create_task(following))
 
     async def wait(self) -> int:
-        """Wait until it has ended, by itself or not; its exit code."""
+        """Wait until it has ended for any reason; returns its exit code."""
         return await self._process.wait()
 
     def renew(self) -> None:
-        """Let it read the certificate anew."""
+        """Have it reread the certificate."""
         if self._writer is not None:
             self._writer.write(protocol.line(protocol.Renew()))
 
     async def end(self) -> None:
-        """Kill it: it has nothing that would be lost. Idempotent."""
+        """Kill it: it has nothing to lose. Idempotent."""
         kill_group(self._process)
         await self._process.wait()
         tasks = (*self._following, *self._running)
@@ -99,13 +99,13 @@ class AdminProcess:
                 self._running.add(task)
                 task.add_done_callback(self._running.discard)
         except OSError:
-            pass  # it was ended before it had read all; whoever waits for its end says so
+            pass  # it ended before reading everything; the caller of wait reports that
         except (ValueError, msgspec.DecodeError) as error:
             _log.warning("admin process pid=%d asks what is no question: %s", self.pid, error)
-        kill_group(self._process)  # whoever waits for its end starts another one
+        kill_group(self._process)  # the caller of wait starts another one
 
     def _say(self, line: str) -> None:
-        """What it says when something is wrong with it: never a request's content."""
+        """Log what it prints when something is wrong with it: never a request's content."""
         _log.warning("admin process pid=%d %s", self.pid, line[:500])
 
 

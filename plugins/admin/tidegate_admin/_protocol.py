@@ -1,8 +1,9 @@
-"""What the gateway and its admin process say to each other: lines of JSON on a socket pair.
+"""The protocol between the gateway and its admin process: lines of JSON on a socket pair.
 
-The gateway begins with :class:`Start` and the socket that listens (:func:`hand_over`). The process then asks, as often and as much at once as it likes, and
-each :class:`Ask` has one :class:`Answer` with its number, each :class:`AskHealth` one :class:`Health`, each :class:`AskSample` one :class:`Sample`.
-What is answered is JSON already and goes through as it is.
+The gateway sends :class:`Start` and the listening socket (:func:`hand_over`). The process then asks
+as often, and as much at once, as it likes. Each :class:`Ask` gets one :class:`Answer` with its
+number, each :class:`AskHealth` one :class:`Health`, each :class:`AskSample` one :class:`Sample`.
+Answers are JSON already and are passed on as they are.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
 
     Attributes:
         name, version: of the gateway.
-        hosts: that requests may name, beside addresses and localhost.
+        hosts: names that requests may use, besides addresses and localhost.
         certificate, key: paths; "" for no TLS.
         health_is_public, connections_max, requests_max, event_streams_max, request_limit, request_timeout,
             metrics_destinations_max, metrics_destinations_by, metrics_destinations: see the options.
-        directory: path of one that is the gateway's user's alone.
+        directory: path of one that only the gateway's user can access.
     """
 
     name: str
@@ -47,11 +48,11 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
 
 
 class Renew(msgspec.Struct, frozen=True, tag="renew"):
-    """Read the certificate anew."""
+    """Reread the certificate."""
 
 
 class Answer(msgspec.Struct, frozen=True, tag="answer"):
-    """Attributes: kind, problem: of an error, "" when there is none; body: JSON of the answer."""
+    """Attributes: kind, problem: of an error, "" for none; body: the answer as JSON."""
 
     id: int
     body: msgspec.Raw = msgspec.Raw(b"null")
@@ -67,14 +68,14 @@ class Health(msgspec.Struct, frozen=True, tag="health"):
 
 
 class Sample(msgspec.Struct, frozen=True, tag="sample"):
-    """The answer to :class:`AskSample`. Attributes: overview: None: the gateway does not run."""
+    """The answer to :class:`AskSample`. Attributes: overview: None if the gateway does not run."""
 
     id: int
     overview: Overview | None
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """What a request showed: a bearer's token, or user name and password."""
+    """A request's credentials: a bearer token, or user name and password."""
 
     token: str = ""
     username: str = ""
@@ -85,7 +86,7 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 class Ask(msgspec.Struct, frozen=True, tag="ask"):
-    """Carry out a request; ``null``: only say whether the credentials count, and who they are of may ask.
+    """Carry out a request. ``null`` only checks the credentials and the caller's right to ask.
 
     Attributes: peer: ``host:port`` of the client; request: JSON of a :data:`tidegate.spi.operate.Request`.
     """
@@ -97,13 +98,13 @@ class Ask(msgspec.Struct, frozen=True, tag="ask"):
 
 
 class AskHealth(msgspec.Struct, frozen=True, tag="ask-health"):
-    """How is it?"""
+    """Asks for the gateway's health."""
 
     id: int
 
 
 class AskSample(msgspec.Struct, frozen=True, tag="ask-sample"):
-    """How much goes through it?"""
+    """Asks for a sample of the gateway's traffic."""
 
     id: int
 
@@ -111,10 +112,10 @@ class AskSample(msgspec.Struct, frozen=True, tag="ask-sample"):
 FromGateway: TypeAlias = Start | Renew | Answer | Health | Sample
 FromServer: TypeAlias = Ask | AskHealth | AskSample
 
-#: Kind of the error of somebody whose credentials do not count, or who showed none.
+#: Kind of the error for missing or invalid credentials.
 LOGIN: Final = "LoginError"
 
-#: In front of :class:`Start`, which is read before there is an event loop.
+#: The length before :class:`Start`, which is read before there is an event loop.
 _LENGTH: Final = struct.Struct(">I")
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -123,18 +124,18 @@ decode_from_server: Final = msgspec.json.Decoder(FromServer).decode
 
 
 def line(told: FromGateway | FromServer) -> bytes:
-    """*told* as it travels."""
+    """*told* as sent over the link."""
     return _encode(told) + b"\n"
 
 
 def hand_over(link: socket.socket, start: Start, listening: socket.socket) -> None:
-    """Say how to serve, and on which socket. Nothing was written before, so it does not wait. Raises: OSError."""
+    """Send *start* and the socket. Never blocks: it is the first write. Raises: OSError."""
     text = _encode(start)
     socket.send_fds(link, [_LENGTH.pack(len(text)) + text], [listening.fileno()])
 
 
 def handed_over(link: socket.socket) -> tuple[Start, socket.socket] | None:
-    """What :func:`hand_over` says; blocks until it does. None: the gateway is gone."""
+    """Receive what :func:`hand_over` sends; blocks. None: the gateway is gone."""
     header, numbers, _, _ = socket.recv_fds(link, _LENGTH.size, 1)
     header += _exactly(link, _LENGTH.size - len(header))
     text = _exactly(link, _LENGTH.unpack(header)[0]) if len(header) == _LENGTH.size else b""
@@ -146,7 +147,7 @@ def handed_over(link: socket.socket) -> tuple[Start, socket.socket] | None:
 
 
 def _exactly(link: socket.socket, size: int) -> bytes:
-    """So many bytes; none when there are fewer."""
+    """Exactly *size* bytes; b"" when the stream ends before."""
     data = bytearray()
     while len(data) < size:
         more = link.recv(size - len(data))

@@ -1,4 +1,4 @@
-"""The token file: whoever can read it operates this gateway, from this machine."""
+"""The token file: whoever can read it may operate this gateway, from this machine."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tidegate.spi.private_files import private_opener, read_text
 TOKEN_FILE: Final = "admin.token"
 _KEY: Final = "token_file"
 _BYTES_MAX: Final = 4096
-#: Of one's own, too: what can be guessed is no secret.
+#: Also for a token that the operator chose: one that can be guessed is no secret.
 _FORM: Final = re.compile(r"[A-Za-z0-9._~+/=-]{32,512}")
 
 
 def token_of(path: Path) -> str:
-    """The token in *path*, which is made where it is missing; blocks shortly.
+    """The token in *path*, which is created if missing; blocks briefly.
 
     Raises: ConfigError: it cannot be made or read, others can read it, or it holds no token.
     """
@@ -27,7 +27,7 @@ def token_of(path: Path) -> str:
         return _read(path)
     except FileNotFoundError:
         pass
-    # Written aside and linked: whoever starts at the same time finds a whole one, and both have the same.
+    # Written aside and linked: two gateways that start together both see the same whole token.
     aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         with open(aside, "x", encoding="ascii", opener=private_opener) as file:

@@ -16,7 +16,7 @@ tidegate_plugin = PluginInfo(
     spi_version=(1, 0),
 )
 
-#: ActiveMQ's and Artemis's consoles are there, too.
+#: The port of ActiveMQ's and Artemis's consoles.
 DEFAULT_PORT = 8161
 
 
@@ -40,12 +40,12 @@ class AdminFrontEndFactory:
         return DEFAULT_PORT
 
     async def begin(self) -> None:
-        """See EarlyFrontEndFactory. The process knows of no gateway yet, and is the same for each listener."""
+        """See EarlyFrontEndFactory. The process is generic at first: any listener may take it."""
         with contextlib.suppress(OSError):  # the listener tries again, and says so
             self._begun.append(await AdminProcess.start())
 
     def create(self, config: ListenerConfig, broker: Broker) -> FrontEnd:
-        """Build the listener; nothing is started. Looks at the certificate. Raises: ConfigError."""
+        """Build the listener without starting it. Checks the certificate. Raises: ConfigError."""
         if not isinstance(config.options, AdminOptions):
             raise TypeError(f"options must be AdminOptions, not {type(config.options).__name__}")
         check(config, config.options)

@@ -1,1 +1,1 @@
-"""The process that serves HTTP: it has nothing of the gateway but a socket to ask it by."""
+"""The process that serves HTTP: its only tie to the gateway is a socket to ask over."""

@@ -1,4 +1,4 @@
-"""``python -m tidegate_admin.server LINK``: what it imports, readiness waits for."""
+"""``python -m tidegate_admin.server LINK``. Readiness waits for its imports, so they are few."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def _run() -> None:
-    # Nothing that is imported is garbage, and the collector would look through it again and again.
+    # Imported objects are never garbage, and the collector would scan them again and again.
     gc.disable()
     from tidegate_admin.server.main import main
 

@@ -1,4 +1,4 @@
-"""Answers as JSON, and which status says what went wrong."""
+"""Answers as JSON, and the HTTP status of each kind of error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.responses import Response
 from tidegate_admin import _protocol as protocol
 
 JSON: Final = "application/json"
-#: Status by the kind of an error of the gateway's; others are 500.
+#: Status by the kind of the gateway's error; others are 500.
 STATUS: Final[Mapping[str, int]] = {
     protocol.LOGIN: 401,
     "AccessError": 403,
@@ -30,7 +30,7 @@ _CHALLENGE: Final = 'Bearer, Basic realm="tidegate", charset="UTF-8"'
 class Problem(msgspec.Struct, frozen=True):
     """Why there is no answer.
 
-    Attributes: kind: of the error, by which scripts tell one from the other; problem: in words.
+    Attributes: kind: of the error, for scripts; problem: in words.
     """
 
     kind: str

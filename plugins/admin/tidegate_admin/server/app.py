@@ -34,7 +34,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Application:
-    """Args: start: how to serve; link: to the gateway; ring: how it was."""
+    """Args: start: how to serve; link: to the gateway; ring: its history."""
 
     def __init__(self, start: protocol.Start, link: Link, ring: Ring) -> None:
         self._start = start
@@ -46,7 +46,7 @@ class Application:
         self._streams = streams.Streams(link, start.event_streams_max)
 
     def asgi(self) -> ASGIApp:
-        """What is served."""
+        """The ASGI application with all its layers."""
         routes = [
             Route("/health/live", self._health(health.live)),
             Route("/health/ready", self._health(health.ready)),
@@ -87,7 +87,7 @@ class Application:
                 else:
                     asked = endpoint.of_body(await self._body(request))
             except ParameterError as error:
-                # Who may not ask is not told either what is wrong with the question.
+                # A caller without the right to ask does not learn what is wrong with the request.
                 answer = await self._link.ask(_peer(request), shown)
                 if answer.kind:
                     return answered(answer)
@@ -123,7 +123,7 @@ class Application:
         shown = credentials_of(request)
         if shown is None:
             return _unknown()
-        # Not before somebody asks: health is to be told soon.
+        # Imported on first use: health must be available soon.
         from tidegate_admin.server.metrics import Shown, metrics
 
         start, accept = self._start, request.headers.get("accept", "")
@@ -135,7 +135,7 @@ class Application:
         return await metrics(self._link, _peer(request), shown, accept, which)
 
     async def _history(self, request: Request) -> Response:
-        """For whom the overview is, which is what it is made of."""
+        """Open to callers who may see the overview, which it is made of."""
         shown = credentials_of(request)
         if shown is None:
             return _unknown()
@@ -179,7 +179,7 @@ class Application:
     async def _body(self, request: Request) -> bytes:
         """Raises: HTTPException."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != JSON:  # what a form of another site's page cannot send
+        if kind != JSON:  # a form on another site's page cannot send this type
             raise HTTPException(415, f"send the request as {JSON}")
         length = request.headers.get("content-length", "0")
         limit = self._start.request_limit
@@ -200,7 +200,7 @@ class Application:
 
 
 def credentials_of(request: Request) -> protocol.Credentials | None:
-    """What a request shows; None: nothing that could be credentials."""
+    """The request's credentials; None if it shows none."""
     scheme, _, value = request.headers.get("authorization", "").partition(" ")
     value = value.strip()
     if scheme.lower() == "bearer" and value:

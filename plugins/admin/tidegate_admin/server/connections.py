@@ -1,4 +1,4 @@
-"""uvicorn's HTTP connections with the limits that it has not: how many, and how slow a header may be."""
+"""uvicorn's HTTP connections with limits that it lacks: how many, and how slow a header is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tidegate_admin.server.strangers import FIRST_BYTES, Strangers, peer_of
 
-#: Of a request's line and header.
+#: Most bytes of a request's line and header.
 HEADER_BYTES_MAX: Final = 32 << 10
 #: How long an idle connection is kept.
 KEEP_ALIVE_S: Final = 30
@@ -19,10 +19,10 @@ KEEP_ALIVE_S: Final = 30
 def bounded(
     connections_max: int, header_timeout_s: float, strangers: Strangers
 ) -> type[asyncio.Protocol]:
-    """What uvicorn is to make for each connection. *strangers* is told who speaks no HTTP."""
+    """uvicorn's protocol class. *strangers* is told of clients that do not speak HTTP."""
 
     class BoundedConnection(H11Protocol):
-        """Ends with the first request whose header has not come in time."""
+        """Closes at the first request whose header does not arrive in time."""
 
         _ends: asyncio.TimerHandle | None = None
         _first = b""

@@ -1,7 +1,7 @@
-"""The console: files that a browser loads, and what it may do with them.
+"""The console: the files that a browser loads, and what they are allowed to do.
 
-They are the same for everybody and say nothing of the gateway. What they show they ask the API for, with the
-credentials of whoever uses them.
+They are the same for everybody and reveal nothing about the gateway. What they show comes from the
+API, with the user's own credentials.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-#: Where it is.
+#: Its path.
 PREFIX: Final = "/console/"
 _INDEX: Final = "index.html"
 _TYPES: Final[Mapping[str, str]] = {
@@ -25,7 +25,7 @@ _TYPES: Final[Mapping[str, str]] = {
     ".js": "text/javascript",
     ".svg": "image/svg+xml",
 }
-#: Nothing from elsewhere, nothing inline, nothing made of text: a message's body stays text whatever is in it.
+#: No other origins, no inline code, no code from text: a message's body always stays text.
 _POLICY: Final = "; ".join(
     (
         "default-src 'none'",
@@ -43,12 +43,12 @@ _POLICY: Final = "; ".join(
 
 
 def is_entrance(path: str) -> bool:
-    """A link of another site's page may lead there: it asks for nothing but the page itself."""
+    """Whether other sites may link to *path*: it asks for nothing but the page itself."""
     return path in ("/", PREFIX)
 
 
 def routes() -> list[Route]:
-    """Where the console is served, and the way to it."""
+    """The console's routes, and the redirect to it."""
     folder = resources.files("tidegate_admin").joinpath("console")
     files = {name: (data, _TYPES[suffix]) for name, suffix, data in _read(folder)}
 
@@ -70,7 +70,7 @@ def routes() -> list[Route]:
 
 
 def _read(folder: Traversable, prefix: str = "") -> list[tuple[str, str, bytes]]:
-    """Path, suffix and content of what is in *folder*; few and small, so they are all kept."""
+    """Path, suffix and content of each file in *folder*; few and small, so all are kept."""
     found: list[tuple[str, str, bytes]] = []
     for item in folder.iterdir():
         if item.is_dir():

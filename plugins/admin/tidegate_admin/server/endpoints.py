@@ -1,7 +1,7 @@
-"""Which requests of the operator's contract there are, read off the contract itself.
+"""The endpoints, derived from the requests of the operator's contract.
 
-A request that is added there is an endpoint here: its tag is the path, its fields are the parameters, its answer's type
-is the operator's method's. GET is what only looks.
+A request added there becomes an endpoint here: its tag is the path, its fields are the parameters,
+and its answer has the type that the operator's method returns. Read-only requests are GET.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import msgspec
 from tidegate.spi import operate
 
 PREFIX: Final = "/api/v1/"
-#: First words of tags: whatever begins otherwise changes something, or might.
+#: First words of read-only tags: any other tag changes something, or might.
 _LOOKS: Final = frozenset({"browse", "count", "explain", "find", "list", "read", "show"})
-#: Strings in JSON for what is asked for in a query.
+#: Types whose query parameters are strings in JSON.
 _MANY: Final = (
     msgspec.inspect.VarTupleType,
     msgspec.inspect.ListType,
@@ -29,7 +29,7 @@ _MANY: Final = (
 
 
 class ParameterError(ValueError):
-    """A request cannot be made of what was sent."""
+    """What was sent does not make a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Endpoint:
 
     @property
     def looks(self) -> bool:
-        """It changes nothing."""
+        """Whether it only reads."""
         return self.tag.partition("-")[0] in _LOOKS
 
     @property
@@ -81,7 +81,7 @@ class Endpoint:
         return self._made(typing.cast("dict[str, Any]", values), strict=True)
 
     def _made(self, values: Mapping[str, Any], *, strict: bool) -> bytes:
-        # A misspelt selector must not be none at all.
+        # A misspelt selector must not count as no selector.
         unknown = [name for name in values if name not in self.request.__struct_fields__]
         if unknown:
             known = ", ".join(self.request.__struct_fields__) or "none"

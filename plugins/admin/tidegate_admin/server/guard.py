@@ -1,4 +1,4 @@
-"""What every request passes, whatever it asks for: who may be meant, how long, and what the answer says."""
+"""Checks on every request: its host, its time limit, and the headers of its answer."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?
 
 
 class _NotTakenError(Exception):
-    """The connection takes no answer of ours."""
+    """The connection can no longer take an answer."""
 
 
 class Guard:
     """An ASGI application around *app*.
 
-    Args: hosts: names that requests may be for, beside localhost and addresses.
+    Args: hosts: names that requests may be for, besides localhost and addresses.
     """
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str]) -> None:
@@ -71,13 +71,13 @@ class Guard:
             async with asyncio.timeout(_ANSWER_S) as scope["tidegate.timeout"]:
                 await self._app(scope, receive, strict_send)
         except TimeoutError:
-            if begun:  # whoever reads so slowly gets no more: uvicorn closes what is not complete
+            if begun:  # too slow a reader gets no more: uvicorn closes an incomplete answer
                 return
             await problem(504, "TimeoutError", "the gateway did not answer in time")(
                 scope, receive, strict_send
             )
         except _NotTakenError as error:
-            # Half of a request that breaks off, or is none: the server has answered that itself.
+            # A request that broke off or was malformed: the server has answered it itself.
             _log.info("answer not taken path=%s error=%s", scope["path"], error)
         except Exception:
             _log.exception("answering %s failed", scope["path"])
@@ -87,10 +87,10 @@ class Guard:
                 )
 
     def _refusal(self, scope: Scope) -> str:
-        """Why a request is not even looked at; "" when it is.
+        """Why a request is refused outright; "" when it is not.
 
-        A page of another site reaches this machine by its own name, or sends requests with what the
-        browser has remembered. Both say so.
+        Another site's page may reach this machine under the site's own name, or send requests
+        with credentials that the browser remembers. The headers show both.
         """
         headers = Headers(scope=scope)
         found = headers.getlist("host")
@@ -119,7 +119,7 @@ class Guard:
 
 
 def _is_link(scope: Scope, headers: Headers) -> bool:
-    """Somebody follows a link to the console, which then is a page of its own and in no frame."""
+    """Whether this follows a link to the console, as a page of its own and not in a frame."""
     is_page = (
         headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
     )

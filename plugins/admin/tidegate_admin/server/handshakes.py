@@ -1,4 +1,4 @@
-"""TLS in front of an HTTP connection: a handshake that fails is told of, with who it was."""
+"""TLS in front of an HTTP connection: a failed handshake is reported with the client's address."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def context_of(certificate: str, key: str) -> ssl.SSLContext:
 
 @final
 class Handshake(asyncio.Protocol):
-    """A connection until its handshake is over; then it is another protocol's.
+    """A connection until its handshake is over; then another protocol takes over.
 
-    asyncio's own server tells nobody of a handshake that fails.
+    asyncio's own server does not report failed handshakes.
 
-    Args: make: the protocol of the connection; strangers: is told who has not come to one.
+    Args: make: makes the connection's protocol; strangers: told of clients that never got one.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class Handshake(asyncio.Protocol):
         self._timeout_s = timeout_s
         self._strangers = strangers
         self._task: asyncio.Task[None] | None = None
-        # A client's request may be in one piece with the end of its handshake: it waits here.
+        # A request may arrive together with the end of the handshake: it waits here.
         self._early: list[bytes] = []
         self._is_gone = False
 
     def connection_made(self, transport: Any) -> None:
-        """See asyncio.Protocol. Nothing is read before the task has begun: it was ready first."""
+        """See asyncio.Protocol. Nothing is read before the task starts: it was ready first."""
         self._task = asyncio.get_running_loop().create_task(self._begin(transport))
 
     def data_received(self, data: bytes) -> None:

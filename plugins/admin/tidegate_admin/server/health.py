@@ -1,4 +1,4 @@
-"""``/health/live`` and ``/health/ready``: how the gateway is, also while it cannot say so itself."""
+"""``/health/live`` and ``/health/ready``: the gateway's state, even when it cannot answer."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tidegate.spi.clients.operators import Phase, Readiness
 from tidegate_admin.server.answers import json
 from tidegate_admin.server.link import Link
 
-#: How long the gateway's event loop may take to say how it is, in seconds.
+#: How long the gateway's event loop may take to report its state, in seconds.
 _PATIENCE_S: Final = 1.0
-#: A gateway that has said nothing for so long will not do so again by itself: it is to be started anew.
+#: A gateway silent for this long will not recover by itself: it should be restarted.
 _DEAD_S: Final = 60.0
 
 
 async def live(link: Link) -> Response:
-    """Only what a restart would mend makes it fail: never the store, never recovery."""
+    """Fails only for what a restart would fix: never for the store, never during recovery."""
     await link.readiness(_PATIENCE_S)
     silent = link.silent_s
     if silent > _DEAD_S:
@@ -28,7 +28,7 @@ async def live(link: Link) -> Response:
 
 
 async def ready(link: Link) -> Response:
-    """Whether clients are let in and answered, and if not, why."""
+    """Whether clients are admitted and served, and if not, why."""
     found = await link.readiness(_PATIENCE_S)
     if found is None:
         last = link.last_readiness or Readiness(Phase.RECOVERING)
@@ -39,7 +39,7 @@ async def ready(link: Link) -> Response:
 
 
 def status_of(found: Readiness) -> str:
-    """In a few words."""
+    """The state in a few words."""
     if found.phase is Phase.RUNNING:
         return "; ".join(found.problems) or "ready"
     share = "" if found.percent is None else f", {found.percent:.0f} %"

@@ -1,4 +1,4 @@
-"""The process's end of the socket pair: what it asks the gateway."""
+"""The process's end of the socket pair: asks the gateway."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ T = TypeVar("T")
 
 
 class Link:
-    """Asks the gateway; when that is gone, so is this process.
+    """Asks the gateway; this process ends when the gateway is gone.
 
-    Args: renew: called when the certificate is to be read anew.
+    Args: renew: called when the certificate must be reread.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Link:
     async def ask(
         self, peer: str, credentials: protocol.Credentials, request: bytes = b"null"
     ) -> protocol.Answer:
-        """What the gateway answers. Cancellation: it goes on, and nobody hears of it."""
+        """The gateway's answer. Cancellation: the request goes on, its answer is dropped."""
         number = next(self._ids)
         future = asyncio.get_running_loop().create_future()
         self._asked[number] = future
@@ -74,7 +74,7 @@ class Link:
             self._asked.pop(number, None)
 
     async def readiness(self, timeout_s: float) -> Readiness | None:
-        """How the gateway is; None: it does not say within *timeout_s*."""
+        """The gateway's readiness; None: no answer within *timeout_s*."""
         number = next(self._ids)
         future = asyncio.get_running_loop().create_future()
         self._asked_health[number] = future
@@ -89,7 +89,7 @@ class Link:
             self._asked_health.pop(number, None)
 
     async def sample(self, timeout_s: float) -> Overview | None:
-        """The gateway as a whole; None: it does not run, or does not say within *timeout_s*."""
+        """The gateway's overview; None: it does not run, or no answer within *timeout_s*."""
         number = next(self._ids)
         future = asyncio.get_running_loop().create_future()
         self._asked_sample[number] = future
@@ -104,7 +104,7 @@ class Link:
 
     @property
     def silent_s(self) -> float:
-        """For how long the gateway has not said how it is, although it was asked; 0: it has."""
+        """How long a question about its state has waited for the gateway; 0: none waits."""
         return time.monotonic() - self._silent_since if self._silent_since else 0.0
 
 

@@ -1,4 +1,4 @@
-"""The process that the listener starts: it waits to be told how to serve, and where."""
+"""The process that the listener starts: it waits to hear how to serve, and where."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def serve(
 
 
 def _bound_descriptors(connections_max: int) -> None:
-    """So many connections and no more, also of those whose TLS handshake has not ended."""
+    """Limit connections, including those still in their TLS handshake."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * connections_max + _DESCRIPTORS
     if hard == resource.RLIM_INFINITY or wanted < hard:
@@ -77,10 +77,10 @@ def _bound_descriptors(connections_max: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Wait to be told how to serve, and serve until the gateway is gone. Args: arguments: the number of its socket."""
+    """Serve as told until the gateway is gone. Args: arguments: the number of its socket."""
     link = socket.socket(fileno=int(arguments[0]))
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
-    # What strangers send is told of by ourselves, now and then.
+    # We report what strangers send ourselves, at a limited rate.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     handed_over = protocol.handed_over(link)
     if handed_over is not None:

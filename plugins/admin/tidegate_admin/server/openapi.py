@@ -1,4 +1,4 @@
-"""The OpenAPI document, made of the same types as the answers."""
+"""The OpenAPI document, built from the same types as the answers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def document(endpoints: Iterable[Endpoint], name: str, version: str) -> bytes:
 
 
 def _untagged(schema: Mapping[str, Any], components: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of a request as it is sent here: the path says which it is."""
+    """The schema of a request without its tag: the path says which it is."""
     found = dict(components[_name_of(schema)])
     fields = found["properties"].items()
     found["properties"] = {k: _with_pattern(v) for k, v in fields if k != "type"}
@@ -79,7 +79,7 @@ def _untagged(schema: Mapping[str, Any], components: Mapping[str, Any]) -> dict[
 
 
 def _with_pattern(field: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A pattern is one of ECMA-262 in the document: there ``^`` and ``$`` are Python's ``\\A`` and ``\\Z``."""
+    """The document's patterns are ECMA-262: ``^``, ``$`` are Python's ``\\A``, ``\\Z`` there."""
     if "pattern" not in field:
         return field
     return {**field, "pattern": re.sub(r"^\\A(.*)\\Z$", r"^\1$", field["pattern"])}
@@ -115,7 +115,7 @@ def _path(endpoint: Endpoint, request: Mapping[str, Any], answer: Any) -> dict[s
 
 
 def _stream(listed: Mapping[str, Any]) -> dict[str, Any]:
-    """The stream of what ``list-events`` has. Args: listed: the operation of that."""
+    """The stream for ``list-events``. Args: listed: the operation of that."""
     last_id = {
         "name": "Last-Event-ID",
         "in": "header",

@@ -1,4 +1,4 @@
-"""Who comes to the listener and speaks something else than it does, for the operator's log."""
+"""Reports clients of the listener that speak another protocol, in the operator's log."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tidegate.spi.clients.seldom import Seldom
 
 _log = logging.getLogger("tidegate.admin")
 
-#: What a protocol is known by, of what a connection brings first.
+#: The first bytes by which a protocol is recognised.
 FIRST_BYTES: Final = 64
-#: And of what nobody knows, for a person to look at.
+#: Bytes shown of an unknown one, for a person to look at.
 _SHOWN_BYTES: Final = 8
 
 
 @final
 class Strangers:
-    """Tells of them now and then. Args: port: of the listener."""
+    """Reports at a limited rate. Args: port: of the listener."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -29,9 +29,9 @@ class Strangers:
         self._no_handshake = Seldom(_log, "tls refused port=%d peer=%s reason=%r")
 
     def no_http(self, peer: str, first: bytes, *, is_late: bool = False) -> None:
-        """Somebody sent what is no request.
+        """A client sent something that is not a request.
 
-        Args: first: the first bytes of the connection; is_late: more of it may have come, in time.
+        Args: first: the connection's first bytes; is_late: it timed out, perhaps half-way.
         """
         spoken = spoken_by(first)
         if spoken == HTTP:
@@ -45,11 +45,11 @@ class Strangers:
         self._no_http.say(monotonic(), self._port, peer, reason)
 
     def no_handshake(self, peer: str, reason: str) -> None:
-        """Somebody's handshake failed."""
+        """A client's handshake failed."""
         self._no_handshake.say(monotonic(), self._port, peer, reason)
 
 
 def peer_of(transport: asyncio.BaseTransport) -> str:
-    """``host:port``; "unknown" when it was gone before it was asked."""
+    """``host:port``; "unknown" if the client has already gone."""
     name = transport.get_extra_info("peername")
     return "unknown" if not name else str(Bind(name[0], name[1]))

@@ -1,8 +1,8 @@
 """Events as they come: ``text/event-stream`` (HTML, "Server-sent events"), made of ``list-events``.
 
-A stream asks the gateway for the next page, which waits there for an event, writes it, and asks again when the client has
-taken it: a slow client makes itself wait and nobody else, and what it has missed by then it is told. Credentials are shown
-with each question, so a stream ends when they do not count any more.
+A stream asks the gateway for the next page, which waits there for an event, writes it, and asks
+again once the client has taken it. So a slow client delays only itself, and is told what it missed.
+Each question carries the credentials, so a stream ends once they are no longer valid.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tidegate_admin.server.endpoints import Endpoint, ParameterError
 from tidegate_admin.server.link import Link
 
 PATH: Final = "/api/v1/events"
-#: How often a comment says that the stream is alive, when there is nothing else to say, in seconds.
+#: Seconds between keep-alive comments when there are no events.
 HEART_BEAT_S: Final = 15.0
-#: How long a client may take nothing of what was written to it.
+#: How long a client may read nothing of what was written to it.
 TAKE_S: Final = 30.0
 #: Events written at a time.
 PAGE: Final = 100
@@ -38,11 +38,11 @@ _decode: Final = msgspec.json.Decoder(EventPage).decode
 
 
 class StreamsFullError(Exception):
-    """As many streams as there may be are there."""
+    """The limit of streams is reached."""
 
 
 def asked_for(endpoint: Endpoint, query: QueryParams, last_id: str) -> ListEvents:
-    """What a stream is to tell. Args: endpoint: of ``list-events``; last_id: the header ``Last-Event-ID``, "" for none.
+    """A stream's first request. Args: endpoint: of ``list-events``; last_id: ``Last-Event-ID``.
 
     Raises: ParameterError.
     """
@@ -51,7 +51,7 @@ def asked_for(endpoint: Endpoint, query: QueryParams, last_id: str) -> ListEvent
         if name not in FIELDS:
             known = ", ".join(FIELDS)
             raise ParameterError(f"{name!r} is no field of a stream; there are: {known}")
-    if last_id:  # a browser that connects again: it has read on since it began
+    if last_id:  # a browser that reconnects has read on since it began
         if not (last_id.isascii() and last_id.isdecimal()):
             raise ParameterError("Last-Event-ID must be an id of this stream")
         pairs = [*[pair for pair in pairs if pair[0] != "after"], ("after", last_id)]
@@ -60,7 +60,7 @@ def asked_for(endpoint: Endpoint, query: QueryParams, last_id: str) -> ListEvent
 
 
 class Streams:
-    """All of them. Args: streams_max: at a time; a question that still waits counts, too."""
+    """All streams. Args: streams_max: at a time; a question still waiting counts too."""
 
     def __init__(self, link: Link, streams_max: int) -> None:
         self._link = link
@@ -83,7 +83,7 @@ class Streams:
 
 
 class Stream:
-    """One of them."""
+    """One stream, an ASGI response."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Stream:
         self._page = EventPage((), request.after)
 
     async def first(self) -> protocol.Answer:
-        """The first page, which waits for nothing; an error ends the stream before it began."""
+        """The first page, without waiting; an error ends the stream before it begins."""
         try:
             answer = await self._ask()
         except BaseException:
@@ -114,9 +114,9 @@ class Stream:
         return answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Write until the client is gone, is too slow, or may not look any more."""
+        """Write until the client is gone, is too slow, or may no longer read."""
         limit: asyncio.Timeout = scope["tidegate.timeout"]
-        limit.reschedule(None)  # of an answer; each step here has its own
+        limit.reschedule(None)  # the limit for an answer; each step here has its own
         request = Request(scope, receive)
         gone = asyncio.create_task(_until_gone(request))
         asking: asyncio.Task[protocol.Answer] | None = None
@@ -143,7 +143,7 @@ class Stream:
             self._leave(asking)
 
     def _leave(self, asking: asyncio.Task[protocol.Answer] | None) -> None:
-        """A question that the gateway still has counts until it is answered."""
+        """Leave, but count a question still at the gateway until it is answered."""
         if asking is None or asking.done():
             self._ended()
         else:
@@ -178,7 +178,7 @@ async def _until_gone(request: Request) -> None:
 
 
 def _shown(page: EventPage) -> bytes:
-    """A page as it is written; empty when there is nothing to say."""
+    """A page as text of the stream; empty when it has no events."""
     told = b""
     if page.missed or page.is_restarted:
         told = _event("missed", {"missed": page.missed, "is_restarted": page.is_restarted})

@@ -1,4 +1,4 @@
-"""How the gateway was over hours and days: samples in a small file of a fixed size, and what is shown of them."""
+"""The gateway's history over hours and days: samples in a small file of fixed size."""
 
 from __future__ import annotations
 

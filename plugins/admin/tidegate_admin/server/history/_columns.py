@@ -1,4 +1,4 @@
-"""What is kept of a sample, and what two samples are together."""
+"""The values kept of a sample, and how two samples combine."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final, TypeAlias
 
 from tidegate.spi.operate import Overview
 
-#: Of two numbers, neither of them NaN, the one that operators must see.
+#: Picks, of two numbers that are not NaN, the one that operators must see.
 _Worse: TypeAlias = Callable[[float, float], float]
 
 #: Messages and confirmations a second: the mean of a bucket is kept.
 RATES: Final = ("published", "confirmed", "delivered", "acknowledged", "dropped")
-#: Of all else the worst of a bucket is kept; bytes, messages, milliseconds.
+#: The worst value of a bucket is kept; bytes, messages, milliseconds.
 GAUGES: Final[Mapping[str, _Worse]] = {
     "confirmation_p50_ms": max,
     "confirmation_p99_ms": max,
@@ -33,7 +33,7 @@ _UNKNOWN: Final = math.nan
 
 
 def gauges(found: Overview) -> tuple[float, ...]:
-    """In the order of ``GAUGES``; NaN where there is nothing to say."""
+    """In the order of ``GAUGES``; NaN where there is no value."""
     waits = found.confirmation
     return (
         waits.p50_ms if waits.count else _UNKNOWN,
@@ -52,7 +52,7 @@ def gauges(found: Overview) -> tuple[float, ...]:
 
 
 def rates(found: Overview, before: Overview | None) -> tuple[float, ...]:
-    """In the order of ``RATES``. Args: before: the sample before; None: there is none of this gateway's run."""
+    """In the order of ``RATES``. Args: before: the previous sample of this run, or None."""
     if before is None or found.uptime_s <= before.uptime_s:
         return tuple(getattr(found, name).per_second for name in RATES)
     seconds = found.uptime_s - before.uptime_s
@@ -64,7 +64,7 @@ def rates(found: Overview, before: Overview | None) -> tuple[float, ...]:
 def together(
     seconds: float, values: Sequence[float], more_s: float, more: Sequence[float]
 ) -> tuple[float, ...]:
-    """What a bucket is that has both. Args: seconds, more_s: what each stands for, above 0."""
+    """The bucket that joins both. Args: seconds, more_s: the time that each covers, above 0."""
     count, whole = len(RATES), seconds + more_s
     means = [
         (one * seconds + other * more_s) / whole

@@ -1,9 +1,9 @@
-"""The file of samples: of a fixed size, each record by itself, nothing synced.
+"""The file of samples: of fixed size, with independent records, never synced.
 
-Three rings of records, from 10 s to 10 min each, one after the other. The place of a record follows from its time, so that
-nothing says where a ring begins; a record of another time is there until it is written over, and does not count.
-Each has a checksum: one that was torn by a power cut is a gap, and nothing else is. All of it is in memory, too,
-which is what is shown: a disk that hangs holds up nobody who asks.
+Three rings of records, of 10 s to 10 min each, one after the other. A record's place follows from
+its time, so no header says where a ring begins; an outdated record stays until it is overwritten,
+and is ignored. Each has a checksum, so one torn by a power cut is just a gap. Everything is in
+memory too, and is shown from there: a hung disk holds up nobody who asks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidegate_admin.server.history._columns import COLUMNS, together
 #: In the data directory.
 HISTORY_FILE: Final = "history.ring"
 
-#: When it begins (seconds since the epoch), how many seconds its samples stand for, the columns.
+#: Begin (seconds since the epoch), seconds covered by its samples, the columns.
 _RECORD: Final = struct.Struct(f"<qd{len(COLUMNS)}d")
 _CHECKSUM: Final = struct.Struct("<I")
 _SLOT_BYTES: Final = _RECORD.size + _CHECKSUM.size
@@ -41,13 +41,13 @@ class Grain:
 GRAINS: Final = (Grain(10, 360), Grain(60, 1440), Grain(600, 1008))
 _FIRST: Final = tuple(sum(grain.slots for grain in GRAINS[:number]) for number in range(3))
 
-#: What a file begins with: one that has other columns or rings is begun anew.
+#: The file's header: a file with other columns or rings is started over.
 _HEADER: Final = b"TGHIST1\n" + _CHECKSUM.pack(zlib.crc32(repr((COLUMNS, GRAINS)).encode()))
 FILE_BYTES: Final = len(_HEADER) + _SLOT_BYTES * sum(grain.slots for grain in GRAINS)
 
 
 class Ring:
-    """What is known of the last week. Not thread-safe; only :meth:`keep` touches the file.
+    """The samples of the last week. Not thread-safe; only :meth:`keep` touches the file.
 
     Args: path: of the file.
     """
@@ -59,13 +59,13 @@ class Ring:
         self._changed: set[int] = set()
 
     def load(self) -> None:
-        """Begin with what the file has. Raises: OSError; then it begins with nothing."""
+        """Load the file. Raises: OSError; the ring is empty then."""
         data = self._read()
         if data is not None:
             self._image[:] = data
 
     def adopt(self, data: bytes) -> None:
-        """Show what the file had, of :meth:`keep`; what is newer here stays."""
+        """Merge the file's contents, from :meth:`keep`; newer records here stay."""
         own = {place: bytes(self._image[place : place + _SLOT_BYTES]) for place in self._changed}
         self._image[:] = data
         for place, record in own.items():
@@ -86,7 +86,7 @@ class Ring:
             self._changed.add(place)
 
     def last(self, number: int, count: int, now: float) -> tuple[int, list[Sequence[float] | None]]:
-        """When the first of the last *count* records of a ring begins, and their columns; None: a gap."""
+        """Begin of the first of a ring's last *count* records, and their columns; None: a gap."""
         step_s = GRAINS[number].step_s
         end = int(now) // step_s * step_s
         first = end - (count - 1) * step_s
@@ -98,7 +98,7 @@ class Ring:
             yield None if found is None else found[1]
 
     def _record(self, place: int, begin: int) -> tuple[float, tuple[float, ...]] | None:
-        """What stands there, when it is whole and of that time."""
+        """The record at *place*, if it is whole and of that time."""
         record = self._image[place : place + _RECORD.size]
         found, seconds, *values = _RECORD.unpack(record)
         if found != begin or not seconds > 0:
@@ -109,7 +109,7 @@ class Ring:
     # --- the file --------------------------------------------------------------------------------
 
     def changes(self) -> list[tuple[int, bytes]]:
-        """What is not in the file yet, for :meth:`keep`."""
+        """Records that are not in the file yet, for :meth:`keep`."""
         found = [
             (place, bytes(self._image[place : place + _SLOT_BYTES])) for place in self._changed
         ]
@@ -117,11 +117,11 @@ class Ring:
         return found
 
     def not_kept(self, changes: Sequence[tuple[int, bytes]]) -> None:
-        """They could not be written, and are to be with the next ones."""
+        """Write *changes*, which failed, with the next ones."""
         self._changed.update(place for place, _ in changes)
 
     def keep(self, changes: Sequence[tuple[int, bytes]]) -> bytes | None:
-        """Write them, in a thread of its own. Where another process keeps the file, this one does not.
+        """Write *changes*, in a thread of its own. Does nothing while another process has the file.
 
         Returns: the file, when another process has written it: for :meth:`adopt`. Raises: OSError.
         """
@@ -131,7 +131,7 @@ class Ring:
         if self._descriptor < 0:
             return self._read()
         try:
-            # Whoever had it before, on this machine or another, may have seen more of a step.
+            # The previous owner, here or on another machine, may have seen more of a step.
             before = None if is_mine else self._read()
             for place, data in changes:
                 if before is None or _is_newer(data, before[place : place + _SLOT_BYTES]):
@@ -142,7 +142,7 @@ class Ring:
             raise
 
     def _read(self) -> bytes | None:
-        """All of the file; None: it is none of ours. Raises: OSError."""
+        """The whole file; None if it is not one of ours. Raises: OSError."""
         with self._path.open("rb") as file:
             data = file.read(FILE_BYTES + 1)
         return data if len(data) == FILE_BYTES and data.startswith(_HEADER) else None
@@ -154,7 +154,7 @@ class Ring:
             self._descriptor = -1
 
     def _opened(self) -> int:
-        """The file, of the right size, nobody else's; -1: another process has it."""
+        """The file, locked and of the right size; -1: another process has it."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         descriptor = os.open(self._path, flags, 0o600)
         try:
@@ -176,7 +176,7 @@ class Ring:
         return descriptor
 
     def _begin(self, descriptor: int) -> None:
-        """A file with what is known so far; its header comes last, so that a file with one is whole."""
+        """Start a file with what is known. The header comes last: a file that has one is whole."""
         os.ftruncate(descriptor, 0)
         os.posix_fallocate(descriptor, 0, FILE_BYTES)
         os.pwrite(descriptor, self._image[len(_HEADER) :], len(_HEADER))
@@ -184,7 +184,7 @@ class Ring:
 
 
 def _is_newer(record: bytes, other: bytes) -> bool:
-    """Whether it is of a later step than another one of its place, or stands for more of the same."""
+    """Whether *record* is of a later step than *other*, or covers more of the same step."""
     begin, seconds = _RECORD.unpack_from(record)[:2]
     other_begin, other_seconds = _RECORD.unpack_from(other)[:2]
     (checksum,) = _CHECKSUM.unpack_from(other, _RECORD.size)
@@ -194,6 +194,6 @@ def _is_newer(record: bytes, other: bytes) -> bool:
 
 
 def _place(number: int, begin: int) -> int:
-    """Where in the file the record of a ring is that begins then."""
+    """The place in the file of a ring's record that begins at *begin*."""
     grain = GRAINS[number]
     return len(_HEADER) + _SLOT_BYTES * (_FIRST[number] + begin // grain.step_s % grain.slots)

@@ -1,4 +1,4 @@
-"""Looks at the gateway every few seconds, whether anybody asks or not."""
+"""Samples the gateway every few seconds, whether or not anybody asks."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from tidegate_admin.server.history._ring import Ring
 
 _log = logging.getLogger("tidegate.admin")
 
-#: Two in each of the shortest records, so that one which comes late leaves no gap.
+#: Two samples per shortest record, so that a late one leaves no gap.
 EVERY_S: Final = 5.0
 _UNTIL_IT_RUNS_S: Final = 1.0
-#: A sample stands for so many seconds at most: what came before is a gap.
+#: Most seconds that a sample covers: anything before is a gap.
 _STANDS_FOR_S: Final = 10.0
 
 
 class Sampler:
-    """Puts what it sees into *ring*.
+    """Adds samples to *ring*.
 
-    Args: look: the gateway as a whole; None: it does not run, or does not answer; now: seconds since the epoch.
+    Args: look: returns the gateway's overview, None while it does not run or answer; now: seconds
+        since the epoch.
     """
 
     def __init__(
@@ -41,12 +42,12 @@ class Sampler:
         self._keeping: asyncio.Task[None] | None = None
 
     async def kept(self) -> None:
-        """Wait until what is being written is."""
+        """Wait for a write in progress."""
         if self._keeping is not None:
             await self._keeping
 
     async def follow(self) -> None:
-        """Until it is cancelled."""
+        """Sample until cancelled."""
         try:
             await asyncio.to_thread(self._ring.load)
         except FileNotFoundError:
@@ -58,7 +59,7 @@ class Sampler:
             await asyncio.sleep(EVERY_S if is_running else _UNTIL_IT_RUNS_S)
 
     async def sample(self) -> bool:
-        """Look once. Returns: whether the gateway runs."""
+        """Take one sample. Returns: whether the gateway runs."""
         found = await self._look()
         if found is None:
             return False
@@ -70,7 +71,7 @@ class Sampler:
             return True
         values = (*rates(found, before), *gauges(found))
         self._ring.add(self._now(), min(seconds, _STANDS_FOR_S), values)
-        if self._keeping is None or self._keeping.done():  # a disk that hangs ends no history
+        if self._keeping is None or self._keeping.done():  # a hung disk does not end the history
             self._keeping = asyncio.create_task(self._keep())
         return True
 

@@ -1,4 +1,4 @@
-"""What ``/history`` answers."""
+"""The answers of ``/history``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from tidegate_admin.server.history._columns import COLUMNS
 from tidegate_admin.server.history._ring import Ring
 
-#: By name, which ring it is, and how many of its records.
+#: By name: the number of its ring, and of its records.
 RANGES: Final[Mapping[str, tuple[int, int, int]]] = {
     "15m": (0, 10, 90),
     "1h": (0, 10, 360),
@@ -21,13 +21,13 @@ RANGES: Final[Mapping[str, tuple[int, int, int]]] = {
 
 
 class History(msgspec.Struct, frozen=True, tag="history"):
-    """How the gateway was, in steps of the same length up to now.
+    """The gateway's history, in steps of equal length up to now.
 
     Attributes:
         step_s: length of a step in seconds.
         first_at: when the first step begins, microseconds since the epoch.
-        series: by name, a number for each step: rates are means a second, of all else it is the worst of the
-            step; null: nobody looked, or there was nothing to see.
+        series: by name, a number per step: for rates the mean per second, otherwise the worst of
+            the step; null: no sample, or no value.
     """
 
     range: str

@@ -1,4 +1,4 @@
-"""``/metrics``: what Prometheus scrapes, made of the contract's answers."""
+"""``/metrics`` for Prometheus, built from the contract's answers."""
 
 from tidegate_admin.server.metrics._exposition import exposition, table
 from tidegate_admin.server.metrics._scrape import Shown, metrics

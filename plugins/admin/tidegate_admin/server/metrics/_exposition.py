@@ -15,7 +15,7 @@ from tidegate_admin.server.metrics._table import METRICS
 
 
 def exposition(seen: Seen, accept: str) -> tuple[bytes, str]:
-    """The text and its content type, as *accept* wants it: OpenMetrics, or Prometheus's own format."""
+    """The text and its content type for *accept*: OpenMetrics, or Prometheus's own format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collected(seen))
     encode, kind = choose_encoder(accept)

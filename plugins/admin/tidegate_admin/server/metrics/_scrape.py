@@ -31,11 +31,11 @@ from tidegate_admin.server.metrics._seen import Part, Seen
 
 T = TypeVar("T")
 
-#: How long the gateway may take to say how it is, in seconds.
+#: How long the gateway may take to report its state, in seconds.
 _PATIENCE_S: Final = 1.0
 #: How long it may take for each part: below the 10 s that Prometheus waits for the whole of it.
 _PART_S: Final = 5.0
-#: Kinds of errors that say that who asks may not: nothing is told then.
+#: Kinds of errors that refuse the caller: the answer shows nothing then.
 _REFUSALS: Final = frozenset({protocol.LOGIN, "AccessError"})
 
 
@@ -49,7 +49,7 @@ class Shown:
 
 
 class _RefusedError(Exception):
-    """Attributes: answer: of the gateway, with its error."""
+    """Attributes: answer: the gateway's, with its error."""
 
     def __init__(self, answer: protocol.Answer) -> None:
         super().__init__(answer.problem)
@@ -59,8 +59,8 @@ class _RefusedError(Exception):
 async def metrics(
     link: Link, peer: str, credentials: protocol.Credentials, accept: str, shown: Shown
 ) -> Response:
-    """The exposition; of a gateway that does not run only how far it is."""
-    # Who it is, before anything is looked at; and how the gateway is, meanwhile.
+    """The exposition; for a gateway that is not running, only its state."""
+    # Checks the caller before anything else, and asks for the gateway's state meanwhile.
     answer, ready = await asyncio.gather(link.ask(peer, credentials), link.readiness(_PATIENCE_S))
     if answer.kind:
         return answered(answer)
@@ -80,7 +80,7 @@ async def metrics(
 async def _asked(
     ready: Readiness, link: Link, peer: str, credentials: protocol.Credentials, shown: Shown
 ) -> Seen:
-    """Raises: _RefusedError when who asks may not."""
+    """Raises: _RefusedError when the caller may not ask."""
     missing: set[Part] = set()
 
     async def ask(part: Part, request: msgspec.Struct, kind: type[T]) -> T | None:
@@ -102,7 +102,7 @@ async def _asked(
     )
 
     async def ask_bridges() -> tuple[BridgeRow, ...] | None:
-        """All rules: they are of the configuration, and few."""
+        """All rules: they come from the configuration, and are few."""
         rows: list[BridgeRow] = []
         after = ""
         while True:

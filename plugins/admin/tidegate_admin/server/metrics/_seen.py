@@ -1,4 +1,4 @@
-"""What one scrape has, and how series are made of it."""
+"""The data of one scrape, and how series are built from it."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tidegate.spi.operate import (
     SinkStatus,
 )
 
-#: Characters of a label's value at most: a destination whose name is longer is among the others.
+#: Most characters of a label's value: destinations with longer names count among the others.
 LABEL_MAX: Final = 200
-#: Of the destinations that have no series of their own. No destination is called so: theirs begin with their kind.
+#: Label of destinations without series of their own. No real one has it: names begin with a kind.
 OTHER: Final = "other"
 
 
-#: Rules of bridges that have series of their own, the first by name; all others are one more together.
+#: Bridge rules with series of their own, the first by name; all others share one.
 BRIDGE_RULES_MAX: Final = 100
 
 
 class Part(enum.Enum):
-    """What a scrape asks for, each by a request of its own."""
+    """The parts of a scrape, each asked for by its own request."""
 
     OVERVIEW = "overview"
     DESTINATIONS = "destinations"
@@ -40,9 +40,9 @@ class Part(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What one scrape has been told; but for *readiness* nothing while the gateway does not run.
+    """The answers to one scrape; only *readiness* while the gateway does not run.
 
-    Attributes: missing: what it asked for and was not told.
+    Attributes: missing: parts that got no answer.
     """
 
     readiness: Readiness
@@ -73,12 +73,12 @@ class Metric:
 
     @property
     def exposed_name(self) -> str:
-        """As queries name it."""
+        """The name for queries."""
         return f"{self.name}_total" if self.is_counter else self.name
 
 
 def of_readiness(value: Callable[[Readiness], float | None]) -> Samples:
-    """One series, also while the gateway does not run."""
+    """One series, even while the gateway does not run."""
 
     def samples(seen: Seen) -> Iterable[Sample]:
         return _one(value(seen.readiness))
@@ -96,12 +96,12 @@ def of_overview(value: Callable[[Overview], float | None]) -> Samples:
 
 
 def of_count(name: str) -> Samples:
-    """One series of what the gateway counts by *name*; none where it does not."""
+    """One series of the gateway's counter *name*; none where it has none."""
     return of_overview(lambda found: found.counts.get(name))
 
 
 def of_kinds(first: str, last: str) -> Samples:
-    """A series for each of what the gateway counts by a name of three words, of which these are two."""
+    """A series for each counter with a name of three words, of which these are first and last."""
 
     def samples(seen: Seen) -> Iterable[Sample]:
         if seen.overview is None:
@@ -115,7 +115,7 @@ def of_kinds(first: str, last: str) -> Samples:
 
 
 def of_enum(kind: type[enum.Enum], value: Callable[[Seen], enum.Enum | None]) -> Samples:
-    """A series for each of *kind*: 1 for the one that it is now, else 0."""
+    """A series for each member of *kind*: 1 for the current one, else 0."""
 
     def samples(seen: Seen) -> Iterable[Sample]:
         now = value(seen)
@@ -152,7 +152,7 @@ def of_destinations(
 ) -> Samples:
     """A series for each destination of the page, and one for the others together.
 
-    Args: total: what all have together; None: the others have no series.
+    Args: total: the sum over all; None: the others have no series.
     """
 
     def samples(seen: Seen) -> Iterable[Sample]:
@@ -166,14 +166,14 @@ def of_destinations(
                 shown += found
                 yield (row.destination, row.kind.value), found
         if total is not None and page.totals is not None:
-            # The rows are read after the totals: what came meanwhile makes no negative rest.
+            # The rows are read after the totals: clip, so later arrivals give no negative rest.
             yield (OTHER, OTHER), max(0.0, total(page.totals) - shown)
 
     return samples
 
 
 def of_sinks(value: Callable[[SinkStatus], float | None]) -> Samples:
-    """A series for each sink that knows it."""
+    """A series for each sink that has a value."""
 
     def samples(seen: Seen) -> Iterable[Sample]:
         for sink in () if seen.sinks is None else seen.sinks.rows:
@@ -184,7 +184,7 @@ def of_sinks(value: Callable[[SinkStatus], float | None]) -> Samples:
 
 
 def of_bridges(value: Callable[[BridgeRow], float], *, is_summed: bool = True) -> Samples:
-    """A series for each of the first rules, and one for the others together. Args: is_summed: False: those have none."""
+    """A series for each of the first rules, and, if *is_summed*, one for the others together."""
 
     def samples(seen: Seen) -> Iterable[Sample]:
         rows = seen.bridges or ()

@@ -1,4 +1,4 @@
-"""All metrics, one row each: ``docs/metrics.md`` is made of it."""
+"""All metrics, one row each; ``docs/metrics.md`` is generated from it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ _SINK: Final = ("sink",)
 _RULE: Final = ("bridge", "rule")
 
 METRICS: Final = (
-    # How it is.
+    # State.
     Metric("tidegate_info", "Always 1; the gateway's name, its version, the identity of its store.", _info, ("name", "version", "store_id")),
     Metric("tidegate_ready", "1: clients are let in and what they send is confirmed, as `/health/ready` says.", of_readiness(lambda r: r.is_ready)),
     Metric("tidegate_phase", "1 for the current phase of the gateway.", of_enum(Phase, lambda seen: seen.readiness.phase), ("phase",)),
@@ -96,7 +96,7 @@ METRICS: Final = (
     Metric("tidegate_state", "1 for the current state of the gateway, as `tidegate status` shows it.", of_enum(GatewayState, lambda seen: seen.overview and seen.overview.state), ("state",)),
     Metric("tidegate_scrape_missing", "1: the gateway did not answer for this part within 5 s, or its store has failed; the series of the part are missing.", _missing, ("part",)),
     Metric("tidegate_start_time_seconds", "When the gateway started, seconds since the epoch.", of_overview(lambda o: o.started_at / 1e6)),
-    # What goes through.
+    # Traffic.
     Metric("tidegate_messages_published", "Messages that clients published.", of_overview(lambda o: o.published.total), is_counter=True),
     Metric("tidegate_messages_delivered", "Messages handed to consumers.", of_overview(lambda o: o.delivered.total), is_counter=True),
     Metric("tidegate_messages_acknowledged", "Messages that consumers acknowledged, or that were handed to consumers that do not acknowledge.", of_overview(lambda o: o.acknowledged.total), is_counter=True),
