@@ -1,1 +1,1 @@
-"""A bridge to another broker: messages in and out, acknowledged when the other side has confirmed them."""
+"""A bridge to another broker: messages are acknowledged once the other side has confirmed them."""

@@ -1,4 +1,4 @@
-"""A bridge: keeps its process alive, and its lanes between that and the broker."""
+"""A bridge: keeps its process alive, and runs the lanes between it and the broker."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _log = logging.getLogger("tidegate.bridge")
 
 
 class Bridge:
-    """A :class:`tidegate.spi.Resident`, which takes queues.
+    """A :class:`tidegate.spi.Resident` that can also take queues.
 
-    Attributes: lanes: by number, which is never given again.
+    Attributes: lanes: by number; numbers are never reused.
     """
 
     def __init__(self, options: BridgeOptions, checked: Checked) -> None:
@@ -45,7 +45,7 @@ class Bridge:
 
     @property
     def pid(self) -> int:
-        """Of its process; 0: none runs now."""
+        """The pid of its process; 0 for none."""
         return 0 if self._process is None else self._process.pid
 
     def bridge_rows(self) -> list[BridgeRow]:
@@ -71,7 +71,7 @@ class Bridge:
                 await self._let_run(self._broker)
 
     def _pause_of(self, rule: RuleOptions) -> str:
-        """Why *rule* may not run now; "": it may."""
+        """Why *rule* may not run now; "" if it may."""
         if self._stage is DrainStage.OPEN:
             return ""
         if rule.direction is Direction.IN:
@@ -81,7 +81,7 @@ class Bridge:
         return ""
 
     async def _let_run(self, broker: Broker) -> None:
-        """The rules that may, and pause the others."""
+        """Start the rules that may run, and pause the others."""
         running = {
             lane.rule.name: lane
             for lane in self.lanes.values()
@@ -118,7 +118,7 @@ class Bridge:
         return self._numbers
 
     def _add(self, lane: Lane) -> None:
-        """Let it begin; the process is started with the first one."""
+        """Start a lane, and with the first one the process."""
         self.lanes[lane.number] = lane
         self._tell(protocol.Begin(lane.number, self._said(lane.rule)))
         self._keep_process()
@@ -133,7 +133,7 @@ class Bridge:
             )
 
     def _remove(self, lane: Lane) -> None:
-        """It has ended."""
+        """Forget a lane that has ended."""
         if self.lanes.pop(lane.number, None) is not None:
             self._tell(protocol.End(lane.number))
 
@@ -175,7 +175,7 @@ class Bridge:
             await self._move_out()
 
     async def _move_out(self) -> None:
-        self._broker = None  # from here on it takes no queues
+        self._broker = None  # it takes no queues from here on
         await self._fail_taking(
             f"bridge {self.name!r} has ended",
             "put it into the configuration again, or name another bridge, and give `drain --hand-over` again: it goes on with what is "
@@ -186,12 +186,12 @@ class Bridge:
         await self._end_process()
 
     async def _fail_taking(self, why: str, remedy: str) -> None:
-        """End what it took queues with."""
+        """End the lane that takes queues."""
         taking = [lane for lane in self.lanes.values() if isinstance(lane, HandingLane)]
         await asyncio.gather(*[lane.fail(why, remedy) for lane in taking])
 
     async def _end(self, lanes: Collection[Lane]) -> None:
-        """All at once: each may wait for what it sent."""
+        """End all at the same time: each may wait for what it sent."""
         await self._end_all(lanes, [lane.end() for lane in lanes])
 
     async def _end_all(
@@ -231,7 +231,7 @@ class Bridge:
         return found
 
     def _other_options(self, other: Bridge) -> list[str]:
-        """Those that count for all rules."""
+        """Changed options that affect all rules."""
         found = [
             field.name
             for field in fields(BridgeOptions)
@@ -243,12 +243,12 @@ class Bridge:
         return found
 
     def _rules(self) -> dict[str, tuple[RuleOptions, bool]]:
-        """By name, and whether it is echoed: another rule may change that."""
+        """Rules by name, and whether each is echoed, which depends on other rules."""
         pairs = zip(self._options.rules, self._checked.is_echoed, strict=True)
         return {rule.name: (rule, is_echoed) for rule, is_echoed in pairs}
 
     async def become(self, other: object) -> None:
-        """See Exchangeable. With other options than rules all rules begin anew, in another process."""
+        """See Exchangeable. A change of other options restarts all rules, in a new process."""
         assert isinstance(other, Bridge)
         async with self._changing:
             await self._become(other)
@@ -278,7 +278,7 @@ class Bridge:
 
     @staticmethod
     def _sent_by(options: BridgeOptions) -> list[RuleOptions]:
-        """The rules by which queues that are handed over get their names."""
+        """The rules that name the queues handed over."""
         return [rule for rule in options.rules if rule.direction is Direction.OUT]
 
     def _runs(self, process: BridgeProcess | None) -> None:

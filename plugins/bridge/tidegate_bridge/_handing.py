@@ -1,7 +1,8 @@
-"""A rule made at run time: it takes whole queues out, one after the other, from a gateway that is drained.
+"""A rule made at run time: it moves whole queues, one by one, out of a gateway being drained.
 
-Each queue is a subscription of its own on the lane's one connection here, so that one which may not be taken is named, and
-keeps nobody else. At the other broker a queue has the name that it has here, or the one that a rule ``out`` gives it.
+Each queue is a subscription of its own on the lane's one connection here, so a queue that may not
+be taken is named and holds up no other. At the other broker a queue keeps its name, or gets the one
+that a rule ``out`` gives it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _PARKED: Final = "the other broker refused these messages: `dlq` says why, and s
 
 
 class HandingLane(OutLane):
-    """A :class:`tidegate.spi.QueueTaker`. Args: changed: see TakesQueues; ended: called when it has let go."""
+    """A :class:`tidegate.spi.QueueTaker`. Args: changed: see TakesQueues; ended: called last."""
 
     def __init__(
         self,
@@ -38,7 +39,7 @@ class HandingLane(OutLane):
         self._changed = changed
         self._ended = ended
         self._refused: dict[str, str] = {}
-        self._taken: dict[str, str] = {}  # by queue, its name at the other broker
+        self._taken: dict[str, str] = {}  # queue -> its name at the other broker
         self._leaving: set[str] = set()
         self._failure: tuple[str, str] | None = None
 
@@ -61,7 +62,7 @@ class HandingLane(OutLane):
         return self._failure
 
     async def fail(self, why: str, remedy: str) -> None:
-        """Its bridge has changed: what was sent is waited for, and the rest is not begun."""
+        """Its bridge has changed: wait for what was sent, and start nothing more."""
         await self.end()
         self._failure = why, remedy
         self._changed()
@@ -106,7 +107,7 @@ class HandingLane(OutLane):
 
     def delivered(self, consumer: Consuming, key: str, messages: Sequence[StoredMessage]) -> None:
         super().delivered(consumer, key, messages)
-        self._changed()  # there may be nothing left to wait for in this queue
+        self._changed()  # this queue may have nothing left to wait for
 
     def _target(self, key: str) -> str:
         return self._taken.get(key, "")
@@ -118,7 +119,7 @@ class HandingLane(OutLane):
         self._changed()
 
     def _leave_if_done(self, queue: str) -> None:
-        """Unsubscribe from what is to be left when it has nothing on the way."""
+        """Unsubscribe from a queue to be left once it has nothing in flight."""
         if self._in_flight.has_key(queue) or self._aside.has_key(queue):
             return
         self._leaving.discard(queue)
@@ -127,7 +128,7 @@ class HandingLane(OutLane):
             self._connection.unsubscribe(queue)
 
     def _name_there(self, queue: str) -> str:
-        """Where messages of *queue* go; "": to a queue of its name."""
+        """Where messages of *queue* go; "" for a queue of the same name."""
         for rule in self._options.rules:
             if rule.direction is not Direction.OUT or rule.selector:
                 continue

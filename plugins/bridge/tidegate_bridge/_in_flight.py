@@ -1,4 +1,4 @@
-"""What is on the way of a rule that takes out, summed up as it comes and goes."""
+"""What an outgoing rule has in flight, with running totals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidegate.spi import Message, body_bytes
 
 
 class InFlight:
-    """Messages by sequence, each with the key of its subscription. Attributes: size: bytes of their bodies."""
+    """Messages by sequence, with their subscription's key. Attributes: size: bytes of bodies."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -26,7 +26,7 @@ class InFlight:
         return iter(self._found)
 
     def has_key(self, key: str) -> bool:
-        """Something of *key* is on the way."""
+        """Whether a message of *key* is in flight."""
         return key in self._of_key
 
     def get(self, number: int) -> tuple[str, Message] | None:
@@ -34,14 +34,14 @@ class InFlight:
         return self._found.get(number)
 
     def add(self, number: int, key: str, message: Message) -> None:
-        """It comes, and was not there."""
+        """Add a message that is not there yet."""
         assert number not in self._found
         self._found[number] = key, message
         self._of_key[key] += 1
         self.size += body_bytes(message)
 
     def pop(self, number: int) -> tuple[str, Message] | None:
-        """It goes; None: it was not there."""
+        """Remove and return a message; None: it was not there."""
         found = self._found.pop(number, None)
         if found is not None:
             key, message = found
@@ -52,7 +52,7 @@ class InFlight:
         return found
 
     def clear(self) -> None:
-        """All of it goes."""
+        """Remove everything."""
         self._found.clear()
         self._of_key.clear()
         self.size = 0

@@ -1,8 +1,8 @@
-"""A rule that brings in.
+"""An incoming rule.
 
-A message that the process brings is published with the id that the other broker gave it, and the process is told
-when it is durable: only then does it acknowledge there. When one fails, nothing that came behind it is published
-either, and the attempt is over: the other broker gives all of it again, in order.
+A message from the process is published with the id that the other broker gave it. Once it is
+durable the process is told, and only then acknowledges it there. When one fails, nothing behind it
+is published either and the attempt ends: the other broker delivers all of it again, in order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidegate_bridge._lane import AT_ONCE, Lane
 
 
 class _Publisher:
-    """A :class:`tidegate.spi.ClientPeer`: one attempt of a rule that brings in."""
+    """A :class:`tidegate.spi.ClientPeer`: one attempt of an incoming rule."""
 
     has_unsent = False
 
@@ -53,7 +53,7 @@ class _Publisher:
 
 
 class InLane(Lane):
-    """Brings in."""
+    """An incoming rule."""
 
     _publisher: _Publisher | None = None
 
@@ -142,14 +142,14 @@ class InLane(Lane):
         return found is None or len(found.sizes) <= len(found.waiting)
 
     def confirmed(self, publisher: _Publisher, numbers: list[int]) -> None:
-        """They are durable."""
+        """The messages *numbers* are durable."""
         size = sum(publisher.sizes.pop(number, 0) for number in numbers)
         self._has_moved(len(numbers), size)
         self._tell(protocol.Done(self.number, publisher.epoch, numbers))
         self._settled.set()
 
     def failed(self, publisher: _Publisher, error: GatewayError) -> None:
-        """One was not published, or the connection has ended: all behind it comes again."""
+        """A publish failed, or the connection ended: everything behind it comes again."""
         if publisher.is_over:
             return
         publisher.is_over = True

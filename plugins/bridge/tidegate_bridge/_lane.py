@@ -1,5 +1,5 @@
-"""One rule in the gateway: a client of the broker, publishing what comes in (:mod:`_in_lane`) or consuming what goes out
-(:mod:`_out_lane`).
+"""One rule in the gateway: a client of the broker that publishes what comes in (:mod:`_in_lane`) or
+consumes what goes out (:mod:`_out_lane`).
 """
 
 from __future__ import annotations
@@ -31,22 +31,25 @@ _log = logging.getLogger("tidegate.bridge")
 
 PROTOCOL: Final = "bridge"
 _RULES: Final = ClientRules()
-#: How long either side may take to confirm what was sent, when a rule is to end.
+#: How long either side may take to confirm what was sent when a rule ends.
 _CONFIRM_S: Final = 5.0
-#: Messages dealt with before others have their turn.
+#: Messages handled before yielding to others.
 AT_ONCE: Final = 32
 _REMEDY: Final = "see the gateway's log, and what its access control says of the bridge's principal"
 
 
 class Lane(ABC):
-    """One rule. Args: number: what the process knows it by; tell: it. On the event loop.
+    """One rule. Args: number: its number in the process; tell: sends to it. On the event loop.
 
     Attributes:
-        server: what the other broker says that it is; "" unless messages flow: it is connected there, and subscribed, or let in, here.
-        problem, remedy: of the last attempt that ended, at problem_at (microseconds since the Unix epoch); moved, moved_bytes, looped: since the start.
-        last_at: when something was confirmed last, microseconds since the Unix epoch; 0: never.
-        suspect: the message that goes out and is refused; parked: put aside since the start; failures: attempts that ended.
-        paused: why it waits; "": it does not.
+        server: what the other broker calls itself; "" unless messages flow, that is, it is
+            connected there and subscribed, or admitted, here.
+        problem, remedy: of the last failed attempt, at problem_at (microseconds since the Unix
+            epoch); moved, moved_bytes, looped: since the start.
+        last_at: the last confirmation, microseconds since the Unix epoch; 0: none.
+        suspect: an outgoing message that is refused; parked: put aside since the start;
+            failures: attempts that ended.
+        paused: why it is paused; "" if it is not.
     """
 
     def __init__(
@@ -76,18 +79,18 @@ class Lane(ABC):
         self._broker = broker
         self._tell = tell
         self._tasks: set[asyncio.Task[None]] = set()
-        self._is_over = False  # nothing more is sent
+        self._is_over = False  # send nothing more
         self._settled = asyncio.Event()
         self._repeats = Repeats()
-        self._there: str = ""  # what the other broker says that it is, as soon as it is connected
+        self._there: str = ""  # what the other broker calls itself, once connected
 
     @property
     @abstractmethod
     def on_the_way(self) -> tuple[int, int]:
-        """Messages that are taken from their source and not confirmed at their target, and bytes of their bodies."""
+        """Messages taken from the source and not yet confirmed at the target, and body bytes."""
 
     def row(self) -> BridgeRow:
-        """How it is, for operators."""
+        """Its state, for operators."""
         rule, (count, size) = self.rule, self.on_the_way
         is_in = rule.direction is Direction.IN
         return BridgeRow(
@@ -115,7 +118,7 @@ class Lane(ABC):
         )
 
     def heard(self, told: protocol.FromProcess) -> None:
-        """The process says something about this rule."""
+        """Handle a frame from the process about this rule."""
         if isinstance(told, protocol.Ready):
             self.epoch, self._there, self.server = told.epoch, told.server or "?", ""
             self._ready()
@@ -131,7 +134,7 @@ class Lane(ABC):
         """The other broker is connected."""
 
     def _flows(self) -> None:
-        """What is published at the source from now on comes to the target. Idempotent."""
+        """From now on, what is published at the source reaches the target. Idempotent."""
         if not self._there or self.server:
             return
         self.server = self._there
@@ -143,7 +146,7 @@ class Lane(ABC):
             _log.debug(text, *values)
 
     def lost(self, problem: str, remedy: str, again_s: float) -> None:
-        """The other broker is not connected, or not any more."""
+        """The other broker is not connected, or no longer."""
         if self._is_over:  # nobody waits for it any more
             self._there = self.server = ""
             self._settled.set()
@@ -164,11 +167,11 @@ class Lane(ABC):
     @property
     @abstractmethod
     def is_settled(self) -> bool:
-        """Nothing that was sent waits for its confirmation."""
+        """Whether nothing sent awaits confirmation."""
 
     async def end(self) -> None:
-        """Send nothing more, wait for what was sent where there is somebody who confirms it, and let go of everything: what is not
-        confirmed stays at its source."""
+        """Stop sending, wait for what was sent if anyone can confirm it, and release everything:
+        what is not confirmed stays at its source."""
         self._is_over = True
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + _CONFIRM_S
@@ -183,7 +186,7 @@ class Lane(ABC):
         self._there = self.server = ""
 
     async def pause(self, why: str) -> None:
-        """End, until it goes on."""
+        """End, until :meth:`go_on`."""
         self.paused = why
         await self.end()
         self._broker.tell(
@@ -196,7 +199,7 @@ class Lane(ABC):
         )
 
     def go_on(self, number: int) -> None:
-        """It is not paused any more. Args: number: what the process knows it by from here on, or what is on its way would count."""
+        """Resume. Args: number: a new one for the process, so that stale frames are ignored."""
         self.paused, self.number, self.epoch = "", number, 0
         self._is_over = False
 
@@ -228,7 +231,7 @@ class Lane(ABC):
         return result.connection
 
     def _fail(self, error: GatewayError) -> None:
-        """This attempt is over, because of the gateway."""
+        """End this attempt because of an error of the gateway."""
         self._tell(protocol.Stop(self.number, self.epoch, f"the gateway says: {error}", _REMEDY))
 
     def _has_moved(self, count: int, size: int) -> None:

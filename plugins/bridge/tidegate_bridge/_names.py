@@ -1,4 +1,4 @@
-"""Destinations of a rule, there and here: which name becomes which."""
+"""Maps a rule's destinations between the other broker and this gateway."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Final
 
 from tidegate.spi import ConfigError, names
 
-#: How STOMP clients of one broker or another begin the name of a queue or topic.
+#: Prefixes that STOMP clients of various brokers put before the name of a queue or topic.
 _KINDS: Final = ("/queue/", "/topic/", "queue://", "topic://")
 _WILDCARDS: Final = re.compile(r"[*+#>]")
 
 
 def bare(remote: str) -> str:
-    """A STOMP destination without what says its kind."""
+    """A STOMP destination without the prefix for its kind."""
     for kind in _KINDS:
         if remote.startswith(kind):
             return remote[len(kind) :]
@@ -21,12 +21,12 @@ def bare(remote: str) -> str:
 
 
 def is_queue_like(remote: str) -> bool:
-    """Whether each message goes to one consumer there: the bridge cannot drop its copy then."""
+    """Whether only one consumer there gets a message: the bridge cannot drop its copy then."""
     return remote.startswith(("/queue/", "queue://", "/amq/queue/", "$queue/"))
 
 
 def overlap(one: str, two: str) -> bool:
-    """Whether some name may be covered by both; perhaps when in doubt."""
+    """Whether both may cover the same name; True when in doubt."""
     (first, first_wild), (second, second_wild) = _stem(one), _stem(two)
     if first_wild and second.startswith(first):
         return True
@@ -41,7 +41,7 @@ def _stem(name: str) -> tuple[str, bool]:
 
 
 class Names:
-    """Names of one rule. Args: as its options say. Raises: ConfigError when they do not go together."""
+    """Names of one rule. Args: as its options say. Raises: ConfigError for a bad combination."""
 
     def __init__(self, remote: str, local: str, *, is_in: bool, is_mqtt: bool) -> None:
         self._is_mqtt = is_mqtt

@@ -1,4 +1,4 @@
-"""Options of ``[[extensions]] plugin = "bridge"``, and what they mean together."""
+"""Options of ``[[extensions]] plugin = "bridge"``, and the checks across them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidegate_bridge._names import Names, is_queue_like, overlap
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _PASSWORD_BYTES_MAX: Final = 64 * 1024
-#: By scheme, the port that brokers listen on.
+#: The default port of brokers, by scheme.
 PORTS: Final = {"stomp": 61613, "stomps": 61614, "mqtt": 1883, "mqtts": 8883}
 
 
@@ -31,14 +31,14 @@ class Direction(enum.Enum):
 
 
 class MqttVersion(enum.Enum):
-    """Of the protocol."""
+    """The protocol's version."""
 
     V5 = "5.0"
     V311 = "3.1.1"
 
 
 class JmsType(enum.Enum):
-    """What a JMS broker makes of a message. AUTO: text where the message says that it is."""
+    """What a JMS broker makes of a message. AUTO: text if the message says so."""
 
     AUTO = "auto"
     TEXT = "text"
@@ -187,7 +187,7 @@ class BridgeOptions:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What the options come to. Attributes: by rule: names, is_echoed (its other direction brings back what it sends)."""
+    """The checked options. Attributes, by rule: names, is_echoed (another rule brings it back)."""
 
     scheme: str
     host: str
@@ -202,7 +202,7 @@ class Checked:
 
 
 def checked(options: BridgeOptions) -> Checked:
-    """Look at everything that can be looked at before the start. Raises: ConfigError."""
+    """Check everything that can be checked before the start. Raises: ConfigError."""
     for name, key in (
         (options.name, "name"),
         *((rule.name, "rules.name") for rule in options.rules),
@@ -326,7 +326,7 @@ def _check_rule(rule: RuleOptions, is_mqtt: bool) -> Names:
 
 
 def _echoed(options: BridgeOptions, is_mqtt: bool) -> tuple[bool, ...]:
-    """Which rules have another that brings back what they send. Raises: ConfigError where nothing could end that."""
+    """Rules whose messages another rule brings back. Raises: ConfigError for an endless loop."""
     rules: Sequence[RuleOptions] = options.rules
     echoed = [False] * len(rules)
     for (one, rule), (two, other) in combinations(enumerate(rules), 2):

@@ -1,11 +1,12 @@
-"""A rule that takes out.
+"""An outgoing rule.
 
-What is consumed stays in flight here until the process says that the other broker has confirmed it. When the other
-broker goes away, what is in flight waits for it, and is sent again in order: nothing is counted as a failed delivery.
+What is consumed stays in flight here until the process reports that the other broker has confirmed
+it. When the other broker goes away, what is in flight waits and is sent again in order; none of it
+counts as a failed delivery.
 
-What is sent again goes one message at first, then two, four, when those are confirmed. A broker that ends the connection
-because of one message need not say which: it would get, and may keep, all that comes behind it with each attempt. So it is
-soon alone, and known.
+Resending starts with one message, then two, then four, as they are confirmed. A broker that closes
+the connection over one message need not say which, and would get, and might keep, everything behind
+it with each attempt. This way the bad message is soon alone, and known.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ _log = logging.getLogger("tidegate.bridge")
 
 @dataclass(frozen=True, slots=True)
 class _Parked:
-    """A token: this one is put aside when it is confirmed."""
+    """A token: once confirmed, this message is put aside."""
 
     number: int
     queue: str
@@ -56,7 +57,7 @@ class _Parked:
 
 
 class Consuming:
-    """A :class:`tidegate.spi.ClientPeer`: the connection of a rule that takes out."""
+    """A :class:`tidegate.spi.ClientPeer`: the connection of an outgoing rule."""
 
     def __init__(self, lane: OutLane) -> None:
         self._lane = lane
@@ -82,7 +83,7 @@ class Consuming:
 
 
 class OutLane(Lane):
-    """Takes out."""
+    """An outgoing rule."""
 
     def __init__(
         self,
@@ -98,8 +99,8 @@ class OutLane(Lane):
         self._in_flight = InFlight()
         self._aside = InFlight()  # being put aside
         self._queue: deque[int] = deque()
-        self._sent: set[int] = set()  # in this attempt, and not confirmed
-        self._again_to = 0  # up to this one it is sent again
+        self._sent: set[int] = set()  # in this attempt, not yet confirmed
+        self._again_to = 0  # messages up to this one are being resent
         self._again_at_once = 1
         self._wake = asyncio.Event()
         self._consumer: Consuming | None = None
@@ -115,7 +116,7 @@ class OutLane(Lane):
         return len(going) + len(aside), going.size + aside.size
 
     def _ready(self) -> None:
-        # What the attempt before has sent may or may not have arrived: all of it again, in order.
+        # What the last attempt sent may or may not have arrived: resend all of it, in order.
         self._queue = deque(sorted(self._in_flight))
         self._sent.clear()
         self._again_to, self._again_at_once = max(self._in_flight, default=0), 1
@@ -147,9 +148,9 @@ class OutLane(Lane):
         await self._pump(consumer)
 
     def _subscribe(self, connection: BrokerConnection) -> None:
-        """To all that it takes. Raises: GatewayError."""
+        """Subscribe to all its sources. Raises: GatewayError."""
         rule = self.rule
-        # Of a topic everything is kept while the bridge is away, from the first time on.
+        # Durable for a topic: from the first time on, everything is kept while the bridge is away.
         durable_name = rule.name if names.is_topic(rule.local) else ""
         self._subscribe_to(connection, _KEY, rule.local, durable_name)
 
@@ -169,20 +170,20 @@ class OutLane(Lane):
         )
 
     def _target(self, key: str) -> str:
-        """Where messages of *key* go at the other broker; "": where the rule says."""
+        """Where messages of *key* go at the other broker; "" for the rule's target."""
         return ""
 
     def _settled_some(self) -> None:
-        """Less is on the way than was."""
+        """Less is in flight than before."""
         self._settled.set()
 
     @property
     def is_settled(self) -> bool:
-        # What was told to the process may be at the other broker; what is in the queue is not.
+        # What was sent to the process may be at the other broker; what is queued here is not.
         return not self._aside and not self._sent
 
     def delivered(self, consumer: Consuming, key: str, messages: Sequence[StoredMessage]) -> None:
-        """They are in flight from here on."""
+        """*messages* are in flight from here on."""
         if consumer is not self._consumer:
             return
         for stored in messages:
@@ -192,7 +193,7 @@ class OutLane(Lane):
 
     @property
     def _waits(self) -> bool:
-        """For what was sent again to be confirmed."""
+        """Whether it must wait for resent messages to be confirmed."""
         return self._queue[0] <= self._again_to and len(self._sent) >= self._again_at_once
 
     async def _pump(self, consumer: Consuming) -> None:
@@ -227,7 +228,7 @@ class OutLane(Lane):
                 await asyncio.sleep(0)
 
     async def _whole(self, message: Message) -> Message:
-        """With its body, so far as the limit allows; the process refuses what is longer. Raises: GatewayError."""
+        """*message* with its body, up to the process's limit. Raises: GatewayError."""
         assert message.large is not None
         bodies = self._broker.large_bodies
         assert bodies is not None
@@ -250,7 +251,7 @@ class OutLane(Lane):
                 self._park()
         else:
             if isinstance(told, protocol.Lost):
-                # Named by the other broker, or the only one of which it can be.
+                # Named by the other broker, or the only one that it can be.
                 refused = told.refused or (next(iter(self._sent)) if len(self._sent) == 1 else 0)
                 if refused in self._in_flight:
                     self.suspect.refused(refused, told.problem)
@@ -287,11 +288,11 @@ class OutLane(Lane):
         self._settled_some()
 
     def _park(self) -> None:
-        """One that came behind it was taken: what is refused goes into a queue of its own, and out of its own in one step."""
+        """A later message was accepted: move the refused one to the parking queue in one step."""
         suspect, connection = self.suspect, self._connection
         number, reason = suspect.number, suspect.said
         found = self._in_flight.get(number)
-        suspect.is_held = False  # whatever comes of it
+        suspect.is_held = False  # whatever the outcome
         if found is None or connection is None or self._consumer is None:
             return
         self._spawn("park", self._put_aside(self._consumer, connection, number, *found, reason))
@@ -320,7 +321,7 @@ class OutLane(Lane):
             _log.warning("bridge=%s rule=%s %s", self._options.name, self.rule.name, self.remedy)
             return
         if consumer is not self._consumer or epoch != self.epoch:
-            return  # it may have been sent again meanwhile
+            return  # it may have been resent meanwhile
         try:
             self._in_flight.pop(number)
             self._aside.add(number, key, message)
@@ -333,11 +334,11 @@ class OutLane(Lane):
 
     @property
     def parking_queue(self) -> str:
-        """Where what the other broker refuses is put aside."""
+        """The queue for messages that the other broker refuses."""
         return parking_queue(self._options.name, self.rule.name)
 
     def confirmed(self, tokens: Sequence[object]) -> None:
-        """What was put aside is where it belongs."""
+        """Moves to the parking queue are durable."""
         for token in tokens:
             if isinstance(token, _Parked):
                 self._aside.pop(token.number)
@@ -357,7 +358,7 @@ class OutLane(Lane):
         self._settled_some()
 
     def failed(self, consumer: Consuming, error: GatewayError) -> None:
-        """The connection here has ended: what was in flight is in its place again."""
+        """The connection here has ended: what was in flight is back in its queue."""
         if consumer is not self._consumer:
             return
         self._let_go()
@@ -379,7 +380,7 @@ class OutLane(Lane):
 
 
 async def _copied(bodies: LargeBodies, body: LargeBody) -> LargeBody:
-    """A body that belongs to a message of its own. Raises: GatewayError."""
+    """A copy of a body for another message. Raises: GatewayError."""
     writer, reader = bodies.create(body.size), bodies.open(body)
     try:
         while piece := await reader.read(_LARGE_READ_BYTES):

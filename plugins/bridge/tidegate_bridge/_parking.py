@@ -1,8 +1,8 @@
-"""A message that the other broker refuses, and what tells it from a broker that refuses everything just now.
+"""Tells a message that the other broker refuses from a broker that is refusing everything.
 
-An ERROR does not say whether the message is wrong or the broker is short of something. So a message is put aside only when
-the other broker has named it in refusing it so often, and then takes one that came behind it. It is in a queue of its own
-then, not sent again later, so that nothing overtakes anything.
+An ERROR does not say whether the message is bad or the broker short of something. So a message is
+put aside only after the other broker has refused it by name often enough, and then accepts a later
+one. It goes to a queue of its own and is not sent again later, so that order holds.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import msgspec
 
 from tidegate.spi import Message, names
 
-#: As dead letters have them, so that ``tidegate dlq`` shows them, and sends them back.
+#: The headers of dead letters, so that ``tidegate dlq`` can show them and send them back.
 _FROM: Final = "original-destination"
 _REASON: Final = "dead-letter-reason"
 
 
 class Suspect:
-    """The message that was refused last. Args: park_after: see BridgeOptions.
+    """The last refused message. Args: park_after: see BridgeOptions.
 
-    Attributes: number: its sequence, 0: none; attempts: how often in a row; said: with which words;
-        is_held: it is left out of this attempt, in which others go.
+    Attributes: number: its sequence, 0: none; attempts: refusals in a row; said: the reason given;
+        is_held: it is held back in this attempt, so that others can go.
     """
 
     def __init__(self, park_after: int) -> None:
@@ -33,17 +33,17 @@ class Suspect:
         self.is_held = False
 
     def refused(self, number: int, said: str) -> None:
-        """The other broker names this one."""
+        """The other broker refused this one by name."""
         self.attempts = self.attempts + 1 if number == self.number else 1
         self.number, self.said = number, said
 
     def forget(self) -> None:
-        """It is not refused any more, or is not here."""
+        """It is no longer refused, or no longer here."""
         self.number, self.attempts, self.said, self.is_held = 0, 0, "", False
 
     def begin(self, *, has_others: bool) -> bool:
-        """An attempt begins. Args: has_others: which could go in its place. Returns: it is to be held back."""
-        if self.is_held:  # none of the others went either: it is the broker, and it is counted anew
+        """Begin an attempt. Args: has_others: others can go instead. Returns: hold it back."""
+        if self.is_held:  # the others failed too: it is the broker, so count anew
             self.attempts, self.is_held = 0, False
         elif self.number and 0 < self._park_after <= self.attempts:
             self.is_held = has_others
@@ -51,16 +51,16 @@ class Suspect:
 
 
 def parking_queue(bridge: str, rule: str) -> str:
-    """Where what a rule puts aside is."""
+    """The queue for what a rule puts aside."""
     return names.queue(f"parked.{bridge}.{rule.removeprefix('$')}")
 
 
 def parked(message: Message, queue: str, origin: str, reason: str) -> Message:
-    """*message* as it is in *queue*. Args: origin: where it was; reason: the other broker's words."""
+    """*message* as put into *queue*. Args: origin: where it was; reason: as the broker gave it."""
     return msgspec.structs.replace(
         message,
         destination=queue,
-        expires_at=0,  # nothing is lost when nobody looks
+        expires_at=0,  # it must not expire before anybody looks
         retain=False,
         headers=(*message.headers, (_FROM, origin), (_REASON, reason)),
     )

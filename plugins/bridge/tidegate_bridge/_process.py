@@ -1,4 +1,4 @@
-"""A bridge's process as a child: started, told, listened to, and certainly ended."""
+"""Runs a bridge's process as a child: starts it, talks to it, and makes sure that it ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger("tidegate.bridge")
 
 #: ``-P``: a file named ``stomp.py`` in the working directory must not replace the library.
 COMMAND: Final = (sys.executable, "-P", "-m", "tidegate_bridge.remote.main")
-#: Frames dealt with before others have their turn.
+#: Frames handled before yielding to others.
 _AT_ONCE: Final = 32
 
 
@@ -49,7 +49,7 @@ class BridgeProcess:
     async def start(
         cls, start: Callable[[], protocol.Start], heard: Callable[[protocol.FromProcess], None]
     ) -> BridgeProcess:
-        """Start it; what it says is given to *heard*. Args: start: asked when it runs. Raises: OSError."""
+        """Start it; *heard* gets its frames. Args: start: called once it runs. Raises: OSError."""
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -66,12 +66,12 @@ class BridgeProcess:
         return cls(said.name, process, reader, writer, heard)
 
     def tell(self, told: protocol.FromGateway) -> None:
-        """Nothing waits here: what is under way is bounded by the windows."""
+        """Send a frame. Never waits: the windows bound what is under way."""
         if not self._writer.is_closing():
             self._writer.write(protocol.frame(told))
 
     async def drain(self) -> None:
-        """Wait until it has taken most of what it was told. Raises nothing."""
+        """Wait until it has read most of what was sent. Raises nothing."""
         with contextlib.suppress(OSError):
             await self._writer.drain()
 
@@ -80,11 +80,11 @@ class BridgeProcess:
         return self._writer.transport.get_write_buffer_size() > 0
 
     async def wait(self) -> int:
-        """Wait until it has ended; its exit code."""
+        """Wait until it has ended; returns its exit code."""
         return await self._process.wait()
 
     async def end(self) -> None:
-        """Kill it: what it has is confirmed nowhere and stays at its source. Idempotent."""
+        """Kill it: what it holds is unconfirmed and stays at its source. Idempotent."""
         kill_group(self._process)
         await self._process.wait()
         for task in self._following:
@@ -107,8 +107,8 @@ class BridgeProcess:
             pass
         except msgspec.DecodeError as error:
             _log.error("bridge=%s pid=%d says what is no frame: %s", self._name, self.pid, error)
-        kill_group(self._process)  # whoever waits for its end starts another one
+        kill_group(self._process)  # the caller of wait starts another one
 
     def _say(self, line: str) -> None:
-        """What it says when something is wrong with it: never a message's content."""
+        """Log what it prints when something is wrong with it: never a message's content."""
         _log.warning("bridge=%s pid=%d %s", self._name, self.pid, line[:500])

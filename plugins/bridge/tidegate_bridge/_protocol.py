@@ -1,8 +1,9 @@
-"""What the gateway and a bridge's process say to each other: frames of MessagePack on a socket pair.
+"""The protocol between gateway and bridge process: MessagePack frames on a socket pair.
 
-The gateway begins with :class:`Start`; rules may come and go. Each rule is a *lane* of its own in the process, which tries to connect and says
-:class:`Ready` each time it has, with the number of the attempt (``epoch``), and :class:`Flows` when the other broker has
-confirmed its subscription. What belongs to an attempt that is over is ignored by both.
+The gateway sends :class:`Start` first; rules may come and go. Each rule is a *lane* in the process,
+which sends :class:`Ready` each time it has connected, with the number of the attempt (``epoch``),
+and :class:`Flows` once the other broker has confirmed its subscription. Both sides ignore frames of
+an earlier attempt.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ LENGTH_BYTES: Final = _LENGTH.size
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """See RuleOptions. Attributes: is_echoed: what it sends comes back by another rule."""
+    """See RuleOptions. Attributes: is_echoed: another rule brings back what it sends."""
 
     name: str
     direction: Direction
@@ -34,7 +35,10 @@ class Rule(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True, tag="start"):
-    """How to connect, and what for: see BridgeOptions. Attributes: rules: by number; here: what the bridge calls itself in headers, store: the gateway's."""
+    """How to connect, and for which rules: see BridgeOptions.
+
+    Attributes: rules: by number; here: the bridge's name in headers; store: the gateway's.
+    """
 
     name: str
     here: str
@@ -64,20 +68,20 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
 
 
 class Begin(msgspec.Struct, frozen=True, tag="begin"):
-    """One rule more. Attributes: rule: its number, which no other one has had."""
+    """Add a rule. Attributes: rule: its number, never used before."""
 
     rule: int
     what: Rule
 
 
 class End(msgspec.Struct, frozen=True, tag="end"):
-    """One rule less: disconnect, and forget it."""
+    """Remove a rule: disconnect, and forget it."""
 
     rule: int
 
 
 class Take(msgspec.Struct, frozen=True, tag="take"):
-    """Send this one. Attributes: number: its sequence; target: where to, "": where the rule says."""
+    """Send this message. Attributes: number: its sequence; target: "" for the rule's."""
 
     rule: int
     epoch: int
@@ -87,7 +91,7 @@ class Take(msgspec.Struct, frozen=True, tag="take"):
 
 
 class Bring(msgspec.Struct, frozen=True, tag="bring"):
-    """Publish this one. Attributes: duplicate_id: "" when the other broker gives it no lasting id."""
+    """Publish this message. Attributes: duplicate_id: "" if the other broker has no lasting id."""
 
     rule: int
     epoch: int
@@ -97,7 +101,7 @@ class Bring(msgspec.Struct, frozen=True, tag="bring"):
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """These are confirmed at their target, and can be acknowledged. Attributes: looped: of them, were dropped as copies of ours."""
+    """Confirmed at their target: acknowledge them. Attributes: looped: how many were our copies."""
 
     rule: int
     epoch: int
@@ -106,7 +110,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """Connected: the attempt counts from here on. Attributes: server: what the other broker says that it is."""
+    """Connected: the attempt starts. Attributes: server: what the other broker calls itself."""
 
     rule: int
     epoch: int
@@ -114,16 +118,16 @@ class Ready(msgspec.Struct, frozen=True, tag="ready"):
 
 
 class Flows(msgspec.Struct, frozen=True, tag="flows"):
-    """The other broker has confirmed the subscription of a rule ``in``: what it gets from now on comes."""
+    """The subscription of a rule ``in`` is confirmed: new messages there reach the gateway."""
 
     rule: int
     epoch: int
 
 
 class Lost(msgspec.Struct, frozen=True, tag="lost"):
-    """Not connected any more, or not at all. It is tried again in *again_s*.
+    """Not connected, or no longer. The next try is in *again_s*.
 
-    Attributes: refused: the message because of which it is, as the other broker or a limit says; 0: none is named.
+    Attributes: refused: the message that caused it, by the other broker or a limit; 0: unknown.
     """
 
     rule: int
@@ -152,7 +156,7 @@ decode_from_process: Final = msgspec.msgpack.Decoder(FromProcess).decode
 
 
 def frame(told: FromGateway | FromProcess) -> bytes:
-    """*told* as it travels."""
+    """*told* as sent over the link."""
     data = _encode(told)
     return _LENGTH.pack(len(data)) + data
 

@@ -1,4 +1,4 @@
-"""What a rule says of its connection: what happens again and again is said once, and then at growing distance how often."""
+"""Limits a rule's log of its connection: repeats are counted, and logged ever more rarely."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-#: From when a problem was said to when it is said again, as long as it lasts: doubled each time.
+#: Time until a lasting problem is logged again: doubled each time.
 FIRST_S: Final = 60.0
 LAST_S: Final = 3600.0
-#: Who was connected for so long has no problem any more: the next one is news, whatever it is.
+#: After so long a connection the next problem is news, whatever it is.
 CALM_S: Final = 600.0
-#: Of those that take turns. Texts that differ each time are as many: each is news then.
+#: Most alternating problems remembered. With ever-changing texts each one is news.
 _PROBLEMS_MAX: Final = 8
 
 
@@ -24,7 +24,7 @@ class _Known:
 
 
 class Repeats:
-    """Of one rule. Args: clock: monotonic seconds."""
+    """For one rule. Args: clock: monotonic seconds."""
 
     __slots__ = ("_clock", "_connected_at", "_known", "_says_connected")
 
@@ -35,7 +35,7 @@ class Repeats:
         self._says_connected = False
 
     def is_connected(self) -> bool:
-        """It is connected, from now on. Returns: whether to say so: what was said last is another thing."""
+        """It has connected. Returns: whether to log that: not if it was the last thing logged."""
         self._connected_at = self._clock()
         says, self._says_connected = self._says_connected, True
         return not says

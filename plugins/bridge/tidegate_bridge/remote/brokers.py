@@ -1,4 +1,4 @@
-"""What each broker with STOMP wants, and can do: told apart by what its CONNECTED says that it is."""
+"""What each STOMP broker needs and can do. The ``server`` header of CONNECTED tells them apart."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Broker:
 
     Attributes:
         name: for operators.
-        id_headers: which together are the same each time that it gives a message; none: it has no such thing.
-        prefetch: the header that bounds what it gives unacknowledged, and whether it counts bytes.
-        durable: headers for a durable subscription of a name.
+        id_headers: together stable over redeliveries of a message; none: it has no such headers.
+        prefetch: the header that bounds unacknowledged messages, and whether it counts bytes.
+        durable: headers for a named durable subscription.
         has_selectors: it knows ``selector``.
-        says_persistent: messages without ``persistent`` are not.
+        says_persistent: messages without the header ``persistent`` are not persistent.
         has_types: a body without ``content-length`` is a JMS TextMessage.
-        ttl_header: expiry is a time to live in milliseconds, under this name; "": it is ``expires``, a time.
+        ttl_header: the header with a time to live in milliseconds; "": it uses ``expires``, a time.
     """
 
     name: str
@@ -45,7 +45,7 @@ def _rabbit_durable(name: str) -> Headers:
 TIDEGATE: Final = Broker("tidegate", ("message-id",), says_persistent=False)
 CLASSIC: Final = Broker(
     "activemq-classic",
-    # Ids of messages are the producer's connection and a number: the same after a restart.
+    # Message ids are the producer's connection and a number: stable over restarts.
     ("message-id", "timestamp"),
     ("activemq.prefetchSize", False),
     lambda name: {"activemq.subscriptionName": name},
@@ -53,7 +53,7 @@ CLASSIC: Final = Broker(
 )
 ARTEMIS: Final = Broker(
     "artemis",
-    # Ids are the journal's, and begin again in another journal: with the time they do not come twice.
+    # Ids are the journal's and restart with a new journal: with the time they are unique.
     ("message-id", "timestamp"),
     ("consumer-window-size", True),
 )
@@ -65,7 +65,7 @@ RABBITMQ: Final = Broker(
     has_selectors=False,
     ttl_header="expiration",
 )
-#: An id that comes again for another message would lose that one, so nothing is taken for one.
+#: An id reused for another message would lose that message, so none is assumed.
 UNKNOWN: Final = Broker("unknown")
 
 _BY_SERVER: Final[Mapping[str, Broker]] = {
@@ -82,21 +82,22 @@ def broker_of(server: str) -> Broker:
 
 
 def lasting_id(broker: Broker, headers: Mapping[str, str]) -> str:
-    """What *broker* calls a message each time that it gives it; "": it calls it nothing that lasts."""
+    """The id of a message that is stable over redeliveries by *broker*; "" for none."""
     found = [headers.get(name, "") for name in broker.id_headers]
     if not all(found):
         return ""
     if broker is ARTEMIS:
         found[0] = found[0].rpartition(",")[
             2
-        ]  # before the comma: the consumer, another one each time
+        ]  # before the comma: the consumer, which changes
     return ":".join(found)
 
 
 def destination(broker: Broker, rule: protocol.Rule, name: str) -> tuple[str, Headers]:
-    """Where to subscribe or send, and the headers that say what kind it is.
+    """Where to subscribe or send, and the headers for its kind.
 
-    Artemis takes ``/queue/`` for a part of the name, unless its acceptor has prefixes: it is told the routing type.
+    Artemis takes ``/queue/`` as part of the name unless its acceptor has prefixes, so this sends it
+    the routing type.
     """
     if broker is not ARTEMIS or {"destination-type", "subscription-type"} & rule.headers.keys():
         return name, {}

@@ -1,4 +1,4 @@
-"""How many bytes may be on the way inwards: whoever reads from the other broker waits here."""
+"""Bounds the bytes in flight inwards: readers of the other broker wait here."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 
 class Budget:
-    """Bytes that were read and are not confirmed. One message may exceed it, when it is alone."""
+    """Bytes read and not yet confirmed. A single message may exceed the limit."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -15,7 +15,7 @@ class Budget:
         self._changed = threading.Condition()
 
     def open(self) -> None:
-        """Begin again with nothing."""
+        """Start again from zero."""
         with self._changed:
             self._used, self._is_open = 0, True
 
@@ -28,13 +28,13 @@ class Budget:
             return self._is_open
 
     def give_back(self, size: int) -> None:
-        """They are confirmed."""
+        """*size* bytes are confirmed."""
         with self._changed:
             self._used -= size
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let go whoever waits."""
+        """Release all waiters."""
         with self._changed:
             self._is_open = False
             self._changed.notify_all()

@@ -1,7 +1,7 @@
-"""One rule in the process: connects, moves, and tries again, for ever, in a thread of its own.
+"""One rule in the process: connects, moves messages, and retries for ever, in its own thread.
 
-Everything that happens to a lane comes to it as an event, whatever thread it happened in, so that only one thread changes
-its state. What belongs to an attempt that is over is dropped: the source gives it again.
+Everything that happens to a lane reaches it as an event, from whatever thread, so only one thread
+changes its state. Events of an earlier attempt are dropped: the source delivers again.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tidegate_bridge.remote.link import Link
 
 _log = logging.getLogger("tidegate.bridge")
 
-#: An attempt that went well for so long counts as a success: the next pause is a short one.
+#: An attempt that lasts this long counts as a success: the next pause is short.
 _LASTED_S: Final = 60.0
-#: Events dealt with before what they confirm is told.
+#: Events handled before their confirmations are sent.
 _TOGETHER: Final = 200
-#: How long the reason may take to arrive when the connection is closed under what we write.
+#: How long to wait for the reason when the connection closes while we write.
 _SAYS_S: Final = 0.5
 
 
 class LaneError(Exception):
-    """An attempt is over. Attributes: problem, remedy: for the operator; refused: the message because of which, or 0."""
+    """An attempt is over. Attributes: problem, remedy: for operators; refused: the cause, or 0."""
 
     def __init__(self, problem: str, remedy: str, refused: int = 0) -> None:
         super().__init__(problem)
@@ -43,7 +43,7 @@ class LaneError(Exception):
 
 
 class _EndedError(Exception):
-    """There is no such rule any more."""
+    """The rule has been removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """The other broker has confirmed a message. Attributes: key: what it was sent under."""
+    """The other broker has confirmed a message. Attributes: key: as it was sent."""
 
     epoch: int
     key: int
@@ -66,7 +66,7 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """The other broker has confirmed the subscription. Attributes: is_certain: False: what came may be of an older one, kept there."""
+    """The subscription is confirmed. Attributes: is_certain: False: it may be an older one's."""
 
     epoch: int
     is_certain: bool = True
@@ -99,42 +99,42 @@ class Lane(ABC):
         self.done: list[int] = []
         self.looped = 0
         self.has_moved = False
-        # When it is to be confirmed, by the monotonic clock; None: it need not be, or was.
+        # Deadline of its confirmation, monotonic clock; None: not needed, or confirmed.
         self._subscribe_by: float | None = None
         self._is_flowing = False
-        self.refusal: LaneError | None = None  # why nothing more is sent in this attempt
+        self.refusal: LaneError | None = None  # why this attempt sends nothing more
 
     @property
     def client_id(self) -> str:
-        """Of this rule's connection: its session, or durable subscription, is kept under it."""
+        """The connection's client id: its session, or durable subscription, is kept under it."""
         return f"{self.start.client_id}-{self.rule.name}"
 
     # --- what each protocol does ---------------------------------------------------------------
 
     @abstractmethod
     def connect(self) -> None:
-        """Connect, and say so (:meth:`tell_ready`) before any message can come. Raises: LaneError."""
+        """Connect, and :meth:`tell_ready` before any message can come. Raises: LaneError."""
 
     @abstractmethod
     def consume(self) -> None:
-        """Subscribe: messages come as events of the gateway, the confirmation as :class:`Subscribed`. Raises: LaneError."""
+        """Subscribe. The confirmation comes as :class:`Subscribed`. Raises: LaneError."""
 
     @abstractmethod
     def acknowledge(self, number: int) -> None:
-        """Of one that was brought. Raises: LaneError."""
+        """Acknowledge a message that was brought. Raises: LaneError."""
 
     @abstractmethod
     def send(self, take: protocol.Take, more: More) -> None:
-        """To the other broker. Args: more: headers of the bridge's own. Raises: LaneError."""
+        """Send to the other broker. Args: more: the bridge's own headers. Raises: LaneError."""
 
     @abstractmethod
     def sent(self, key: int) -> int | None:
-        """Which number *key* stood for; None: it is not known any more."""
+        """The number sent as *key*; None if no longer known."""
 
     @property
     @abstractmethod
     def has_unconfirmed(self) -> bool:
-        """Something was sent of which it is not known whether it has arrived."""
+        """Whether anything sent is still unconfirmed."""
 
     @abstractmethod
     def disconnect(self) -> None:
@@ -204,7 +204,7 @@ class Lane(ABC):
                 raise self.refusal
 
     def _next(self) -> Event:
-        """What happens next. Raises: LaneError: the other broker is silent when it should confirm."""
+        """The next event. Raises: LaneError when the other broker does not confirm in time."""
         if self._subscribe_by is None:
             return self.inbox.get()
         try:
@@ -216,14 +216,14 @@ class Lane(ABC):
             ) from None
 
     def tell_ready(self, server: str) -> None:
-        """The attempt counts from here on: the gateway drops what was brought before.
+        """The attempt starts here: the gateway drops what was brought before.
 
-        Args: server: what the other broker says that it is. Raises: OSError.
+        Args: server: what the other broker calls itself. Raises: OSError.
         """
         self.link.send(protocol.Ready(self.number, self.epoch, server))
 
     def tell_done(self) -> None:
-        """Say what was confirmed since it was said last."""
+        """Report what was confirmed since the last report."""
         if self.done:
             self.has_moved = True
             told = protocol.Done(self.number, self.epoch, self.done, self.looped)
@@ -262,7 +262,7 @@ class Lane(ABC):
         return LaneError(event.problem, event.remedy, refused or 0)
 
     def _said(self) -> LaneError | None:
-        """Why the other broker has closed what was written to, where it says so."""
+        """Why the other broker closed the connection, if it says so."""
         until = time.monotonic() + _SAYS_S
         while (left := until - time.monotonic()) > 0:
             try:
@@ -276,7 +276,7 @@ class Lane(ABC):
         return None
 
     def _take(self, take: protocol.Take) -> None:
-        """Send it, unless it need not or may not go out. Raises: LaneError."""
+        """Send it, unless it need not or must not go out. Raises: LaneError."""
         if self.refusal is not None:
             return
         message = take.message
@@ -295,7 +295,7 @@ class Lane(ABC):
             self.send(take, more)
 
     def _refuse(self, error: LaneError, number: int) -> None:
-        """The attempt ends here, when what was sent before is confirmed: or it would be sent again each time."""
+        """End the attempt once what was sent is confirmed, or each attempt would resend it."""
         error.refused = number
         self.refusal = error
 
@@ -305,7 +305,7 @@ class Lane(ABC):
         self.looped += 1
 
     def too_many_hops(self) -> LaneError:
-        """Of a queue's message, which may not be dropped."""
+        """The error for a queue's message, which must not be dropped."""
         return LaneError(
             f"a message has gone through {self.start.hops_max} bridges",
             "bridges send in a circle: end it, or raise hops_max if they do not",
@@ -318,7 +318,7 @@ class Lane(ABC):
         )
 
     def _pause(self, seconds: float) -> None:
-        """Drop what comes meanwhile: it belongs to an attempt that is over."""
+        """Wait, dropping events: they belong to an attempt that is over."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             try:

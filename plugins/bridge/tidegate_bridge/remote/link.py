@@ -17,7 +17,7 @@ class Link:
         self._sending = threading.Lock()
 
     def send(self, told: protocol.FromProcess) -> None:
-        """Waits while the gateway takes nothing. Raises: OSError when it is gone."""
+        """Send a frame; blocks while the gateway reads nothing. Raises: OSError when it is gone."""
         data = protocol.frame(told)
         with self._sending:
             self._socket.sendall(data)

@@ -37,12 +37,12 @@ def serve(link: Link) -> None:
 def main(arguments: list[str]) -> None:
     """Move messages until the gateway is gone."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
-    # What went wrong is told to the gateway, once; the libraries would say it with each attempt.
+    # Errors are reported to the gateway once; the libraries would log them at each attempt.
     logging.getLogger("stomp.py").setLevel(logging.CRITICAL)
     try:
         serve(Link(socket.socket(fileno=int(arguments[0]))))
     finally:
-        os._exit(0)  # lanes may wait for a broker; nothing of theirs would be lost
+        os._exit(0)  # lanes may wait for a broker; they have nothing to lose
 
 
 if __name__ == "__main__":

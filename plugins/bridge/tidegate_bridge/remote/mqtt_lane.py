@@ -46,7 +46,7 @@ class MqttLane(Lane):
         client = self._client = paho.Client(
             CallbackAPIVersion.VERSION2,
             client_id=self.client_id,
-            # What is not confirmed to the bridge's own knowledge is sent again from its source: no session outwards.
+            # No session outwards: whatever the bridge does not see confirmed, the source resends.
             clean_session=None if is_5 else not self.is_in,
             protocol=MQTTProtocolVersion.MQTTv5 if is_5 else MQTTProtocolVersion.MQTTv311,
             manual_ack=True,
@@ -99,7 +99,7 @@ class MqttLane(Lane):
         assert self._client is not None
         assert self._heard is not None
         if self._heard.session_present and not self.start.is_mqtt_5:
-            # To subscribe again would bring all retained messages again, and the session has the subscription.
+            # The session has the subscription; subscribing again would repeat retained messages.
             self.inbox.put(Subscribed(self.epoch))
             return
         if self.start.is_mqtt_5:
@@ -160,7 +160,7 @@ class MqttLane(Lane):
 
 
 class _Heard:
-    """What one connection hears, in paho's thread; passed on as events and messages."""
+    """Callbacks of one connection, in paho's thread; passed on as events and messages."""
 
     def __init__(self, lane: MqttLane) -> None:
         self._lane = lane
@@ -187,7 +187,7 @@ class _Heard:
         if reason.is_failure:
             self.refused = str(reason)
         else:
-            # Here and not in the lane's thread: what waits in the session comes right behind the CONNACK.
+            # Not in the lane's thread: queued messages of the session follow right after CONNACK.
             self._lane.tell_ready(f"MQTT {'5.0' if self._lane.start.is_mqtt_5 else '3.1.1'}")
             self.is_connected = True
             self.session_present = bool(flags.session_present)
@@ -233,7 +233,7 @@ class _Heard:
         except LaneError as error:
             self._broken(error.problem, error.remedy)
         except OSError:
-            self.is_over = True  # the gateway is gone, and so is this process soon
+            self.is_over = True  # the gateway is gone, so this process ends soon
 
     def _bring(self, found: paho.MQTTMessage) -> None:
         lane, body = self._lane, bytes(found.payload)
@@ -249,7 +249,7 @@ class _Heard:
             return
         self._numbers += 1
         number = self._numbers
-        if number == 1:  # the confirmation may have to wait behind messages, for room
+        if number == 1:  # the confirmation may queue behind messages waiting for room
             lane.inbox.put(Subscribed(self._epoch, is_certain=False))
         self.pending[number] = found.mid, found.qos, len(body)
         message = arriving(found, body, here)

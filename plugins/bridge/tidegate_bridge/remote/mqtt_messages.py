@@ -1,4 +1,4 @@
-"""PUBLISH to a :class:`~tidegate.spi.Message`, and the properties of that as a PUBLISH of MQTT 5.0."""
+"""Converts a PUBLISH to a :class:`~tidegate.spi.Message`, and back to MQTT 5.0 properties."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidegate_bridge.remote.hops import OWN, REDELIVERED
 DUPLICATE_ID: Final = "_AMQ_DUPL_ID"
 _QUEUE: Final = "$queue/"
 _EXPIRY_MAX: Final = 0xFFFF_FFFF
-#: User properties in which a gateway says what MQTT has no property for (docs/mqtt.md, "Bridging").
+#: User properties for what MQTT has no property for (docs/mqtt.md, "Bridging").
 _ORIGIN: Final = frozenset(("origin-protocol", "origin-destination"))
 _MAPPED: Final = frozenset(("priority", "persistent"))
 
@@ -24,7 +24,7 @@ _MAPPED: Final = frozenset(("priority", "persistent"))
 def arriving(
     found: MQTTMessage, body: bytes, destination: str, more: Sequence[tuple[str, str]] = ()
 ) -> Message:
-    """The message of a PUBLISH. Args: destination: here; more: headers to add, in the place of those that say the same."""
+    """The message of a PUBLISH. Args: destination: here; more: headers, replacing equal names."""
     known: dict[str, Any] = {}
     if found.properties is not None:
         known = {

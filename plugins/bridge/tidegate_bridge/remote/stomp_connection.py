@@ -1,8 +1,9 @@
 """stomp.py's connection, made to keep what a bridge must not lose.
 
-Of stomp.py 9.0 as it is: names of headers go out unescaped; of headers that repeat only the first one comes in; with TLS it does not notice
-that the other side has closed, and its orderly end can wait for ever; waiting for CONNECTED has no limit; its own reconnecting knows nothing of
-what was not confirmed. So the bridge escapes, reads the headers and reconnects itself, and uses it for all the rest.
+stomp.py 9.0 sends header names unescaped, and of repeated headers receives only the first. With TLS
+it does not notice that the other side has closed, and its disconnect can wait for ever. Waiting for
+CONNECTED has no limit, and its reconnecting ignores what was not confirmed. So the bridge escapes,
+reads the headers and reconnects itself, and uses stomp.py for the rest.
 """
 
 from __future__ import annotations
@@ -18,28 +19,28 @@ from typing import Any, Final, Protocol, TypeAlias, cast
 from tidegate_bridge import _protocol as protocol
 from tidegate_bridge.remote.lane import LaneError
 
-# It says nothing of its types.
+# stomp.py has no type information.
 _exceptions: Any = importlib.import_module("stomp.exception")
 _protocols: Any = importlib.import_module("stomp.protocol")
 _transports: Any = importlib.import_module("stomp.transport")
 
 Pairs: TypeAlias = list[tuple[str, str]]
 
-#: Bytes of one read: stomp.py copies what it has with each, which is quadratic in small ones for large bodies.
+#: Bytes per read: stomp.py copies its buffer each time, quadratic for large bodies in small reads.
 _READ_BYTES: Final = 1 << 20
-#: How often we say that we are there, in milliseconds. Nothing is asked of the other side: while the bridge waits for room it
-#: reads nothing. A dead one is noticed by TCP (20 s idle, then 3 questions in 15 s).
+#: Our heart-beat, in milliseconds. We ask for none: while the bridge waits for room it reads
+#: nothing. TCP notices a dead peer (20 s idle, then 3 probes in 15 s).
 _HEARTBEATS: Final = (10_000, 0)
 _KEEPALIVE: Final = ("linux", 20, 5, 3)
 _JOIN_S: Final = 5.0
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "\n": "\\n", ":": "\\c", "\r": "\\r"})
-#: Artemis gives no reason, and all properties of the message, with another id each time: they belong into no log.
+#: Artemis gives no reason, but all properties of the message, with a new id each time: not to log.
 _DUMPED: Final = re.compile(r"\b(\w*Message)\[.*", re.DOTALL)
 _UNESCAPES: Final[Mapping[str, str]] = {"n": "\n", "c": ":", "\\": "\\", "r": "\r"}
 
 
 class Heard(Protocol):
-    """What comes, in stomp.py's thread."""
+    """Callbacks for what arrives, in stomp.py's thread."""
 
     def message(self, pairs: Pairs, body: bytes) -> None: ...
 
@@ -90,7 +91,7 @@ class StompConnection:
         transport.set_listener("bridge", self)
 
     def open(self, client_id: str) -> str:
-        """Connect and log in. Returns: what the other broker says that it is. Raises: LaneError."""
+        """Connect and log in. Returns: what the other broker calls itself. Raises: LaneError."""
         start = self._start
         where = f"{start.scheme}://{start.host}:{start.port}"
         problem = _unreachable(start)
@@ -124,15 +125,15 @@ class StompConnection:
         return self._connected.get("server", "")
 
     def send_frame(self, command: str, headers: Mapping[str, object], body: bytes = b"") -> None:
-        """Send one. Args: headers: a tuple stands for a header that repeats. Raises: LaneError."""
+        """Send a frame. Args: headers: a tuple stands for a repeated header. Raises: LaneError."""
         try:
             self._client.send_frame(command, dict(headers), body)
         except (_exceptions.StompException, OSError, AttributeError) as error:
-            # AttributeError: stomp.py forgets the socket in its other thread
+            # AttributeError: stomp.py drops the socket in its other thread
             raise LaneError(f"the connection was lost: {error}", "") from None
 
     def close(self) -> None:
-        """At once. Idempotent."""
+        """Close at once. Idempotent."""
         transport = self._transport
         transport.running = False
         found: socket.socket | None = transport.socket
@@ -185,14 +186,14 @@ class StompConnection:
         def read() -> Any:
             data: bytes | None = receive()
             if data == b"" and not transport.blocking:
-                transport.running = False  # closed by the other side: stomp.py would ask for ever
+                transport.running = False  # closed by the other side: stomp.py would poll for ever
             return data
 
         return read
 
 
 def pairs_of(data: bytes) -> Pairs:
-    """All headers of a frame as it came, in order."""
+    """All headers of a received frame, in order."""
     head, _, _ = data.lstrip(b"\r\n").replace(b"\r\n", b"\n", 1000).partition(b"\n\n")
     found: Pairs = []
     for line in head.decode("utf-8", "replace").split("\n")[1:]:
@@ -217,7 +218,7 @@ def _unescaped(text: str) -> str:
 
 
 def _escape(headers: dict[str, object]) -> None:
-    """In place, as stomp.py asks for it."""
+    """Escape in place, as stomp.py expects."""
     written = list(headers.items())
     headers.clear()
     for name, value in written:
@@ -226,7 +227,7 @@ def _escape(headers: dict[str, object]) -> None:
 
 
 def _unreachable(start: protocol.Start) -> str:
-    """Why no connection comes about, which stomp.py does not say; "": one does."""
+    """Why connecting fails, which stomp.py does not say; "" if it works."""
     try:
         with socket.create_connection((start.host, start.port), start.connect_timeout):
             return ""

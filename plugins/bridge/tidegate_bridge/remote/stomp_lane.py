@@ -32,7 +32,7 @@ class StompLane(Lane):
         self._heard = _Heard(self)
         self._sent.clear()
         self._connection = StompConnection(self.start, self._heard)
-        # A broker lets one client of an id in: of those, only durable subscriptions are of an id's.
+        # A broker admits one client per id, so only durable subscriptions, which need one, set it.
         server = self._connection.open(self.client_id if self.rule.durable else "")
         self._broker = self._heard.broker = brokers.broker_of(server)
         if self.rule.selector and self.is_in and not self._broker.has_selectors:
@@ -102,7 +102,7 @@ class StompLane(Lane):
 
 
 class _Heard:
-    """What one connection hears, in stomp.py's thread; passed on as events and messages."""
+    """Callbacks of one connection, in stomp.py's thread; passed on as events and messages."""
 
     def __init__(self, lane: StompLane) -> None:
         self._lane = lane
@@ -113,7 +113,7 @@ class _Heard:
         self.pending: dict[int, tuple[str, int]] = {}
 
     def message(self, pairs: Pairs, body: bytes) -> None:
-        """One came; waits while too much is on the way."""
+        """A message came; waits while too much is in flight."""
         if self._is_over:
             return
         try:
@@ -121,7 +121,7 @@ class _Heard:
         except LaneError as error:
             self._broken(error.problem, error.remedy)
         except OSError:
-            self._is_over = True  # the gateway is gone, and so is this process soon
+            self._is_over = True  # the gateway is gone, so this process ends soon
 
     def _bring(self, pairs: Pairs, body: bytes) -> None:
         lane, headers = self._lane, dict(reversed(pairs))
@@ -139,14 +139,14 @@ class _Heard:
             return
         self._numbers += 1
         number = self._numbers
-        if number == 1:  # a broker may give messages before the receipt
+        if number == 1:  # a broker may send messages before the receipt
             lane.inbox.put(Subscribed(self._epoch))
         self.pending[number] = headers.get("ack", ""), size
         more = lane.hops.next(pairs)
         if more is None and is_queue_like(lane.rule.remote):
             raise lane.too_many_hops()
         if more is None or lane.hops.is_copy_of_ours(pairs):
-            # As if the gateway had confirmed it.
+            # Acknowledge it, as if the gateway had confirmed it.
             lane.inbox.put(protocol.Done(lane.number, self._epoch, [number], 1))
             return
         message = arriving(pairs, body, self.broker, here, more)
@@ -154,7 +154,7 @@ class _Heard:
         lane.link.send(protocol.Bring(lane.number, self._epoch, number, duplicate_id, message))
 
     def _duplicate_id(self, headers: Mapping[str, str]) -> str:
-        """What the other broker calls this message each time that it gives it; "": nothing."""
+        """The id of this message that is stable over redeliveries; "" for none."""
         found = brokers.lasting_id(self.broker, headers)
         return f"{self._lane.start.name}:{self._lane.rule.name}:{found}" if found else ""
 

@@ -1,4 +1,4 @@
-"""MESSAGE to a :class:`~tidegate.spi.Message`, and that to SEND: the table is in docs/migrating/README.md."""
+"""Converts MESSAGE to :class:`~tidegate.spi.Message`, and that to SEND; see docs/migrating."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _QUEUE: Final = "/queue/"
 _TOPIC: Final = "/topic/"
 _TEXT: Final = "amq-msg-type"
 DUPLICATE_ID: Final = "_AMQ_DUPL_ID"
-#: Of a MESSAGE: how it was delivered, or what becomes a field.
+#: Headers of a MESSAGE that describe its delivery, or become fields.
 _NOT_USER: Final = frozenset(
     (
         "ack", "content-length", "content-type", "correlation-id", "correlation-id-encoding", "destination", "destination-type", "expires",
@@ -24,7 +24,7 @@ _NOT_USER: Final = frozenset(
         "subscription", "transaction", *OWN,
     )
 )  # fmt: skip
-#: Of a message here: what would contradict what the bridge says itself.
+#: Headers of a message here that would contradict the bridge's own.
 _NOT_SENT: Final = _NOT_USER | {DUPLICATE_ID, "client-id"}
 _TEXT_TYPES: Final = ("text/", "application/json", "application/xml")
 
@@ -37,7 +37,7 @@ def arriving(
     more: Sequence[tuple[str, str]],
 ) -> Message:
     """The message of a MESSAGE. Args: destination: here; more: headers to add."""
-    headers = dict(reversed(pairs))  # of those that repeat the first one counts
+    headers = dict(reversed(pairs))  # of repeated headers the first counts
     user = [pair for pair in pairs if pair[0] not in _NOT_USER]
     if broker.has_types and "content-length" not in headers and _TEXT not in headers:
         user.append((_TEXT, "text"))
@@ -45,7 +45,7 @@ def arriving(
         user.append((REDELIVERED, "true"))
     reply_to = _local(headers.get("reply-to", ""))
     if headers.get("reply-to") and not reply_to:
-        user.append(("reply-to", headers["reply-to"]))  # only clients there can send to it
+        user.append(("reply-to", headers["reply-to"]))  # only clients there can use it
     default = "false" if broker.says_persistent else "true"
     persistent = headers.get("persistent", default).lower() != "false"
     return Message(
@@ -73,7 +73,7 @@ def leaving(
     extra: Mapping[str, str],
     duplicate_id: str,
 ) -> dict[str, str | tuple[str, ...]]:
-    """Headers of the SEND of *message*, without its destination. Args: more, extra: headers to add; those of *extra* win."""
+    """Headers of *message*'s SEND, but its destination. Args: more, extra: added; *extra* wins."""
     found: dict[str, list[str]] = {}
     for name, value in message.headers:
         if name not in _NOT_SENT and name:
@@ -109,7 +109,7 @@ def leaving(
 
 
 def _is_text(message: Message, jms_type: JmsType) -> bool:
-    """A JMS broker makes a TextMessage of what comes without its length; that must be text then."""
+    """Whether to omit the length: a JMS broker then makes a TextMessage, which must be text."""
     if jms_type is JmsType.BYTES or b"\0" in message.body:
         return False
     if jms_type is JmsType.AUTO:
@@ -158,12 +158,12 @@ def _correlation(headers: Mapping[str, str]) -> bytes | None:
         try:
             return base64.b64decode(text, validate=True)
         except ValueError:
-            pass  # it is only text then
+            pass  # not base64 after all: plain text
     return text.encode()
 
 
 def _local(reply_to: str) -> str:
-    """The canonical form of what the other broker calls ``/queue/NAME``; "" of what is only a destination there."""
+    """The canonical form of the other broker's ``/queue/NAME``; "" for a destination only there."""
     for prefix, canonical in ((_QUEUE, names.queue), (_TOPIC, names.topic)):
         if reply_to.startswith(prefix):
             name = reply_to[len(prefix) :]
