@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -55,6 +55,8 @@ class Accounts:
             return Principal("user:ann")
         if credentials.username == "crash":
             raise self.bug
+        if credentials.username == "name":
+            return cast(Principal, "user:name")
         raise AccessError("wrong user name or password", principal=credentials.username)
 
 
@@ -69,7 +71,7 @@ async def test_the_first_authenticator_that_does_not_abstain_decides(
         client = await broker.client(username="ann", password=b"secret")
         assert client.connection.principal == "user:ann"
         assert second.asked == []
-        for name in ("ann", "bob", "crash"):  # a bug refuses, too
+        for name in ("ann", "bob", "crash", "name"):  # a bug refuses, too
             with pytest.raises(AccessError):
                 await broker.client(username=name, password=b"wrong")
         with pytest.raises(AccessError):
@@ -276,7 +278,8 @@ async def test_an_answer_is_remembered_for_the_connection_and_the_memory_is_limi
 
 
 class Stamp:
-    """Adds a header; refuses one body; sends another elsewhere; crashes on a third."""
+    """Adds a header; refuses one body; sends another elsewhere; crashes on a third; answers a
+    fourth with nothing."""
 
     bug: BaseException
 
@@ -285,6 +288,8 @@ class Stamp:
             raise AccessError("not this", principal=principal, destination=message.destination)
         if message.body == b"crash":
             raise self.bug
+        if message.body == b"forgotten":
+            return cast(Message, None)
         if message.body == b"elsewhere":
             return msgspec.structs.replace(message, destination="queue://elsewhere")
         return msgspec.structs.replace(message, headers=(("seen-by", principal),))
@@ -302,7 +307,7 @@ async def test_an_interceptor_may_change_redirect_or_refuse_a_publish(
         client.subscribe("queue://q")
         client.send("queue://q", "m")
         client.send("queue://q", "elsewhere")
-        for body in ("refused", "crash"):
+        for body in ("refused", "crash", "forgotten"):
             with pytest.raises(AccessError):
                 client.send("queue://q", body)
         await broker.settle()

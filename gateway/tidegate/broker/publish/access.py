@@ -355,7 +355,10 @@ class Access:
         self.check_destination(requester, asked)
         for interceptor in self._interceptors:
             try:
-                message = interceptor.intercept(message, requester.principal)
+                answer: object = interceptor.intercept(message, requester.principal)
+                if not isinstance(answer, Message):
+                    raise TypeError(f"intercept() returned {answer!r}, which is no Message")
+                message = answer
             except AccessError:
                 raise
             except FAILURES:

@@ -211,7 +211,11 @@ class Authentication:
         credentials = _credentials(request)
         for authenticator in self._authenticators:
             try:
-                principal = await authenticator.authenticate(credentials)
+                answer: object = await authenticator.authenticate(credentials)
+                if answer is None:
+                    continue
+                if not isinstance(answer, Principal):
+                    raise TypeError(f"authenticate() returned {answer!r}, which is no Principal")
             except AccessError:
                 raise
             except FAILURES:
@@ -219,8 +223,7 @@ class Authentication:
                 raise _OutOfOrderError(
                     "authentication failed", principal=request.username
                 ) from None
-            if principal is not None:
-                return _vouched(principal, authenticator)
+            return _vouched(answer, authenticator)
         if request.anonymous_allowed:
             # A name that nobody checked must not open what it is allowed.
             return Vouched(Principal(ANONYMOUS))

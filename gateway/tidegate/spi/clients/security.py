@@ -333,8 +333,8 @@ class Interceptor(Protocol):
     """
 
     def intercept(self, message: Message, principal: str) -> Message:
-        """Return the message, or a changed copy.
+        """Return the message, or a changed copy (``msgspec.structs.replace(message, headers=…)``).
 
-        Raises: AccessError to refuse this publish.
+        Raises: AccessError to refuse this publish. Any other exception refuses it too and is logged.
         """
         ...
