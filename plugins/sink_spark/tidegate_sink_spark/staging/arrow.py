@@ -26,13 +26,13 @@ pq: Final[Any] = importlib.import_module("pyarrow.parquet")
 
 _MICROSECONDS_PER_DAY: Final = 86_400_000_000
 #: The last microsecond of the year 9999: readers of tables know no later one.
-_TIME_MAX: Final = 253_402_300_799_999_999
+TIME_MAX: Final = 253_402_300_799_999_999
 _NO_HEADERS: Final[dict[str, str]] = {}
 
-_timestamp: Final[Any] = pa.timestamp("us", tz="UTC")  # Spark: TIMESTAMP, adjusted to UTC
+TIMESTAMP: Final[Any] = pa.timestamp("us", tz="UTC")  # Spark: TIMESTAMP, adjusted to UTC
 _headers: Final[Any] = pa.map_(pa.string(), pa.string())
 _pair: Final[Any] = pa.struct([("name", pa.string()), ("value", pa.string())])
-_repeated: Final[Any] = pa.list_(pa.field("element", _pair))
+REPEATED: Final[Any] = pa.list_(pa.field("element", _pair))
 
 _BASE64: Final = "base64:"
 
@@ -40,9 +40,9 @@ _BASE64: Final = "base64:"
 UNWRITABLE: Final = (ValueError, TypeError, OverflowError, AttributeError, pa.ArrowException)
 
 #: Headers that have columns of their own, as JMS names them.
-_TYPE_HEADER: Final = "type"
-_GROUP_HEADER: Final = "JMSXGroupID"
-_REPLY_HEADER: Final = "reply-to"
+TYPE_HEADER: Final = "type"
+GROUP_HEADER: Final = "JMSXGroupID"
+REPLY_HEADER: Final = "reply-to"
 
 #: Of the columns that every table has: goes up when they change. Tables and files say it under this name.
 SCHEMA_VERSION: Final = 1
@@ -64,9 +64,9 @@ SCHEMA: Final[Any] = pa.schema(
         ("headers", _headers),
         ("body", pa.binary()),
         ("content_type", pa.string()),
-        ("received_at", _timestamp),
-        ("delivered_at", _timestamp),
-        ("acked_at", _timestamp),
+        ("received_at", TIMESTAMP),
+        ("delivered_at", TIMESTAMP),
+        ("acked_at", TIMESTAMP),
         ("ack_date", pa.date32()),
         ("sequence", pa.int64()),
         ("destination_kind", pa.string()),
@@ -75,7 +75,7 @@ SCHEMA: Final[Any] = pa.schema(
         ("producer_client_id", pa.string()),
         ("producer_principal", pa.string()),
         ("consumer_principal", pa.string()),
-        ("repeated_headers", _repeated),
+        ("repeated_headers", REPEATED),
         ("correlation_id", pa.string()),
         ("reply_to", pa.string()),
         ("message_type", pa.string()),
@@ -84,8 +84,8 @@ SCHEMA: Final[Any] = pa.schema(
         ("persistent", pa.bool_()),
         ("qos", pa.int32()),
         ("retain", pa.bool_()),
-        ("expires_at", _timestamp),
-        ("stored_at", _timestamp),
+        ("expires_at", TIMESTAMP),
+        ("stored_at", TIMESTAMP),
         ("delivery_count", pa.int32()),
         ("outcome", pa.string()),
         ("reason", pa.string()),
@@ -156,7 +156,7 @@ def build_batch(rows: LogRows | Sequence[AcknowledgedMessage], gateway_id: str, 
             _texts([message.content_type for message in messages]),
             _times([message.received_at for message in messages]),
             _times(rows.delivered_at),
-            pa.array(rows.acked_at, _timestamp),
+            pa.array(rows.acked_at, TIMESTAMP),
             _dates(rows.acked_at),
             sequences,
             _texts([kinds[name] for name in destinations]),
@@ -168,13 +168,13 @@ def build_batch(rows: LogRows | Sequence[AcknowledgedMessage], gateway_id: str, 
             headers.repeated(),
             _texts(
                 [
-                    _correlation_id(data) if data else None
+                    correlation_id(data) if data else None
                     for data in [message.correlation_data for message in messages]
                 ]
             ),
-            headers.column(_REPLY_HEADER, [message.reply_to for message in messages]),
-            headers.column(_TYPE_HEADER),
-            headers.column(_GROUP_HEADER),
+            headers.column(REPLY_HEADER, [message.reply_to for message in messages]),
+            headers.column(TYPE_HEADER),
+            headers.column(GROUP_HEADER),
             _values([message.priority for message in messages], pa.int32()),
             _values([message.persistent for message in messages], pa.bool_()),
             _values([message.qos for message in messages], pa.int32()),
@@ -217,10 +217,10 @@ def _texts(values: Sequence[str | None]) -> Any:
 def _times(values: Sequence[int]) -> Any:
     """A column of times; NULL for 0, which is never or unknown."""
     if not any(values):
-        return pa.nulls(len(values), _timestamp)
-    if min(values) > 0 and max(values) <= _TIME_MAX:
-        return pa.array(values, _timestamp)
-    return pa.array([value if 0 < value <= _TIME_MAX else None for value in values], _timestamp)
+        return pa.nulls(len(values), TIMESTAMP)
+    if min(values) > 0 and max(values) <= TIME_MAX:
+        return pa.array(values, TIMESTAMP)
+    return pa.array([value if 0 < value <= TIME_MAX else None for value in values], TIMESTAMP)
 
 
 def _dates(times: Sequence[int]) -> Any:
@@ -242,7 +242,7 @@ def _values(values: Sequence[int | None], kind: Any) -> Any:
     return pa.array(values, kind)
 
 
-def _correlation_id(data: bytes) -> str:
+def correlation_id(data: bytes) -> str:
     """As text; bytes that are none, or could be taken for such, as ``base64:`` and the base64 of them."""
     try:
         text = data.decode()
@@ -317,7 +317,7 @@ class _Headers:
     def repeated(self) -> Any:
         """Of a row where a name comes more than once all pairs, in their order; else NULL."""
         if not self._repeated:
-            return pa.nulls(self._count, _repeated)
+            return pa.nulls(self._count, REPEATED)
         rows = [self._repeated.get(number) for number in range(self._count)]
         clean = [
             None
@@ -325,7 +325,7 @@ class _Headers:
             else [{"name": _clean(name), "value": _clean(value)} for name, value in row]
             for row in rows
         ]
-        return pa.array(clean, _repeated)
+        return pa.array(clean, REPEATED)
 
 
 @lru_cache(maxsize=16)

@@ -11,15 +11,19 @@ import msgspec
 from tidegate.spi import AcknowledgedMessage, EncodedRows
 from tidegate_sink_spark.staging import arrow
 from tidegate_sink_spark.staging.dead import DeadLetter, build_dead
+from tidegate_sink_spark.staging.encoded.batch import UNUSUAL, build_encoded
 from tidegate_sink_spark.staging.files import StagedFile
 from tidegate_sink_spark.staging.further import Further
-from tidegate_sink_spark.staging.reading import Decoded, decoded
+from tidegate_sink_spark.staging.reading import decoded
 from tidegate_sink_spark.staging.rows import LogRows
 from tidegate_sink_spark.staging.selection import Selection
 from tidegate_sink_spark.staging.storage import StagingDirectory
 
-#: Rows of one Arrow batch.
-BATCH_ROWS: Final = 1_000
+#: Rows of one Arrow batch, or bytes: enough that what a batch costs is little, and few enough for the processor's cache.
+BATCH_ROWS: Final = 4_000
+BATCH_BYTES: Final = 4 << 20
+#: The same of rows that are made into objects first.
+_OBJECT_ROWS: Final = 1_000
 
 
 class BuilderGoneError(Exception):
@@ -106,46 +110,32 @@ class Segment:
         self._selection = selection
         self._further = further
         self._number = 0
-        self._rows = LogRows()
+        self._runs: list[EncodedRows] = []
+        self._count = self._size = 0  # of their rows, and of the bytes of these
         self._batches: list[Any] = []
         self._dead: list[DeadLetter] = []
 
     def add(self, number: int, runs: Iterable[EncodedRows]) -> Added:
         """See :meth:`Builder.add`."""
         self._open(number)
-        found = decoded(runs)
-        letters = found.letters
-        taken, size_bytes = self._taken(found)
-        self._rows.extend(taken)
-        self._dead += letters
-        bad = tuple(Bad(letter.ack_sequence, letter.reason) for letter in letters)
-        if len(self._rows) >= BATCH_ROWS:
-            bad += self.build(number)
-        firsts = taken.acked_at[:1] + [letter.at for letter in letters[:1]]
-        size_bytes += sum(len(each.raw) for each in letters)
-        return Added(len(taken) + len(letters), min(firsts, default=0), size_bytes, bad)
-
-    def _taken(self, found: Decoded) -> tuple[LogRows, int]:
-        """The rows that are the sink's, and their bytes."""
-        rows, sizes = found.rows, found.sizes
-        if self._selection.takes_all:
-            return rows, sum(sizes)
-        numbers = [
-            number
-            for number, message in enumerate(rows.messages)
-            if self._selection.takes(message.destination)
-        ]
-        return rows.only(numbers), sum(sizes[number] for number in numbers)
+        taken = self._selection.of_runs(runs)
+        count = sum(map(len, taken))
+        size_bytes = sum([sum(map(len, run.messages)) for run in taken])
+        self._runs += taken
+        self._count += count
+        self._size += size_bytes
+        is_full = self._count >= BATCH_ROWS or self._size >= BATCH_BYTES
+        bad = self.build(number) if is_full else ()
+        return Added(count, taken[0].acked_at if taken else 0, size_bytes, bad)
 
     def build(self, number: int) -> tuple[Bad, ...]:
         """See :meth:`Builder.build`."""
         self._open(number)
-        rows, self._rows = self._rows, LogRows()
-        found: list[DeadLetter] = []
-        for start in range(0, len(rows), BATCH_ROWS):
-            batches, dead = self._built(rows.part(start, start + BATCH_ROWS))
-            self._batches += batches
-            found += dead
+        runs, self._runs, self._count, self._size = self._runs, [], 0, 0
+        if not runs:
+            return ()
+        batches, found = self._built_at_once(runs) or self._built_of_objects(runs)
+        self._batches += batches
         self._dead += found
         return tuple(Bad(letter.ack_sequence, letter.reason) for letter in found)
 
@@ -154,7 +144,7 @@ class Segment:
     ) -> StagedFile:
         """See :meth:`Builder.seal`; :meth:`build` comes before it. Raises: OSError."""
         self._open(number)
-        assert not self._rows, "a segment is built before it is sealed"
+        assert not self._runs, "a segment is built before it is sealed"
         dead = sorted([*self._dead, *letters], key=lambda letter: letter.ack_sequence)
         count = sum(batch.num_rows for batch in self._batches) + len(dead)
         assert count == taken, f"{count} rows are held of {lo} to {hi} instead of {taken}"
@@ -166,7 +156,32 @@ class Segment:
     def _open(self, number: int) -> None:
         if number != self._number:
             self._number = number
-            self._rows, self._batches, self._dead = LogRows(), [], []
+            self._runs, self._batches, self._dead = [], [], []
+            self._count = self._size = 0
+
+    def _built_at_once(
+        self, runs: Sequence[EncodedRows]
+    ) -> tuple[list[Any], list[DeadLetter]] | None:
+        """*runs* as one batch; None when something in it must be looked at row by row."""
+        try:
+            batch = build_encoded(runs, self._gateway_id, self._epoch)
+            found = self._further.read_encoded(runs, batch)
+        except MemoryError:
+            raise
+        except (*UNUSUAL, msgspec.DecodeError):
+            return None
+        return None if found.bad else ([found.behind(batch)], [])
+
+    def _built_of_objects(self, runs: Sequence[EncodedRows]) -> tuple[list[Any], list[DeadLetter]]:
+        """*runs* as batches, and the rows that do not fit, or cannot be decoded."""
+        found = decoded(runs)
+        batches: list[Any] = []
+        letters = found.letters
+        for start in range(0, len(found.rows), _OBJECT_ROWS):
+            more, dead = self._built(found.rows.part(start, start + _OBJECT_ROWS))
+            batches += more
+            letters += dead
+        return batches, letters
 
     def _built(self, rows: LogRows) -> tuple[list[Any], list[DeadLetter]]:
         """*rows* as batches, and those that do not fit."""

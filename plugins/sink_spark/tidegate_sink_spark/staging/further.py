@@ -10,12 +10,13 @@ from __future__ import annotations
 import importlib
 from collections.abc import Sequence
 from decimal import Decimal
+from itertools import chain
 from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
 
-from tidegate.spi import AcknowledgedMessage, Message
+from tidegate.spi import AcknowledgedMessage, EncodedRows, Message
 from tidegate_sink_spark.staging.arrow import SCHEMA, strings
 from tidegate_sink_spark.staging.columns import BODY_COLUMNS, KeyColumn, find_columns
 from tidegate_sink_spark.staging.values import NO_VALUE
@@ -102,6 +103,15 @@ class Further:
                 if name in too_long:
                     found.is_bad(number, "its destination is too long for the name of a directory")
         return found
+
+    def read_encoded(self, runs: Sequence[EncodedRows], batch: Any) -> Values:
+        """The same of the rows of *runs*. Args: batch: what they became. Raises: msgspec.DecodeError."""
+        needs_messages = bool(self.sql)
+        if self._names_directories and not needs_messages:
+            needs_messages = any(map(is_too_long, batch["destination"].unique().to_pylist()))
+        if not needs_messages:
+            return Values(batch.num_rows, self._schema)
+        return self.read(list(chain.from_iterable([run.decode_messages() for run in runs])))
 
     def _read(self, messages: Sequence[Message], found: Values) -> None:
         named: list[dict[str, str]] = []

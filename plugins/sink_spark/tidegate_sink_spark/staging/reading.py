@@ -162,21 +162,19 @@ def _letter(ack_sequence: int, error: Exception) -> DeadLetter:
 class Decoded:
     """What runs hold.
 
-    Attributes: rows; sizes: of each, in bytes, as it was encoded; letters: rows whose message cannot be decoded.
+    Attributes: rows; letters: rows whose message cannot be decoded.
     """
 
     rows: LogRows
-    sizes: list[int]
     letters: list[DeadLetter]
 
 
 def decoded(runs: Iterable[EncodedRows]) -> Decoded:
     """The rows of *runs*, and those that are none."""
-    found = Decoded(LogRows(), [], [])
+    found = Decoded(LogRows(), [])
     for run in runs:
         try:
             found.rows.add_run(run, run.decode_messages())
-            found.sizes.extend(map(len, run.messages))
         except msgspec.DecodeError:
             _decode_each(run, found)
     return found
@@ -187,7 +185,6 @@ def _decode_each(run: EncodedRows, found: Decoded) -> None:
         raw = run.messages[number]
         if isinstance(row, AcknowledgedMessage):
             found.rows.add(row)
-            found.sizes.append(len(raw))
             continue
         known, reason = run.without_message(number), f"the message cannot be decoded: {row}"
         now = time.time_ns() // 1_000

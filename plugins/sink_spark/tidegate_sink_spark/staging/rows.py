@@ -60,11 +60,6 @@ class LogRows:
         self.outcomes += [run.outcome] * count
         self.reasons += [run.reason] * count
 
-    def extend(self, rows: LogRows) -> None:
-        """Add *rows*."""
-        for column, others in zip(self._columns, rows._columns, strict=True):
-            column += others
-
     def part(self, begin: int, end: int) -> LogRows:
         """Rows begin … end - 1 (indexes)."""
         return LogRows(*[column[begin:end] for column in self._columns])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Final
 
-from tidegate.spi import AcknowledgedMessage, ConfigError, names
+import msgspec
+
+from tidegate.spi import AcknowledgedMessage, ConfigError, EncodedRows, names
 
 #: Answers that are remembered; a gateway with more destinations than this asks again.
 REMEMBERED_MAX: Final = 10_000
@@ -49,6 +52,47 @@ class Selection:
         if self.takes_all:
             return rows
         return [row for row in rows if self.takes(row.message.destination)]
+
+    def of_runs(self, runs: Iterable[EncodedRows]) -> list[EncodedRows]:
+        """The rows of *runs* that the sink takes, and those whose destination nobody can tell."""
+        if self.takes_all:
+            return list(runs)
+        return [part for run in runs for part in self._parts(run)]
+
+    def _parts(self, run: EncodedRows) -> Iterator[EncodedRows]:
+        taken = [name is None or self.takes(name) for name in map(_destination, run.messages)]
+        if all(taken):
+            yield run
+            return
+        begin = 0
+        for is_taken, group in groupby(taken):
+            end = begin + sum(1 for _ in group)
+            if is_taken:
+                yield msgspec.structs.replace(
+                    run,
+                    first=run.first + begin,
+                    sequences=run.sequences[begin:end],
+                    delivered_at=run.delivered_at[begin:end],
+                    delivery_counts=run.delivery_counts[begin:end],
+                    messages=run.messages[begin:end],
+                )
+            begin = end
+
+
+class _Addressed(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What of an encoded message is looked at here."""
+
+    destination: str
+
+
+_decode: Final = msgspec.msgpack.Decoder(_Addressed).decode
+
+
+def _destination(message: bytes) -> str | None:
+    try:
+        return _decode(message).destination
+    except msgspec.DecodeError:
+        return None
 
 
 def covers(patterns: Iterable[str], destination: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tidegate.spi import StoreClosedError, StoreIOError
-from tidegate_sink_spark.staging import arrow, staging
+from tidegate_sink_spark.staging import arrow, building, staging
 from tidegate_sink_spark.staging.files import list_staged, staged_name, temporary_name
 from tidegate_sink_spark.staging.selection import Selection
 from tidegate_sink_spark.staging.staging import Staging, StagingLimits
@@ -275,23 +275,24 @@ async def test_arrays_and_files_are_made_in_one_thread_off_the_loop(
 ) -> None:
     threads: set[int] = set()
     sizes: list[int] = []
-    build = arrow.build_batch
+    build = building.build_encoded
 
-    def traced(rows: Any, gateway_id: str, epoch: str) -> Any:
+    def traced(runs: Any, gateway_id: str, epoch: str) -> Any:
         threads.add(threading.get_ident())
-        sizes.append(len(rows))
-        return build(rows, gateway_id, epoch)
+        sizes.append(sum(map(len, runs)))
+        return build(runs, gateway_id, epoch)
 
     def write(path: Path, batches: Any) -> None:
         threads.add(threading.get_ident())
         arrow.write_parquet(path, batches)
 
-    monkeypatch.setattr(arrow, "build_batch", traced)
+    monkeypatch.setattr(building, "build_encoded", traced)
+    monkeypatch.setattr(building, "BATCH_ROWS", 1_500)
     await staged(Bench(kit, tmp_path, kit.MemoryLog(last=3_300), write_parquet=write))
     assert len(threads) == 1
     assert threading.get_ident() not in threads
     assert sum(sizes) == 3_300
-    assert max(sizes) <= staging.CHUNK_ROWS
+    assert max(sizes) < 1_500 + staging.CHUNK_ROWS
 
 
 async def test_recovery_while_a_seal_is_under_way_sees_its_file(kit: Any, tmp_path: Path) -> None:
