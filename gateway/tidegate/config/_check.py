@@ -7,8 +7,9 @@ broker, and thrown away.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from tidegate.config._model import BrokerConfig
 from tidegate.config._resolve import ResolvedConfig
@@ -26,6 +27,42 @@ from tidegate.spi import (
     Stranger,
 )
 from tidegate.spi.events import log_only
+
+_DEFAULTS: Final = BrokerConfig()
+#: Options of ``[broker]``, when they do nothing, and why.
+_IDLE: Final[Sequence[tuple[Sequence[str], Callable[[ResolvedConfig], bool], str]]] = (
+    (
+        (
+            "acknowledged_limit",
+            "acknowledged_body_max",
+            "acknowledged_overflow",
+            "acknowledged_outcomes",
+            "acknowledged_age",
+        ),
+        lambda config: not config.sinks,
+        "acknowledged messages are kept for sinks only, and there are none",
+    ),
+    (
+        ("id_cache_limit", "persist_id_cache"),
+        lambda config: not config.broker.id_cache_size,
+        "id_cache_size is 0, so no duplicate ids are remembered",
+    ),
+    (
+        (
+            "login_delay_max",
+            "login_failures_free",
+            "login_failures_age",
+            "login_failures_limit",
+        ),
+        lambda config: not config.broker.login_delay,
+        "login_delay is 0, so nobody has to wait",
+    ),
+    (
+        ("login_delay_max",),
+        lambda config: config.broker.login_delay_max < config.broker.login_delay,
+        "login_delay is longer",
+    ),
+)
 
 
 class _NoBroker:
@@ -89,6 +126,15 @@ def require_measured_store(store: MessageStore, name: str, broker: BrokerConfig)
         )
 
 
+def _require_effect(config: ResolvedConfig) -> None:
+    """Each option of ``[broker]`` changes something. Raises: ConfigError for one that cannot: it was meant to."""
+    for names, is_idle, why in _IDLE:
+        if is_idle(config):
+            for name in names:
+                if getattr(config.broker, name) != getattr(_DEFAULTS, name):
+                    raise ConfigError(f"has no effect: {why}; remove it", key=f"broker.{name}")
+
+
 def check_parts(config: ResolvedConfig) -> None:
     """Make store, sinks and listeners once; nothing is opened but the files that options name.
 
@@ -108,6 +154,7 @@ def check_parts(config: ResolvedConfig) -> None:
             config.store.options,
         )
         where = ""
+        _require_effect(config)
         require_measured_store(store, config.store.name, config.broker)
         if config.sinks:
             require_acknowledged_log(store, config.store.name)

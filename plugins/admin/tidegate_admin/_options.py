@@ -128,6 +128,14 @@ def check(config: ListenerConfig, options: AdminOptions) -> None:
         raise ConfigError('has no effect without transport = "tls"', key=key)
     if not bind.is_loopback:
         _check_reachable(bind, config, options)
+    if (
+        not options.metrics_destinations_max
+        and options.metrics_destinations_by is not DestinationSort.PENDING
+    ):
+        raise ConfigError(
+            "has no effect with metrics_destinations_max = 0: no destination has series of its own",
+            key="metrics_destinations_by",
+        )
     _check_filter(options.metrics_destinations)
     for name in options.hosts:
         if _HOST.fullmatch(name) is None:

@@ -186,6 +186,12 @@ class MqttOptions(TransportOptions):
                 " large at least, or leave it out",
                 key="large_message_max_size",
             )
+        if self.keep_alive_default and self.keep_alive_max:
+            raise ConfigError(
+                "has no effect with keep_alive_max: a client that asks for no keep-alive is told to"
+                " use that one, or refused before MQTT 5.0",
+                key="keep_alive_default",
+            )
         _check_topic_prefix(self.response_topic_prefix)
 
     @property

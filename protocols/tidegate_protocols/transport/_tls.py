@@ -138,6 +138,10 @@ def server_context(options: TlsOptions) -> ssl.SSLContext:
     context.minimum_version = _VERSIONS[options.tls_version_min]
     context.options |= ssl.OP_NO_RENEGOTIATION  # a client could make us burn CPU again and again
     if options.tls_ciphers:
+        if context.minimum_version is ssl.TLSVersion.TLSv1_3:
+            raise ConfigError(
+                "has no effect with tls_version_min = '1.3': it is for TLS 1.2", key="tls_ciphers"
+            )
         try:
             context.set_ciphers(options.tls_ciphers)
         except ssl.SSLError:

@@ -64,3 +64,55 @@ def test_a_store_that_contradicts_itself_is_refused_by_name() -> None:
             'checkpoint_interval = "60 s"\ncleanup_interval = "30 s"\n'
         )
     assert refused.value.key.startswith("store.")
+
+
+ADMIN = '[[listeners]]\nprotocol = "admin"\nbind = "127.0.0.1:0"\n'
+MQTT = '[[listeners]]\nprotocol = "mqtt"\nbind = "127.0.0.1:0"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('[broker]\nacknowledged_limit = "1gb"', "broker.acknowledged_limit"),
+        ('[broker]\nacknowledged_body_max = "2mb"', "broker.acknowledged_body_max"),
+        ('[broker]\nacknowledged_overflow = "discard_oldest"', "broker.acknowledged_overflow"),
+        ("[broker]\nacknowledged_outcomes = []", "broker.acknowledged_outcomes"),
+        ("[broker]\nacknowledged_age = 0", "broker.acknowledged_age"),
+        ("[broker]\nid_cache_size = 0\npersist_id_cache = false", "broker.persist_id_cache"),
+        ('[broker]\nid_cache_size = 0\nid_cache_limit = "1mb"', "broker.id_cache_limit"),
+        ('[broker]\nlogin_delay = 0\nlogin_delay_max = "2s"', "broker.login_delay_max"),
+        ("[broker]\nlogin_delay = 0\nlogin_failures_free = 7", "broker.login_failures_free"),
+        ('[broker]\nlogin_delay = 0\nlogin_failures_age = "7s"', "broker.login_failures_age"),
+        ('[broker]\nlogin_delay = 0\nlogin_failures_limit = "1mb"', "broker.login_failures_limit"),
+        ('[broker]\nlogin_delay = "3s"\nlogin_delay_max = "2s"', "broker.login_delay_max"),
+        (
+            f'{MQTT}keep_alive_default = "10s"\nkeep_alive_max = "20s"',
+            "listeners[0].keep_alive_default",
+        ),
+        (
+            f'{ADMIN}metrics_destinations_max = 0\nmetrics_destinations_by = "name"',
+            "listeners[0].metrics_destinations_by",
+        ),
+    ],
+)
+def test_an_option_that_another_one_leaves_without_effect_is_refused(text: str, key: str) -> None:
+    with pytest.raises(ConfigError, match="has no effect") as refused:
+        check(text)
+    assert refused.value.key == key
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # What is switched off, with the rest as it is.
+        "[broker]\nid_cache_size = 0",
+        "[broker]\nlogin_delay = 0",
+        '[broker]\nlogin_delay = "3s"\nlogin_delay_max = "4s"\nlogin_failures_free = 7',
+        '[broker]\nid_cache_limit = "1mb"\npersist_id_cache = false',
+        '[broker]\nacknowledged_age = 0\n[[sinks]]\nplugin = "flight"\nname = "f"\nkeep = "1h"',
+        f'{MQTT}keep_alive_default = "10s"',
+        f"{ADMIN}metrics_destinations_max = 0",
+    ],
+)
+def test_options_that_have_one_are_taken(text: str) -> None:
+    check(text)

@@ -67,7 +67,7 @@ def test_what_has_no_effect_is_an_error(tls: dict[str, object]) -> None:
         ({"tls_certificate": None}, "tls_certificate: is required"),
         ({"tls_key": "/nowhere"}, "cannot be read"),
         ({"tls_certificate": "/nowhere"}, "cannot be read"),
-        ({"tls_certificate": "/dev/null"}, "holds no certificate"),
+        ({"tls_certificate": "/dev/null"}, "contains no certificate"),
     ],
 )
 def test_a_certificate_is_looked_at(

@@ -110,7 +110,10 @@ def test_each_transport_is_what_its_name_says():
 
 
 def test_paths_and_lists_are_read_as_such(locked):
-    options = parse_options(TransportOptions, table(locked, *SETTINGS))
+    names = [
+        name for name in SETTINGS if name != "tls_version_min"
+    ]  # it leaves no use to tls_ciphers
+    options = parse_options(TransportOptions, table(locked, *names))
     assert options.tls_ca == locked / "ca.pem"
     assert options.websocket_origins == ("*",)
 

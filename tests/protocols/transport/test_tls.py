@@ -64,6 +64,7 @@ WRONG = [
         "server.key: holds no certificate",
     ),
     ({"tls_ciphers": "NONSENSE"}, "tls_ciphers", "selects no cipher suite"),
+    ({"tls_ciphers": "HIGH", "tls_version_min": "1.3"}, "tls_ciphers", "has no effect"),
 ]
 
 
@@ -95,10 +96,9 @@ def test_what_is_right_is_taken(locked):
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
     assert context.verify_mode is ssl.CERT_NONE
     server_context(options(locked, tls_key="locked.key", tls_key_password_file="password"))
-    context = server_context(
-        options(locked, tls_version_min="1.3", tls_ciphers="ECDHE-ECDSA-AES256-GCM-SHA384")
-    )
+    context = server_context(options(locked, tls_version_min="1.3"))
     assert context.minimum_version is ssl.TLSVersion.TLSv1_3
+    context = server_context(options(locked, tls_ciphers="ECDHE-ECDSA-AES256-GCM-SHA384"))
     names = {cipher["name"] for cipher in context.get_ciphers()}
     assert {name for name in names if not name.startswith("TLS_")} == {
         "ECDHE-ECDSA-AES256-GCM-SHA384"
