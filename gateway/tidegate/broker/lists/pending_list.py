@@ -24,6 +24,10 @@ from tidegate.spi.events import Tell
 #: With several consumers on one list, how many messages one gets before the next one's turn.
 SHARE_COUNT_MAX: Final = 64
 
+#: How many messages a list hands out before others have the loop, some 3 milliseconds: a consumer may take
+#: 65,535. As many as the default prefetch_count, so that most are filled at once.
+HANDED_OUT_MAX: Final = 1000
+
 #: (message, its list, microseconds since the epoch when it was handed out)
 InFlight: TypeAlias = "tuple[StoredMessage, PendingList, int]"
 
@@ -291,6 +295,7 @@ class PendingList:
     is_seen: bool = False
     can_fill: bool = False
     _next_consumer: int = 0
+    _share: int = 0  # that goes on where handing out was interrupted
     _paging: bool = False
 
     def __post_init__(self) -> None:
@@ -453,7 +458,9 @@ class PendingList:
 
     def _dispatch(self) -> None:
         cursor = self.cursor
-        share = index = 0
+        share, self._share = self._share, 0
+        index = 0
+        left = HANDED_OUT_MAX
         while True:
             count = len(self.consumers)
             if count == 1:
@@ -461,6 +468,7 @@ class PendingList:
                 room = consumer.room()
                 if room <= 0:
                     return
+                room = min(room, HANDED_OUT_MAX)
             else:
                 index = self._index_with_room()
                 if index < 0:
@@ -469,10 +477,15 @@ class PendingList:
                 # Once for all: with shares of what is left the first one would get most of it.
                 share = share or min(-(-cursor.size // count), SHARE_COUNT_MAX) or 1
                 room = min(consumer.room(), share)
+            if left <= 0:
+                self._share = share
+                self._around.mark_ready(self)
+                return
             messages = cursor.take(room, consumer.room_bytes())
             if not messages:
                 self.request_page()
                 return
+            left -= len(messages)
             if count > 1:  # only who was given something has had its turn
                 self._next_consumer = (index + 1) % count
             now = self._around.writer.now()

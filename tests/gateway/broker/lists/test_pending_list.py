@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import chain, pairwise
 
 import pytest
 from broker_harness import START_US, Broker, Client
 
+from tidegate.broker.lists import pending_list
 from tidegate.config import DestinationPolicy
 from tidegate.spi import (
     MESSAGE_OVERHEAD_BYTES,
@@ -52,6 +54,34 @@ async def test_a_queue_is_delivered_in_order_also_when_its_memory_is_too_small(c
         assert client.bodies() == numbers(100)
         assert set(client.counts()) == {0}
         assert broker.store.pending("queue://q") == []
+
+
+@CURSORS
+@pytest.mark.parametrize("consumers", [1, 3])
+async def test_a_long_list_is_handed_out_bit_by_bit(
+    cursor: str, consumers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pending_list, "HANDED_OUT_MAX", 10)
+    async with Broker(DestinationPolicy(match=">", cursor=cursor)) as broker:
+        producer = await broker.client()
+        for number in range(95):
+            producer.send("queue://q", f"{number}")
+        await broker.settle()
+        clients = [await broker.client() for _ in range(consumers)]
+        for client in clients:
+            client.subscribe("queue://q", prefetch_count=1000)
+        counts = [0]
+        while counts[-1] < 95:
+            await asyncio.sleep(0)
+            counts.append(broker.core.flow.sent)
+        share = 10 if consumers == 1 else 32
+        assert max(after - before for before, after in pairwise(counts)) == share
+        await broker.settle()
+        found = [client.bodies() for client in clients]
+        assert sorted(chain(*found)) == sorted(numbers(95))
+        for bodies in found:
+            assert bodies == sorted(bodies, key=int)
+        assert max(map(len, found)) - min(map(len, found)) <= 1
 
 
 async def test_two_consumers_share_a_backlog_fairly() -> None:
