@@ -9,7 +9,7 @@ import enum
 import logging
 from collections.abc import Callable, Container, Iterator, Sequence, Sized
 from functools import partial
-from typing import Final, Protocol, TypeAlias, final
+from typing import Final, Protocol, TypeAlias, cast, final
 
 import msgspec
 
@@ -355,7 +355,7 @@ class Access:
         self.check_destination(requester, asked)
         for interceptor in self._interceptors:
             try:
-                answer: object = interceptor.intercept(message, requester.principal)
+                answer = cast("object", interceptor.intercept(message, requester.principal))
                 if not isinstance(answer, Message):
                     raise TypeError(f"intercept() returned {answer!r}, which is no Message")
                 message = answer

@@ -10,7 +10,7 @@ import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from tidegate.broker.sessions.checks import Checks
 from tidegate.broker.sessions.failed_logins import (
@@ -211,7 +211,7 @@ class Authentication:
         credentials = _credentials(request)
         for authenticator in self._authenticators:
             try:
-                answer: object = await authenticator.authenticate(credentials)
+                answer = cast("object", await authenticator.authenticate(credentials))
                 if answer is None:
                     continue
                 if not isinstance(answer, Principal):
