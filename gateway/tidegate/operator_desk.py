@@ -114,6 +114,6 @@ def _warnings(core: BrokerCore) -> list[str]:
         warnings.append("the message store has no room: publishes are refused")
     if core.certificates.invalid:
         warnings.append(
-            "a certificate has ended or not begun: the log says which, and clients may refuse it"
+            "a certificate has expired, or is not valid yet: the log says which; clients may refuse it"
         )
     return warnings

@@ -524,7 +524,7 @@ async def test_a_certificate_that_has_ended_is_told_at_the_start_and_at_a_reload
     assert [one.ends_at for one in desk.overview().certificates] == [ended]
     readiness = desk.readiness()
     assert readiness.is_ready
-    assert "a certificate has ended" in readiness.warnings[0]
+    assert "a certificate has expired" in readiness.warnings[0]
     events = world.gateway.broker.events
     assert events.snapshot()["events.certificate-invalid.count"] == 1
     write(60)
@@ -536,7 +536,7 @@ async def test_a_certificate_that_has_ended_is_told_at_the_start_and_at_a_reload
     (warning,) = found.warnings
     assert warning.key == "listeners[0].tls_certificate"
     assert f"{pem}: " in warning.what
-    assert " ends at " in warning.what
+    assert " expires at " in warning.what
     assert events.snapshot()["events.certificate-ends.count"] == 1
     # What cannot be read leaves the certificate in use, and its dates.
     pem.write_text("renewed tomorrow")

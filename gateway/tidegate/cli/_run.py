@@ -136,7 +136,7 @@ def warn_of_configuration(path: Path, config: ResolvedConfig) -> None:
 
 
 def warn_of_certificates(config: ResolvedConfig) -> None:
-    """Log when one has ended, or ends soon. A gateway that runs tells it itself."""
+    """Log each one that has expired or will soon. A running gateway does that itself."""
     now = time.time_ns() // 1000
     for certificate in certificate_ends(config):
         problem = certificate_problem(certificate, now)

@@ -76,16 +76,16 @@ def certificate_problem(certificate: CertificateEnd, now: int) -> str:
     found = lasts(certificate, now)
     if found is Lasts.LONG:
         return ""
-    whose = f"{certificate.path}: {certificate.subject or 'a certificate without a subject'}"
+    whose = f"{certificate.path}: the certificate {certificate.subject or 'without a subject'}"
     renew = "put a new one there, then `tidegate reload`"
     match found:
         case Lasts.ENDS_SOON:
-            return f"{whose} ends at {moment(certificate.ends_at // 1_000_000)}; {renew}"
+            return f"{whose} expires at {moment(certificate.ends_at // 1_000_000)}; {renew}"
         case Lasts.HAS_ENDED:
-            return f"{whose} has ended at {moment(certificate.ends_at // 1_000_000)}, and whoever checks it refuses it; {renew}"
+            return f"{whose} expired at {moment(certificate.ends_at // 1_000_000)}: peers that check it refuse it; {renew}"
         case Lasts.HAS_NOT_BEGUN:
             begins = moment(certificate.begins_at // 1_000_000)
-            return f"{whose} begins only at {begins}, and whoever checks it refuses it; set this machine's clock, or {renew}"
+            return f"{whose} is not valid before {begins}: peers that check it refuse it; check this machine's clock, or {renew}"
 
 
 def certificate_ends(

@@ -198,7 +198,7 @@ EVENTS: Final[Mapping[Event, EventMeaning]] = {
     Event.LISTENER_ADDED: _of(EventKind.LISTENER, _INFO, "A listener accepts connections, at the start or after a reload."),
     Event.LISTENER_REMOVED: _of(EventKind.LISTENER, _WARNING, "A reload removed a listener, and its clients were told."),
     Event.CERTIFICATE_ENDS: _of(EventKind.LISTENER, _WARNING, "A certificate that the configuration names expires within 14 days."),
-    Event.CERTIFICATE_INVALID: _of(EventKind.LISTENER, _ERROR, "A certificate has expired, or is not valid yet: whoever checks it refuses it."),
+    Event.CERTIFICATE_INVALID: _of(EventKind.LISTENER, _ERROR, "A certificate has expired, or is not valid yet: peers that check it refuse it."),
     Event.BRIDGE_CONNECTED: _of(EventKind.BRIDGE, _INFO, "A rule of a bridge is connected to the other broker, and messages flow."),
     Event.BRIDGE_LOST: _of(EventKind.BRIDGE, _WARNING, "A rule of a bridge is not connected to the other broker, and tries again."),
     Event.BRIDGE_PAUSED: _of(EventKind.BRIDGE, _INFO, "A rule of a bridge waits for the end of a drain, or of its hand-over."),

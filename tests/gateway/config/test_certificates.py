@@ -65,9 +65,9 @@ def config(directory: Path, listener: str) -> Path:
     ("begins", "ends", "found", "says"),
     [
         (NOW - 100 * DAY, NOW + 100 * DAY, Lasts.LONG, ""),
-        (NOW - 100 * DAY, NOW + 13 * DAY, Lasts.ENDS_SOON, " ends at "),
-        (NOW - 100 * DAY, NOW - DAY, Lasts.HAS_ENDED, " has ended at "),
-        (NOW + DAY, NOW + 100 * DAY, Lasts.HAS_NOT_BEGUN, " begins only at "),
+        (NOW - 100 * DAY, NOW + 13 * DAY, Lasts.ENDS_SOON, " expires at "),
+        (NOW - 100 * DAY, NOW - DAY, Lasts.HAS_ENDED, " expired at "),
+        (NOW + DAY, NOW + 100 * DAY, Lasts.HAS_NOT_BEGUN, " is not valid before "),
         # A year of four digits: after 2049 the dates are written in another form.
         (NOW - DAY, NOW.replace(year=2081), Lasts.LONG, ""),
     ],

@@ -42,7 +42,7 @@ class Reloaded(msgspec.Struct, frozen=True, tag="reloaded"):
         path: of the file; "": the gateway has none, and only files that listeners and extensions have were read.
         changed: what counts now (with ``check_only``: would count).
         left: what the file says and does not count before the next start, or not for all, and why.
-        warnings: what counts and should be looked at: certificates that have ended, or end soon.
+        warnings: what counts and should be looked at: certificates that have expired, or will soon.
     """
 
     path: str
