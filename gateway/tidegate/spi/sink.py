@@ -26,7 +26,8 @@ class AcknowledgedReader(Protocol):
 
     @property
     def released(self) -> int:
-        """This sink's own mark: it has released everything up to here (0 at first)."""
+        """This sink's own mark: it has released everything up to here (0 at first). After a kill of
+        the gateway it may be lower than it was: only the target knows what the target has."""
         ...
 
     @property
@@ -54,7 +55,8 @@ class AcknowledgedReader(Protocol):
         ...
 
     async def release(self, through: int) -> None:
-        """This sink will never ask again for rows up to *through*. Idempotent."""
+        """This sink will never ask again for rows up to *through*. Idempotent. The mark becomes
+        durable later, see :attr:`released`."""
         ...
 
 
