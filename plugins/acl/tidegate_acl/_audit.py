@@ -1,9 +1,9 @@
 """The audit log: JSON lines in a file of its own, which cannot fill the disk.
 
-A line is an object with ``time`` (UTC, ISO 8601), ``event`` and what is known of who and what. Three
-things bound it: so many lines a second, of which whoever causes them has a tenth, so that a flood of one
-does not push out what others did (past it events are only counted, and the next line says how many);
-and so many bytes, past which the file is renamed to ``FILE.1`` and the oldest one goes.
+A line is an object with ``time`` (UTC, ISO 8601), ``event`` and what is known of who and what.
+Lines per second are limited, and each source gets a tenth of them, so that one flood does not push
+out what others did; events past the limit are only counted, and the next line says how many. The
+size is limited too: past it the file is renamed to ``FILE.1``, and the oldest one is removed.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from tidegate.spi.private_files import make_private_directory, warn_of_others
 
 _log = logging.getLogger("tidegate.acl")
 
-#: Longer texts (names, client ids) are cut: a line has 2 KB at most.
+#: Longer texts (names, client ids) are cut, so a line has at most 2 KB.
 TEXT_LENGTH_MAX: Final = 256
 
-#: Of the file: only the gateway's own user reads who does what.
+#: The file's mode: only the gateway's own user may read it.
 _MODE: Final = 0o600
 
-#: One source's part of all lines: ten at a time can flood, and the eleventh is still heard.
+#: Each source gets one part in this many: ten can flood, and the eleventh is still heard.
 _SHARE: Final = 10
 
-#: Sources that are told apart, those of late.
+#: Recent sources that are tracked separately.
 _SOURCES_MAX: Final = 10_000
 
-#: Nobody sends it elsewhere by a link, and a pipe that nobody reads stops nothing.
+#: Follow no symbolic link, and do not block on a pipe without a reader.
 _FLAGS: Final = (
     os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 )
 
 
 class _Rate:
-    """So many a second, and as many at once after a pause."""
+    """A token bucket that holds one second's worth."""
 
     __slots__ = ("_filled_at", "_left", "_max")
 
@@ -49,7 +49,7 @@ class _Rate:
         self._filled_at = now
 
     def refill(self, now: float) -> bool:
-        """Whether there is one left."""
+        """Refill up to *now*. Returns: whether there is one left."""
         self._left = min(self._max, self._left + (now - self._filled_at) * self._max)
         self._filled_at = now
         return self._left >= 1
@@ -59,13 +59,13 @@ class _Rate:
 
 
 class AuditLog:
-    """See the module. Everything here is a short write to a local file, made at once.
+    """See the module. Each event is a short, immediate write to a local file.
 
     Args:
-        path: made when it is missing, with mode 0600.
+        path: created if missing, with mode 0600.
         size_bytes_max: of one file; files_max: of older ones that are kept.
         rate_max: lines a second.
-        clock: seconds, only ever forwards; now: seconds since the epoch.
+        clock: monotonic seconds; now: seconds since the epoch.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class AuditLog:
         self._is_torn = False  # the file ends in the middle of a line
 
     def open(self) -> None:
-        """Make the file and its directory where they are missing, for this user alone.
+        """Create the file and its directory if missing, for this user alone.
 
         Raises: OSError.
         """
@@ -101,7 +101,7 @@ class AuditLog:
         warn_of_others(self._path, "audit log")
 
     def write(self, event: str, fields: Mapping[str, str], source: str = "") -> None:
-        """Add a line; fields that are empty are left out. Never raises.
+        """Add a line; empty fields are left out. Never raises.
 
         Args: source: who caused it; "": the gateway itself, which is not limited.
         """
@@ -132,7 +132,7 @@ class AuditLog:
     def _add(self, line: Mapping[str, object]) -> None:
         """Raises: OSError."""
         self._open()
-        # ASCII only, so that nothing in a name can look like the end of a line. DEL is ASCII, too.
+        # ASCII only, so that nothing in a name can look like a line end. DEL is ASCII too.
         data = json.dumps(line).replace("\x7f", "\\u007f").encode() + b"\n"
         if self._is_torn:
             data = b"\n" + data
@@ -157,7 +157,7 @@ class AuditLog:
         return True
 
     def _open(self) -> None:
-        """Make sure that the file is open, is the one of that name, and has room. Raises: OSError."""
+        """Ensure that the open file is the one at *path*, and has room. Raises: OSError."""
         if self._descriptor >= 0:
             mine = os.fstat(self._descriptor)
             try:
@@ -184,12 +184,12 @@ class AuditLog:
             self._path.unlink()
 
     def reopen(self) -> None:
-        """Begin with the file of that name anew. Raises: OSError; the next line tries again."""
+        """Reopen the file by its name. Raises: OSError; the next line tries again."""
         self._close()
         self.open()
 
     def close(self) -> None:
-        """What was not written is told last. Idempotent; the next line opens it again."""
+        """Report dropped events, and close. Idempotent; the next line opens it again."""
         if self._suppressed:
             self.write("suppressed", {})
         self._close()

@@ -1,4 +1,4 @@
-"""The extension: decides by the rules as the file has them now, and keeps the audit log."""
+"""The extension: decides by the current rules of the file, and writes the audit log."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Acl:
 
     @property
     def rules(self) -> Rules:
-        """As they are now."""
+        """The current rules."""
         return self._rules
 
     def authorize(self, identity: Identity, action: Action, destination: str) -> Verdict:
@@ -133,7 +133,7 @@ class Acl:
         return str(self._options.rules)
 
     def access_rules(self) -> Iterator[AccessRule]:
-        """See RuleList: as they were when the first one is asked for."""
+        """See RuleList. A snapshot, taken when the first one is asked for."""
         for rule in self._rules.rules:
             actions = tuple(action for action in Action if action in rule.actions)
             yield AccessRule(
@@ -158,7 +158,7 @@ class Acl:
                 "problem": event.problem,
                 "detail": event.detail,
             },
-            # Who is not let in can claim to be anybody.
+            # A refused client can claim to be anybody.
             identity.address
             if event.kind is AuditKind.LOGIN_REFUSED
             else f"{identity.address} {identity.principal}",
@@ -191,8 +191,8 @@ class Acl:
             self._log.close()
 
     async def reload(self) -> bool:
-        """See Reloadable: the rules are read at once, and the audit log is opened anew, whatever
-        becomes of the rules."""
+        """See Reloadable. Reads the rules at once, and reopens the audit log even if the rules
+        are refused."""
         self._reopen()
         try:
             await self._file.reload()
@@ -221,7 +221,7 @@ class Acl:
         return rules
 
     async def refresh(self) -> bool:
-        """Read the file again if it has changed. Returns: whether there are other rules now."""
+        """Reread the file if it has changed. Returns: whether the rules are different now."""
         before = self._rules
         await self._file.refresh()
         return self._rules is not before

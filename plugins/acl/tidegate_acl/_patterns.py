@@ -1,15 +1,14 @@
-"""Patterns of destination names, and what an ordered list of them decides about a whole filter.
+"""Patterns for destination names, and how an ordered list of them decides about a filter.
 
-A pattern is a list of levels; ``*`` covers any one level, ``>`` at the end any number, also none.
+A pattern is a list of levels; ``*`` covers any one level, ``>`` at the end any number, even none.
 The rules are those of :func:`tidegate.spi.names.matches`: a wildcard in the first level covers no
 name that begins with ``$`` (MQTT 3.1.1 [MQTT-4.7.2-1]).
 
-That a filter is covered by *one* pattern is easily told; but rules are an ordered list in which an
-earlier one takes names out of a later one. So :func:`decide` walks through all the names that the
-filter covers, a level at a time, where at each level only those literals are told apart that some
-pattern has there, and "any other". What is left of the patterns after a level are those that are still alive;
-there are few such sets, so that the walk is short. The answer is exact: whether every name is
-allowed, none is, or some are.
+Whether *one* pattern covers a filter is easy to decide; but rules are an ordered list in which an
+earlier one takes names out of a later one. So :func:`decide` walks all the names that the filter
+covers, a level at a time. At each level it tells apart only the literals that some pattern has
+there, and "any other". After each level only the patterns that still match are alive; there are few
+such sets, so the walk is short. The answer is exact: every name is allowed, none is, or some are.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-#: Levels' names that are looked at for one filter: some 10 ms of work. Past it the answer is "some",
-#: which is always safe, because then each message is asked about.
+#: Level names examined for one filter: some 10 ms of work. Past it the answer is "some", which is
+#: always safe, because then each message is checked.
 WORK_MAX: Final = 5_000
 
-#: Names that no pattern has which is still alive take less: so many of them count as one.
+#: Names without a live pattern cost less: this many count as one.
 _LOOKS_A_BRANCH: Final = 8
 
 _ONE: Final = "*"
@@ -31,7 +30,7 @@ _REST: Final = ">"
 
 
 class Coverage(enum.Enum):
-    """How much of what a filter covers is allowed."""
+    """How many of a filter's names are allowed."""
 
     ALL = "all"
     SOME = "some"
@@ -65,13 +64,13 @@ class Pattern:
 
 
 def decide(wanted: Sequence[str], patterns: Sequence[Pattern]) -> tuple[Coverage, tuple[int, ...]]:
-    """What the first pattern that covers a name says of all the names that *wanted* covers.
+    """Decide, by the first pattern that covers each, about all the names that *wanted* covers.
 
     Args: wanted: the levels of a filter; patterns: in order. What none of them covers is denied.
     Returns: also the indices of patterns that decided about some name, with -1 for none of them, in
         ascending order, as far as was looked to know the answer.
     """
-    # Of many rules few are about the same names.
+    # Only a few of many rules concern these names.
     meeting = [index for index, item in enumerate(patterns) if meet(item.levels, wanted)]
     if meeting and _includes(patterns[meeting[0]], wanted):
         return (Coverage.ALL if patterns[meeting[0]].allows else Coverage.NONE), (meeting[0],)
@@ -108,7 +107,7 @@ def meet(one: Sequence[str], other: Sequence[str]) -> bool:
     return len(longer) == shorter or longer[shorter] == _REST
 
 
-#: Levels consumed, and patterns alive (a set of their indices, as bits): those that agree with these levels.
+#: Levels consumed, and patterns alive (a bit set of indices): those that match these levels.
 _State: TypeAlias = tuple[int, int]
 
 
@@ -130,8 +129,8 @@ class _Walk:
 
     def result(self) -> Coverage:
         """Walk."""
-        # Deep before broad, and no further than to the first two answers that differ: mostly that is
-        # a name or two, where all of one level are as many as there are rules, times themselves.
+        # Depth first, and only to the first two answers that differ: mostly a name or two, where
+        # going level by level could visit the square of the number of rules.
         seen: set[_State] = set()
         todo = [self._step(0, (1 << len(self._patterns)) - 1)]
         while todo:
@@ -149,9 +148,9 @@ class _Walk:
         return Coverage.ALL if self._has_allowed else Coverage.NONE
 
     def _step(self, depth: int, alive: int) -> Iterator[_State | None]:
-        """One level more, a level's name at a time: judge the names that end with it.
+        """Go one level down, one literal at a time, and judge the names that end with it.
 
-        Yields: where longer ones go on; None: nowhere.
+        Yields: the state for longer names; None: there are none.
         """
         wanted = self._wanted
         is_rest = wanted[-1] == _REST and depth >= len(wanted) - 1
@@ -181,18 +180,18 @@ class _Walk:
                     found &= self._cover_dollar
                 found |= named.get(branch, 0)
             found &= alive
-            # Behind the first that covers whatever comes none ever decides.
+            # Patterns after the first that covers any continuation never decide.
             found = _through_first(found, found & endless)
             is_name = depth > 0 or branch != ""  # no name is empty
             goes_on = self._goes_on(length)
             if self._ends(length) and is_name:
                 self._judge(found & (endless | exact))
             elif goes_on and is_name and not found & ~endless:
-                self._judge(found)  # nothing tells longer names from each other
+                self._judge(found)  # all longer names are decided alike
             yield (length, found) if goes_on and (not is_name or found & ~endless) else None
 
     def _by_level(self, depth: int) -> tuple[dict[str, int], int]:
-        """The patterns by what they have at a level, and those that cover any there."""
+        """The patterns by their literal at a level, and those with a wildcard there."""
         while len(self._levels) <= min(depth, self._deepest):
             at = len(self._levels)
             named: dict[str, int] = {}
@@ -208,7 +207,7 @@ class _Walk:
         return self._levels[min(depth, self._deepest)]
 
     def _by_length(self, length: int) -> tuple[int, int]:
-        """The patterns that cover whatever begins with so many levels, and those that end there."""
+        """The patterns that cover any name of at least this length, and those that end there."""
         while len(self._ending) <= min(length, self._deepest + 1):
             at = len(self._ending)
             sizes = [(len(item.levels), item.levels[-1] == _REST) for item in self._patterns]
@@ -222,18 +221,18 @@ class _Walk:
         return self._ending[min(length, self._deepest + 1)]
 
     def _ends(self, length: int) -> bool:
-        """The filter covers names of this length."""
+        """Whether the filter covers names of this length."""
         count = len(self._wanted)
         if self._wanted[-1] == _REST:
             return length >= count - 1
         return length == count
 
     def _goes_on(self, length: int) -> bool:
-        """The filter covers longer names."""
+        """Whether the filter covers longer names."""
         return self._wanted[-1] == _REST or length < len(self._wanted)
 
     def _judge(self, covering: int) -> None:
-        """A name is covered by these: the first one decides."""
+        """Judge a name that these cover: the first one decides."""
         index = (covering & -covering).bit_length() - 1  # -1: none
         self.deciding.add(index)
         if index >= 0 and self._patterns[index].allows:

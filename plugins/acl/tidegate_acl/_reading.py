@@ -1,4 +1,4 @@
-"""Reads the file of rules, and says what is wrong in it, or has no effect."""
+"""Reads the file of rules, and reports what is wrong or has no effect."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tidegate_acl._rules import NOWHERE, VARIABLE, Network, Rule, Rules
 #: Larger is a mistake: 1 MiB are some 10,000 rules.
 FILE_BYTES_MAX: Final = 1 << 20
 
-#: What is asked of queues alone, and of topics alone.
+#: Actions that apply to queues only, and to topics only.
 OF_QUEUES: Final = frozenset({Action.CONSUME, Action.BROWSE, Action.CREATE})
 OF_TOPICS: Final = frozenset({Action.SUBSCRIBE, Action.RETAIN})
 
-#: What ``"all"`` means: administering is always named.
+#: What ``"all"`` means: admin rights must always be named.
 ALL: Final = "all"
 
-#: A topic in MQTT's spelling follows, as in ``mqtt:devices/+/state``.
+#: Prefix of a topic in MQTT syntax, as in ``mqtt:devices/+/state``.
 MQTT_PREFIX: Final = "mqtt:"
 
 #: How an MQTT client writes the name of a queue.
@@ -41,12 +41,12 @@ _KEYS: Final = (
 
 _HEADING: Final = re.compile(r"^\s*\[\[\s*rules\s*\]\]", re.MULTILINE)
 
-#: IPv4 addresses as sockets of IPv6 have them: they are compared as what they are.
+#: IPv4-mapped IPv6 addresses, which are compared as IPv4.
 _MAPPED: Final = ipaddress.IPv6Network("::ffff:0:0/96")
 
 
 def read_rules(path: Path) -> Rules:
-    """Read the file. Raises: ConfigError that says what is wrong, and where."""
+    """Read the file. Raises: ConfigError saying what is wrong, and where."""
     text = read_text(path, key="rules", bytes_max=FILE_BYTES_MAX)
     try:
         return parse_rules(text)
@@ -67,7 +67,7 @@ def parse_rules(text: str) -> Rules:
     found: object = document.get("rules")
     tables = cast("list[object]", found) if isinstance(found, list) else []
     if not tables:
-        # An empty file would refuse everybody everything: rather a file that is being written.
+        # An empty file would refuse everything to everybody; it is probably being written.
         raise ConfigError("there is no [[rules]] table; write one that denies to deny everything")
     headings = list(_HEADING.finditer(text))
     lines = [text.count("\n", 0, item.end()) + 1 for item in headings]
@@ -87,7 +87,7 @@ def parse_rules(text: str) -> Rules:
 
 
 def _without_effect(rules: Sequence[Rule]) -> list[str]:
-    """What the author of the rules would want to know of them."""
+    """Warnings for the author of the rules."""
     found: list[str] = []
     decided: dict[Action, Rule] = {}
     for rule in rules:
@@ -163,7 +163,7 @@ def _actions(key: str, table: Mapping[str, object], has_destinations: bool) -> f
 
 
 def _check_kinds(named: frozenset[Action], schemes: set[str], key: str) -> None:
-    """Raises: ConfigError for an action that is asked of none of these kinds of destinations."""
+    """Raises: ConfigError for an action that applies to none of these kinds of destinations."""
     for actions, scheme, kind in (
         (OF_QUEUES, names.QUEUE_PREFIX, "queues"),
         (OF_TOPICS, names.TOPIC_PREFIX, "topics"),
@@ -177,7 +177,7 @@ def _check_kinds(named: frozenset[Action], schemes: set[str], key: str) -> None:
 
 
 def _of_mqtt(topic: str) -> tuple[str, str]:
-    """(scheme, NAME) of a topic filter as MQTT writes it. Raises: ConfigError."""
+    """(scheme, NAME) of a topic filter in MQTT syntax. Raises: ConfigError."""
     if topic.startswith("$share/"):
         raise ConfigError(
             f"{MQTT_PREFIX + topic!r}: members of a share group need the right to the filter behind"
@@ -190,7 +190,7 @@ def _of_mqtt(topic: str) -> tuple[str, str]:
 
 
 def _check_first(scheme: str, name: str, text: str) -> None:
-    """Raises: ConfigError for a name that nothing ever has, or that nobody is asked about."""
+    """Raises: ConfigError for a name that cannot exist, or that is never checked."""
     first = name.partition(".")[0]
     if first == names.TEMPORARY_LEVEL:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Why the rules decide as they do, in words: for ``tidegate acl test`` and for operators."""
+"""Explains decisions in words, for ``tidegate acl test`` and for operators."""
 
 from __future__ import annotations
 

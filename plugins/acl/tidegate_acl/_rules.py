@@ -1,4 +1,4 @@
-"""What the file of rules says, and what it decides about somebody who wants something."""
+"""The rules of the file, and how they decide about a request."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from tidegate_acl._patterns import Coverage, Pattern, decide, meet
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-#: Actions that are done to no destination.
+#: Actions without a destination.
 NOWHERE: Final = frozenset({Action.CONNECT, Action.ADMIN})
 
 VARIABLE: Final = re.compile(r"\{(\w*)\}")
 
-#: Who is called something with one of these in it could make a pattern say something else: these
-#: separate levels, or are wildcards, of one protocol or of the other.
+#: Characters that could change the meaning of a pattern when they are in a client's name: level
+#: separators and wildcards of either protocol.
 _SPECIAL: Final = frozenset("./*+>#\0")
 
-#: Identities whose rules are kept ready, and filters that are remembered of those for which the same fit.
+#: Identities whose rules are cached, and filters cached for each group with the same rules.
 _READY_MAX: Final = 1000
 
-#: For patterns that are the same for everybody.
+#: Stands for anyone, in patterns that are the same for everybody.
 _NOBODY: Final = Identity("", frozenset(), "", "", "")
 
-#: Longer filters are decided each time.
+#: Longer filters are not cached.
 _REMEMBERED_CHARACTERS: Final = 256
 
 K = TypeVar("K")
@@ -41,9 +41,9 @@ class Rule:
     """One ``[[rules]]`` table.
 
     Attributes:
-        number: from 1; line: of its heading, 0 when it is not known.
-        destinations: (scheme or "" for both, levels); None: any, and also none.
-        principals, groups, client_ids, addresses: None: whoever.
+        number: from 1; line: of its heading, 0 if unknown.
+        destinations: (scheme or "" for both, levels); None: any, or none at all.
+        principals, groups, client_ids, addresses: None: anyone.
     """
 
     number: int
@@ -57,7 +57,7 @@ class Rule:
     addresses: tuple[Network, ...] | None = None
 
     def is_for(self, identity: Identity) -> bool:
-        """Each condition that it has is met."""
+        """Whether all its conditions are met."""
         return (
             (self.principals is None or identity.principal in self.principals)
             and (self.groups is None or not self.groups.isdisjoint(identity.groups))
@@ -66,7 +66,7 @@ class Rule:
         )
 
     def patterns(self, identity: Identity, scheme: str) -> list[Pattern]:
-        """Its patterns for destinations of one kind, as they are for this identity."""
+        """Its patterns for one kind of destination, filled in for this identity."""
         if self.destinations is None:  # any at all
             return [Pattern((">",), self.allows, covers_dollar=True)]
         return [
@@ -78,18 +78,18 @@ class Rule:
 
     @property
     def is_for_all(self) -> bool:
-        """It decides about each of its actions, whoever asks and wherever."""
+        """Whether it decides about its actions for everybody and every destination."""
         conditions = (self.principals, self.groups, self.client_ids, self.addresses)
         return self.destinations is None and all(item is None for item in conditions)
 
     @property
     def is_personal(self) -> bool:
-        """Its patterns have the client's own names in them."""
+        """Whether its patterns contain the client's own names."""
         return any("{" in level for _, levels in self.destinations or () for level in levels)
 
     @property
     def conditions(self) -> dict[str, tuple[str, ...]]:
-        """Who must be who, by key of its table."""
+        """The conditions on the client, by key of its table."""
         return {
             key: tuple(sorted(str(item) for item in found))
             for key, found in (
@@ -103,7 +103,7 @@ class Rule:
 
     @property
     def written(self) -> tuple[str, ...] | None:
-        """Its patterns as texts."""
+        """Its patterns as text."""
         if self.destinations is None:
             return None
         return tuple(f"{scheme}{'.'.join(levels)}" for scheme, levels in self.destinations)
@@ -115,7 +115,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Attributes: rules: that decided, None for the default; in order."""
+    """Attributes: rules: those that decided, in order; None for the default."""
 
     verdict: Verdict
     rules: tuple[Rule | None, ...]
@@ -123,12 +123,12 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """Rules of one action and one kind of destination, as they are for all of whom the same ones fit.
+    """Rules for one action and kind of destination, shared by all clients that they all fit.
 
     Attributes:
-        patterns, rules: which rule each pattern is of.
-        personal: those of the patterns with the client's own names in them; common: without these.
-        decided: filters, by name.
+        patterns, rules: the patterns, and the rule of each.
+        personal: patterns with the client's own names; common: the rest, without these.
+        decided: decisions about filters, by name.
     """
 
     patterns: tuple[Pattern, ...]
@@ -141,7 +141,7 @@ class _Ready:
 class Rules:
     """All rules, in order.
 
-    Attributes: warnings: what in them has no effect, for people.
+    Attributes: warnings: rules without effect, in words.
     """
 
     def __init__(self, rules: Sequence[Rule], warnings: Sequence[str] = ()) -> None:
@@ -162,7 +162,7 @@ class Rules:
         self._shared: dict[tuple[Action, str, tuple[int, ...]], _Ready] = {}
 
     def decide(self, identity: Identity, action: Action, destination: str) -> Decision:
-        """What the first rule that fits says; of a filter: of all the names that it covers."""
+        """Decide by the first rule that fits; a filter, about all the names that it covers."""
         if action in NOWHERE:
             for rule in self._by_action.get(action, ()):
                 if rule.is_for(identity):
@@ -199,7 +199,7 @@ class Rules:
         ready = self._ready.get(key)
         if ready is None:
             fitting = [rule for rule in self._by_action.get(action, ()) if rule.is_for(identity)]
-            # Of thousands of clients the same rules fit: decided once for all, after each change of them.
+            # Thousands of clients share the same rules: decide once for all, after each change.
             numbers = tuple([rule.number for rule in fitting])
             group = (action, scheme, numbers)
             ready = self._shared.get(group)
@@ -254,7 +254,7 @@ def _is_in(address: str, networks: tuple[Network, ...]) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """None: the transport knows none."""
+    """The address in *text*; None if the transport has none."""
     try:
         found = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -265,10 +265,10 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _filled(levels: tuple[str, ...], identity: Identity, allows: bool) -> tuple[str, ...] | None:
-    """The levels with the identity's own names in them; None: they cover nothing.
+    """The levels with the identity's own names filled in; None: they cover nothing.
 
-    A name that could widen the pattern gives nothing in an allowing rule, and makes the level of
-    a denying one cover anything: whoever chooses such a name never gains by it.
+    A name that could widen the pattern covers nothing in an allowing rule, and any level in a
+    denying one: choosing such a name never gains anything.
     """
     values = {"principal": identity.principal, "client_id": identity.client_id}
     filled: list[str] = []

@@ -15,7 +15,7 @@ from tidegate.spi import Action, CommandHost, ConfigError, Identity, Verdict, na
 if TYPE_CHECKING:
     from tidegate_acl._rules import Decision, Rules
 
-#: `test`: it is refused.
+#: Exit code of `test` for a refusal.
 EXIT_DENIED: Final = 1
 
 app: Final = typer.Typer(rich_markup_mode=None, help="Ask the rules who may do what.")

@@ -1,1 +1,1 @@
-"""Users in a file: argon2id, SCRAM (RFC 5802, RFC 7677), and hashes of other programs."""
+"""Users in a file, with argon2id, SCRAM (RFC 5802, RFC 7677), and other programs' hashes."""

@@ -1,4 +1,4 @@
-"""The extension: SCRAM for MQTT 5.0, and user name with password for everybody else."""
+"""The extension: SCRAM for MQTT 5.0, user name and password for everybody else."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger("tidegate.auth_file")
 
-#: How much threads that check passwords stand back for the rest of the process (Linux only).
+#: Niceness of the threads that check passwords, so that the event loop comes first (Linux only).
 _NICENESS: Final = 10
 
 
@@ -113,7 +113,7 @@ class FileAuthenticator:
         return True
 
     def principal_now(self, principal: Principal) -> Principal | None:
-        """See Directory. Who has another password now has to show it."""
+        """See Directory. A user whose password has changed must log in again."""
         return self._users.principal_now(principal)
 
     # ------------------------------------------------------------------------------------ UserList
@@ -134,15 +134,15 @@ class FileAuthenticator:
         return tuple(METHODS)
 
     def begin(self, method: str, credentials: Credentials) -> AuthenticationExchange:
-        """See EnhancedAuthenticator. The name in the exchange counts, not that of CONNECT."""
+        """See EnhancedAuthenticator. The name in the exchange counts, not the one in CONNECT."""
         if method not in METHODS:
             raise AccessError(f"the method {method[:40]!r} is not offered")
         return ScramExchange(method, self._users)
 
     async def authenticate(self, credentials: Credentials) -> Principal | None:
-        """See Authenticator. Without a password others may know the client.
+        """See Authenticator. A client without a password is left to other authenticators.
 
-        Cancellation: a check that has not begun is not made.
+        Cancellation: a check that has not begun is skipped.
         """
         if credentials.password is None:
             return None
@@ -159,7 +159,7 @@ class FileAuthenticator:
         found, exists = self._users.find_hash(name)
         if found is None:
             found = await self._nobodys()
-        # One that does not exist costs the same.
+        # An unknown user costs the same time.
         correct = await self._in_thread(lambda: found.matches(password))
         if not (correct and exists):
             raise refused
@@ -171,20 +171,20 @@ class FileAuthenticator:
         return principal
 
     async def _nobodys(self) -> PasswordHash:
-        """What is checked when there are no users at all."""
+        """The hash to check against when there are no users at all."""
         if self._nobody is None:
             self._nobody = await self._in_thread(lambda: make_hash("nobody has this password"))
         return self._nobody
 
     async def _rehash(self, name: str, password: str, found: PasswordHash) -> None:
-        """Replace *found* in the file. What goes wrong is logged, once, and the hash stays."""
+        """Replace *found* in the file. On failure the hash stays, and the log says so once."""
         if name in self._rehashing or self._cannot_rehash:
             return
         self._rehashing.add(name)
         path = self._users.path
         try:
             made = await self._in_thread(lambda: make_hash(password))
-            self._users.rehashed(name, found, made)  # before anybody can read it
+            self._users.rehashed(name, found, made)  # before anybody can read the new hash
             await self._in_thread(lambda: replace_hash(path, name, found, made))
         except (ConfigError, OSError) as error:
             self._cannot_rehash = True
@@ -198,13 +198,13 @@ class FileAuthenticator:
             self._rehashing.discard(name)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        async with self._turns:  # whoever leaves before its turn is never handed to a thread
+        async with self._turns:  # a login cancelled before its turn never takes a thread
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
 def _stand_back() -> None:
-    """Called in each thread that checks passwords: the event loop comes first."""
-    if sys.platform == "linux":  # elsewhere a thread has no niceness of its own
+    """Lower the priority of a thread that checks passwords: the event loop comes first."""
+    if sys.platform == "linux":  # elsewhere niceness is not per thread
         try:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         except OSError:

@@ -31,7 +31,7 @@ from tidegate_auth_file._verifier import (
 #: The name of the extension in the configuration.
 PLUGIN: Final = "auth-file"
 
-#: Longer than any password may be, so that one that is too long is told so.
+#: More than any password may have, so that a longer one is reported as too long.
 _LINE_MAX: Final = 4 * PASSWORD_BYTES_MAX
 
 app: Final = typer.Typer(
@@ -42,7 +42,7 @@ app: Final = typer.Typer(
 
 
 class Method(enum.Enum):
-    """What is stored of a password."""
+    """How a password is stored."""
 
     ARGON2ID = "argon2id"
     SCRAM_SHA_256 = "SCRAM-SHA-256"
@@ -224,7 +224,7 @@ def import_command(
 
 
 def _file(context: typer.Context, config: Path | None, file: Path | None) -> Path:
-    """The file of users. Raises: ConfigError when nothing says which."""
+    """The file of users. Raises: ConfigError when none is given or configured."""
     if file is not None:
         return file
     host: CommandHost = context.obj
@@ -269,7 +269,7 @@ def _password() -> str:
 
 @contextmanager
 def _told() -> Generator[None]:
-    """What cannot be, as the contract's error for it."""
+    """Turn a ValueError into the contract's error."""
     try:
         yield
     except ValueError as error:

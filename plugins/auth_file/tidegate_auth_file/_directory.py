@@ -1,4 +1,4 @@
-"""The users of a file as it is now: read again when it has changed."""
+"""The current users of a file, which is reread when it changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidegate_auth_file._verifier import Verifier
 
 logger = logging.getLogger("tidegate.auth_file")
 
-#: How often the file is looked at while nobody logs in. A removed user is out so soon.
+#: How often the file is checked while nobody logs in: the delay until a removed user is out.
 WATCH_INTERVAL_S: Final = 1.0
 
 
@@ -26,11 +26,11 @@ WATCH_INTERVAL_S: Final = 1.0
 class UserDirectory:
     """See the module.
 
-    A file that has become wrong is reported in the log, once, and the users of before stay: a
-    half-written file must not lock everybody out.
+    A file that turns invalid is logged once, and the previous users stay: a half-written file must
+    not lock everybody out.
 
-    Args: memory_bytes_max: what checking one password may take.
-    Raises: ConfigError when the file is wrong at first.
+    Args: memory_bytes_max: most that checking one password may take.
+    Raises: ConfigError when the file is invalid at the start.
     """
 
     def __init__(self, path: Path, memory_bytes_max: int = sys.maxsize) -> None:
@@ -39,9 +39,9 @@ class UserDirectory:
         self._changed: Callable[[], None] | None = None
         self._file = WatchedFile(path, self._read_again, self._accept, self._refuse)
         self._users = self._read()
-        # Without one in the file it lasts as long as the process.
+        # Without one in the file, it lasts as long as the process.
         self._secret = secrets.token_bytes(SECRET_BYTES)
-        # By proof of a hash that the gateway replaced: that of the new one, of the same password.
+        # Proof of a hash that the gateway replaced -> proof of the new hash of that password.
         self._rehashed: dict[str, str] = {}
 
     @property
@@ -61,7 +61,7 @@ class UserDirectory:
         return KnownUser(name, self._users.groups_of(name), kinds) if found else None
 
     async def watch(self, changed: Callable[[], None]) -> None:
-        """Look at the file until cancelled. *changed*: called when somebody is another one now."""
+        """Watch the file until cancelled. *changed*: called when a user's access has changed."""
         self._changed = changed
         try:
             await self._file.watch(WATCH_INTERVAL_S)
@@ -69,11 +69,11 @@ class UserDirectory:
             self._changed = None
 
     async def refresh(self) -> None:
-        """Read the file again if it has changed. Cancellation: the next call reads it."""
+        """Reread the file if it has changed. Cancellation: the next call reads it."""
         await self._file.refresh()
 
     async def reload(self) -> None:
-        """Read the file. Raises: ConfigError; the users of before stay."""
+        """Read the file. Raises: ConfigError; the previous users stay."""
         await self._file.reload()
 
     def _accept(self, read: tuple[Users, bool]) -> None:
@@ -86,7 +86,7 @@ class UserDirectory:
         logger.error("users stay as they were: %s", error.problem)
 
     def principal(self, name: str, found: PasswordHash) -> Principal | None:
-        """Who showed the password that *found* is of; None: nobody, or the password is another one now."""
+        """The principal whose password matched *found*; None: gone, or the password has changed."""
         return self.principal_now(Principal(name, proof=self._proof(name, found)))
 
     def principal_now(self, principal: Principal) -> Principal | None:
@@ -100,7 +100,7 @@ class UserDirectory:
         return Principal(name, users.groups_of(name), proof=principal.proof)
 
     def rehashed(self, name: str, before: PasswordHash, after: PasswordHash) -> None:
-        """*after* is of the same password as *before*: nobody is out because of it."""
+        """*after* is of the same password as *before*, so nobody is logged out."""
         self._rehashed[self._proof(name, before)] = self._proof(name, after)
 
     def _counts(self, proof: str, name: str, users: Users) -> bool:
@@ -108,16 +108,16 @@ class UserDirectory:
         return any(self._proof(name, found) in accepted for found in users.hashes_of(name))
 
     def _proof(self, name: str, found: PasswordHash) -> str:
-        """Tells hashes apart, and nothing about them."""
+        """A digest that tells hashes apart and reveals nothing about them."""
         digest = hashlib.blake2b(key=self._secret, digest_size=16)
         digest.update(f"{name}:{found.written()}".encode())
         return digest.hexdigest()
 
     def find_hash(self, name: str) -> tuple[PasswordHash | None, bool]:
-        """What checks the plain password of *name*, and whether there is such a user.
+        """The hash for the plain password of *name*, and whether there is such a user.
 
-        Of one that does not exist it is somebody's, so that answers do not tell who exists by the
-        time that they take; None when there are no users at all.
+        For an unknown user it is another user's, so that timing does not reveal who exists; None
+        when there are no users at all.
         """
         users = self._users
         found = users.hash_of(name)
@@ -128,8 +128,8 @@ class UserDirectory:
     def find(self, name: str, method: str) -> tuple[Verifier, bool]:
         """The SCRAM verifier of *name*, and whether there is one.
 
-        Of one that does not exist it is made up, always the same for a name, so that answers do
-        not tell who exists.
+        For an unknown user it is made up, always the same for a name, so that answers do not
+        reveal who exists.
         """
         verifier = self._users.get(name, method)
         if verifier is not None:
@@ -137,7 +137,7 @@ class UserDirectory:
         return self._users.made_up(name, method, self._users.secret or self._secret), False
 
     def _read_again(self) -> tuple[Users, bool]:
-        """The users of now, and whether anybody is gone, is in other groups or has another password."""
+        """The current users, and whether anyone left, or changed groups or password."""
         before, users = self._users, self._read()
         return users, any(
             users.groups_of(name) != before.groups_of(name) or self._lost(name, before, users)
@@ -145,7 +145,7 @@ class UserDirectory:
         )
 
     def _lost(self, name: str, before: Users, after: Users) -> bool:
-        """Whether what *name* was let in by may not count any more."""
+        """Whether the proof that *name* was admitted by may be void now."""
         written = {found.written() for found in after.hashes_of(name)}
         return any(
             found.written() not in written

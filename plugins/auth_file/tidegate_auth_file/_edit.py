@@ -1,4 +1,4 @@
-"""Changing the file of users: one change at a time, in one step, and durable when it returns."""
+"""Changes the file of users: one change at a time, atomic, and durable on return."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Lines = list[str]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be stored of a password.
+    """How to store a password.
 
     Attributes: is_plain: a hash for plain passwords; methods: of SCRAM.
     """
@@ -44,7 +44,7 @@ class Wanted:
     iterations: int = ITERATIONS_DEFAULT
 
     def hashes(self, password: str) -> list[PasswordHash]:
-        """Raises: ValueError for a password that cannot be one."""
+        """The hashes of *password*. Raises: ValueError for an invalid one."""
         check_password(password)
         made = [make_hash(password)] if self.is_plain else []
         for method in self.methods:
@@ -54,10 +54,10 @@ class Wanted:
 
 
 def add(path: Path, name: str, password: str, wanted: Wanted, groups: Sequence[str] = ()) -> None:
-    """Add a user; make the file when there is none.
+    """Add a user; create the file if missing.
 
-    Raises: ConfigError for a file that is wrong; ValueError for a name or password that cannot be, and
-        for a user that is there.
+    Raises: ConfigError for an invalid file; ValueError for an invalid name or password, or a user
+        that exists.
     """
     name = checked_name(name)
     made = [f"{name}:{item.written()}" for item in wanted.hashes(password)]
@@ -72,7 +72,7 @@ def add(path: Path, name: str, password: str, wanted: Wanted, groups: Sequence[s
 
 
 def check(path: Path, name: str, *, exists: bool) -> None:
-    """Before a password is asked for. Raises: ConfigError; ValueError if *name* exists, or does not."""
+    """Check before asking for a password. Raises: ConfigError; ValueError unless *exists* holds."""
     name = checked_name(name)
     is_there = path.exists() and name in parse_users(read_text(path), str(path)).names
     if is_there and not exists:
@@ -82,11 +82,11 @@ def check(path: Path, name: str, *, exists: bool) -> None:
 
 
 def set_password(path: Path, name: str, password: str, wanted: Wanted | None) -> None:
-    """Replace what is stored of the password of *name*.
+    """Replace the stored password of *name*.
 
-    Args: wanted: None keeps the SCRAM methods that the user has, and has an argon2id hash besides
-        unless it had none.
-    Raises: ConfigError; ValueError as :func:`add`, and for a user that is not there.
+    Args: wanted: None keeps the user's SCRAM methods, and adds an argon2id hash unless there was
+        no plain hash.
+    Raises: ConfigError; ValueError as :func:`add`, and for an unknown user.
     """
     name = checked_name(name)
     if wanted is None:
@@ -131,9 +131,9 @@ def remove(path: Path, name: str) -> None:
 
 
 def take_over(path: Path, users: Sequence[tuple[str, PasswordHash]]) -> None:
-    """Add users with the hashes that they have, all or none.
+    """Import users with their hashes, all or none.
 
-    Raises: ConfigError; ValueError when one is there already.
+    Raises: ConfigError; ValueError when one exists already.
     """
 
     def change(lines: Lines) -> Lines:
@@ -146,13 +146,13 @@ def take_over(path: Path, users: Sequence[tuple[str, PasswordHash]]) -> None:
 
 
 def replace_hash(path: Path, name: str, old: PasswordHash, new: PasswordHash) -> None:
-    """Put *new* in the place of *old*, if that is what stands there still. Raises: ConfigError, OSError."""
+    """Replace *old* by *new*, unless *old* has changed meanwhile. Raises: ConfigError, OSError."""
     before, after = f"{name}:{old.written()}", f"{name}:{new.written()}"
     rewrite(path, lambda lines: [after if line == before else line for line in lines])
 
 
 def read_foreign(text: str) -> tuple[list[tuple[str, PasswordHash]], list[str]]:
-    """What can be taken over of a file of ``htpasswd`` or ``mosquitto_passwd``, and what cannot.
+    """What can be imported from a file of ``htpasswd`` or ``mosquitto_passwd``, and what cannot.
 
     Returns: names with their hashes; for each other line, what is wrong with it and what to do.
     """
@@ -174,7 +174,7 @@ def read_foreign(text: str) -> tuple[list[tuple[str, PasswordHash]], list[str]]:
 
 
 def _hint(line: str) -> str:
-    """What to do about a line that cannot be taken over; without its hash."""
+    """What to do about a line that cannot be imported; without its hash."""
     if line.startswith(NOT_A_NAME) or ":" not in line:
         return ""
     name, _, rest = line.partition(":")
@@ -191,23 +191,23 @@ def _hint(line: str) -> str:
 
 
 def rewrite(path: Path, change: Callable[[Lines], Lines], *, create: bool = False) -> None:
-    """Exchange the file in one step: who reads it meanwhile sees the old one or the new one.
+    """Replace the file atomically: a reader sees the old one or the new one.
 
-    1. Changes are made one after the other: the directory is locked.
-    2. The new file has the owner and mode of the old one, and is synced before it has its name.
-    3. The directory is synced, so that it still has that name after a crash.
+    1. The directory is locked, so that changes are made one after the other.
+    2. The new file gets the owner and mode of the old one, and is synced before it gets the name.
+    3. The directory is synced, so that the name survives a crash.
 
-    A link stays one: what it leads to is exchanged.
+    A symbolic link stays one: its target is replaced.
 
-    Args: create: make the file when there is none.
-    Raises: ConfigError for a file that is wrong, before or after; OSError; what *change* raises.
+    Args: create: create the file if missing.
+    Raises: ConfigError for an invalid file, before or after; OSError; what *change* raises.
     """
     path = path.resolve()
     with _locked(path.parent):
         lines: Lines = []
         if path.exists() or not create:
             text = read_text(path)
-            parse_users(text, str(path))  # a file that is wrong is not made worse
+            parse_users(text, str(path))  # do not make an invalid file worse
             lines = text.splitlines()
         changed = change(list(lines))
         if changed == lines:
@@ -216,18 +216,18 @@ def rewrite(path: Path, change: Callable[[Lines], Lines], *, create: bool = Fals
             secret = base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode()
             changed.insert(0, SECRET_PREFIX + secret)
         new = "".join(f"{line}\n" for line in changed)
-        parse_users(new, str(path))  # what we write we can read
+        parse_users(new, str(path))  # never write what we cannot read
         _write(path, new)
 
 
 def _write(path: Path, text: str) -> None:
-    # Always of the same name, which is safe within the lock: what a kill leaves the next one removes.
+    # Always the same name, safe under the lock: the next change removes what a kill left.
     temporary = path.with_name(f".{path.name}.new")
     temporary.unlink(missing_ok=True)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE_NEW)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            if path.exists():  # whoever may read it now may read it then
+            if path.exists():  # keep owner and mode
                 status = path.stat()
                 if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
                     os.fchown(file.fileno(), status.st_uid, status.st_gid)

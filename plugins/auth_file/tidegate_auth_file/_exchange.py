@@ -12,11 +12,11 @@ from tidegate_auth_file._directory import UserDirectory
 from tidegate_auth_file._hashes import Scram
 from tidegate_auth_file._verifier import Verifier, prepared_name
 
-#: Longest message of a client. Honest ones have some 200 bytes; preparing a user name takes time in
-#: proportion to its length, and strangers send it.
+#: Longest message of a client. Honest ones have some 200 bytes; preparing a user name takes time
+#: proportional to its length, and strangers send it.
 MESSAGE_BYTES_MAX: Final = 4096
 
-#: What every failed attempt is told, so that it does not tell who exists.
+#: The answer to every failed attempt, so that it does not reveal who exists.
 _REFUSED: Final = "wrong user name or password"
 
 
@@ -24,8 +24,8 @@ _REFUSED: Final = "wrong user name or password"
 class ScramExchange:
     """Implements :class:`tidegate.spi.AuthenticationExchange`.
 
-    Channel binding is not offered: a client that asks for it (``p=``) is refused, one that would
-    have (``y``) or cannot (``n``) goes on (RFC 5802 section 6).
+    Channel binding is not offered: a client that demands it (``p=``) is refused; one that supports
+    it (``y``) or does not (``n``) goes on (RFC 5802 section 6).
 
     Args: nonce: the server's part of it; None: a random one.
     """
@@ -56,7 +56,7 @@ class ScramExchange:
         if self._is_over:
             raise AccessError("this authentication is over")
         if not data and self._server is None and not self._was_asked:
-            self._was_asked = True  # the client begins, and may wait to be told so
+            self._was_asked = True  # the client speaks first, and may wait to be asked
             return b""
         if len(data) > MESSAGE_BYTES_MAX:
             raise self._refusal(f"a message of more than {MESSAGE_BYTES_MAX} bytes")
@@ -86,7 +86,7 @@ class ScramExchange:
 
     def _look_up(self, name: str) -> tuple[bytes, bytes, bytes, int]:
         self._name = name
-        # Nothing fits the made-up keys of one that does not exist.
+        # No password fits the made-up keys of an unknown user.
         found, _ = self._users.find(name, self._method)
         self._found = found
         return found.salt, found.stored_key, found.server_key, found.iterations

@@ -1,4 +1,4 @@
-"""Hashes of passwords: our own (argon2id), and those of files that are taken over.
+"""Password hashes: our own (argon2id), and those of imported files.
 
 Each is written as its own program writes it, so that files of ``htpasswd`` and ``mosquitto_passwd``
 can be used as they are:
@@ -31,8 +31,8 @@ from passlib import hash as _crypt  # pyright: ignore[reportMissingTypeStubs]  #
 
 from tidegate_auth_file._verifier import ITERATIONS_MAX, Verifier, is_correct, parse
 
-#: What a password of ours costs: OWASP's first choice for argon2id of 2025 (19 MiB, twice), some
-#: 20 ms of a core. Whoever has the file needs as much for each guess, on hardware that has memory.
+#: Cost of our hashes: OWASP's first choice for argon2id of 2025 (19 MiB, 2 passes), some 20 ms of
+#: a core. An attacker with the file pays as much for each guess, on hardware with that memory.
 MEMORY_KIB: Final = 19_456
 TIME_COST: Final = 2
 PARALLELISM: Final = 1
@@ -44,7 +44,7 @@ _BCRYPT_COST_MAX: Final = 16
 _CRYPT_ROUNDS_MAX: Final = 1_000_000
 _TIME_COST_MAX: Final = 100
 
-#: bcrypt looks at no more, and htpasswd has always cut what is longer.
+#: bcrypt ignores anything beyond, and htpasswd has always cut longer ones.
 _BCRYPT_PASSWORD_BYTES: Final = 72
 
 #: Where a hash begins in a line; what is before it is the user's name.
@@ -57,12 +57,12 @@ _BCRYPT: Final = re.compile(r"\$2[aby]\$([0-9]{2})\$[./A-Za-z0-9]{53}", re.ASCII
 
 
 class PasswordHash(Protocol):
-    """What checks one password.
+    """Checks one password.
 
     Attributes:
         kind: its name, for people.
-        memory_bytes: what one check takes.
-        is_ours: nothing is gained by making it anew.
+        memory_bytes: memory that one check takes.
+        is_ours: rehashing would gain nothing.
     """
 
     @property
@@ -75,17 +75,17 @@ class PasswordHash(Protocol):
     def is_ours(self) -> bool: ...
 
     def written(self) -> str:
-        """As it stands in the file."""
+        """As written in the file."""
         ...
 
     def matches(self, password: str) -> bool:
-        """Whether *password* is the one. Takes its time: to be called in a thread."""
+        """Whether *password* is correct. Slow: call it in a thread."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A hash that is kept as it is written."""
+    """A hash that is kept as written."""
 
     text: str
 
@@ -134,7 +134,7 @@ class Bcrypt(_Text):
         data = password.encode()[:_BCRYPT_PASSWORD_BYTES]
         try:
             return bcrypt.checkpw(data, self.text.encode())
-        except ValueError:  # NUL in it: nobody can have such a password
+        except ValueError:  # contains NUL: no user can have such a password
             return False
 
 
@@ -176,7 +176,7 @@ class Mosquitto(_Text):
         return "PBKDF2" if self.text.startswith("$7$") else "SHA-512"
 
     def matches(self, password: str) -> bool:
-        if "\0" in password:  # to HMAC, it is the same at the end of a key as none
+        if "\0" in password:  # HMAC ignores a NUL at the end of a key
             return False
         *iterations, salt, wanted = self.text.split("$")[2:]
         data, salt_bytes = password.encode(), base64.b64decode(salt)
@@ -190,7 +190,7 @@ class Mosquitto(_Text):
 @final
 @dataclass(frozen=True, slots=True)
 class Scram:
-    """A SCRAM verifier checks plain passwords, too."""
+    """A SCRAM verifier that checks plain passwords."""
 
     verifier: Verifier
 
@@ -204,7 +204,7 @@ class Scram:
 
     @property
     def is_ours(self) -> bool:
-        return True  # it has to stay, or SCRAM clients could not log in any more
+        return True  # it must stay, or SCRAM clients could no longer log in
 
     def written(self) -> str:
         return self.verifier.written()
@@ -216,7 +216,7 @@ class Scram:
 def make_hash(
     password: str, *, memory_kib: int = MEMORY_KIB, time_cost: int = TIME_COST
 ) -> PasswordHash:
-    """What is stored of a password. Takes its time: to be called in a thread.
+    """Hash a password. Slow: call it in a thread.
 
     Raises: ValueError for an empty one.
     """
@@ -235,7 +235,7 @@ def make_hash(
 
 
 def parse_hash(text: str) -> PasswordHash:
-    """Read the written form. Raises: ValueError that says what is wrong, without the hash."""
+    """Parse the written form. Raises: ValueError saying what is wrong, without the hash."""
     if text.startswith("SCRAM-"):
         return Scram(parse(text))
     if text.startswith("$argon2id$"):

@@ -1,9 +1,9 @@
-"""What the file of users says: one ``NAME:HASH`` a line.
+"""The format of the file of users: one ``NAME:HASH`` per line.
 
-A user has at most one hash for plain passwords and one SCRAM verifier for each method, each on a line
-of its own; without the former a SCRAM verifier checks plain passwords, too. Empty lines and those that
-begin with ``#`` mean nothing. ``!groups:GROUP,GROUP:NAME`` says in which groups a user is, and
-``!secret:BASE64`` is what the salts of users that do not exist are made of.
+A user has at most one hash for plain passwords and one SCRAM verifier per method, each on its own
+line; without the former a SCRAM verifier checks plain passwords too. Empty lines and lines that
+begin with ``#`` are ignored. ``!groups:GROUP,GROUP:NAME`` gives a user's groups, and
+``!secret:BASE64`` is the source of the salts for unknown users.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from tidegate_auth_file._verifier import (
     prepared_name,
 )
 
-#: Room for about 100,000 users; a larger file is a mistake that would take the memory.
+#: Room for about 100,000 users; a larger file is a mistake that would use up memory.
 FILE_BYTES_MAX: Final = 16 << 20
 
 SECRET_PREFIX: Final = "!secret:"
 SECRET_BYTES: Final = 32
 GROUPS_PREFIX: Final = "!groups:"
 
-#: What a line begins with that is not a user's.
+#: Prefix of lines that are not a user's.
 NOT_A_NAME: Final = ("#", "!")
 
-#: Who nobody can be: the principal of clients that no extension authenticated.
+#: A reserved name: the principal of clients that no extension authenticated.
 ANONYMOUS: Final = "anonymous"
 
 _OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP
@@ -47,7 +47,7 @@ _GROUP: Final = re.compile(r"[^\s,:]{1,100}")
 
 
 class Users:
-    """What the file says.
+    """The contents of the file.
 
     Args: hashes: for plain passwords, by name; verifiers: of SCRAM, by name and method; groups: by
         name; secret: None when it has none.
@@ -66,12 +66,12 @@ class Users:
         self._verifiers = verifiers
         self._groups = groups
         self.secret = secret
-        for method in METHODS:  # the first that somebody has checks plain passwords
+        for method in METHODS:  # a user's first verifier checks plain passwords
             for (name, its_method), verifier in verifiers.items():
                 if its_method == method:
                     self._hashes.setdefault(name, Scram(verifier))
         self.names: frozenset[str] = frozenset(self._hashes)
-        # What a user that does not exist is made like: sought for each attempt, so found quickly.
+        # The models for unknown users: needed at each attempt, so found quickly.
         self._plain: Sequence[PasswordHash] = list(self._hashes.values())
         self._alike: dict[str, list[Verifier]] = {}
         for verifier in verifiers.values():
@@ -86,7 +86,7 @@ class Users:
         return self._hashes.get(name)
 
     def hash_like(self, name: str, secret: bytes) -> PasswordHash | None:
-        """One that costs what those of others cost, always the same for a name; None: no users."""
+        """One as costly as those of others, always the same for a name; None: no users."""
         if not self._plain:
             return None
         digest = hmac.new(secret, name.encode(), hashlib.sha256).digest()
@@ -105,13 +105,13 @@ class Users:
         return [found for method in METHODS if (found := self.get(name, method)) is not None]
 
     def hashes_of(self, name: str) -> Sequence[PasswordHash]:
-        """All that checks passwords of *name*; none: there is no such user."""
+        """Everything that checks passwords of *name*; empty if there is no such user."""
         plain = self._hashes.get(name)
         verifiers = [Scram(verifier) for verifier in self.verifiers_of(name)]
         return verifiers if plain is None else [plain, *verifiers]
 
     def made_up(self, name: str, method: str, secret: bytes) -> Verifier:
-        """One that no password fits, the same salt for the same arguments, looking like others."""
+        """One that no password fits: looks like the others, with a salt fixed by the arguments."""
         digest = hmac.new(secret, f"{method}\0{name}".encode(), hashlib.sha512).digest()
         alike = self._alike.get(method)
         like = alike[int.from_bytes(digest[:8], "big") % len(alike)] if alike else None
@@ -126,7 +126,7 @@ class Users:
 
 
 def checked_name(name: str) -> str:
-    """*name* as it is compared. Raises: ValueError for one that nobody can have."""
+    """*name* normalised for comparison. Raises: ValueError for one that no user can have."""
     prepared = prepared_name(name)
     if prepared.startswith(NOT_A_NAME):
         raise ValueError(f"a user name must not begin with {prepared[0]!r}")
@@ -148,7 +148,7 @@ def checked_groups(groups: Sequence[str]) -> frozenset[str]:
 
 
 class _Parser:
-    """Takes the lines of a file."""
+    """Parses the lines of a file."""
 
     def __init__(self) -> None:
         self.hashes: dict[str, PasswordHash] = {}
@@ -243,7 +243,7 @@ def _parse_secret(line: str) -> bytes:
 
 
 def read_users(path: Path) -> Users:
-    """Read the file. Raises: ConfigError that says what is wrong and what to do."""
+    """Read the file. Raises: ConfigError saying what is wrong and what to do."""
     return parse_users(read_text(path), str(path))
 
 

@@ -1,7 +1,7 @@
-"""What is stored of a password, and how it is written: the form that PostgreSQL uses.
+"""SCRAM verifiers, the stored form of passwords, written as in PostgreSQL.
 
-``SCRAM-SHA-256$ITERATIONS:SALT$STORED_KEY:SERVER_KEY``, the last three in base64. Whoever reads it
-cannot log in with it, but can try passwords (RFC 5802 section 9), so it is kept like one.
+``SCRAM-SHA-256$ITERATIONS:SALT$STORED_KEY:SERVER_KEY``, the last three in base64. A reader cannot
+log in with it but can guess passwords (RFC 5802 section 9), so it is guarded like one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from scramp.utils import (  # pyright: ignore[reportMissingTypeStubs]
     saslprep,  # pyright: ignore[reportUnknownVariableType]
 )
 
-#: Longest name and password, also in characters once they are prepared: preparing them takes time in
-#: proportion, and strangers send them.
+#: Longest name and password, also in characters after preparation, which takes time proportional
+#: to their length; and strangers send them.
 NAME_BYTES_MAX: Final = 256
 PASSWORD_BYTES_MAX: Final = 1024
 
-#: The methods that are offered, and the length of their keys in bytes.
+#: The supported methods, and the length of their keys in bytes.
 METHODS: Final[Mapping[str, int]] = {"SCRAM-SHA-256": 32, "SCRAM-SHA-512": 64}
 METHOD_DEFAULT: Final = "SCRAM-SHA-256"
 
@@ -46,7 +46,7 @@ _FORM: Final = re.compile(r"([A-Z0-9-]+)\$([1-9][0-9]{3,7}):([^$:]+)\$([^$:]+):(
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """What checks one password. Attributes: method, iterations, salt, stored_key, server_key."""
+    """Checks one password. Attributes: method, iterations, salt, stored_key, server_key."""
 
     method: str
     iterations: int
@@ -58,7 +58,7 @@ class Verifier:
         return f"Verifier({self.method}, {self.iterations} iterations)"
 
     def written(self) -> str:
-        """As it stands in the file, keys and all."""
+        """As written in the file, with its keys."""
         salt, stored_key, server_key = (
             base64.b64encode(part).decode()
             for part in (self.salt, self.stored_key, self.server_key)
@@ -67,7 +67,7 @@ class Verifier:
 
 
 def parse(text: str) -> Verifier:
-    """Read the written form. Raises: ValueError that says what is wrong, without the keys."""
+    """Parse the written form. Raises: ValueError saying what is wrong, without the keys."""
     found = _FORM.fullmatch(text)
     if found is None:
         raise ValueError("is not METHOD$ITERATIONS:SALT$STORED_KEY:SERVER_KEY")
@@ -94,7 +94,7 @@ def parse(text: str) -> Verifier:
 
 
 def make(password: str, method: str, iterations: int, salt: bytes) -> Verifier:
-    """What is stored of *password*. Takes 0.25 microseconds of CPU an iteration, outside the GIL.
+    """Make a verifier. Takes 0.25 microseconds of CPU per iteration, outside the GIL.
 
     Raises: ValueError for a password that SASLprep (RFC 4013) prohibits, or an empty one.
     """
@@ -111,20 +111,20 @@ def make(password: str, method: str, iterations: int, salt: bytes) -> Verifier:
 
 
 def is_correct(password: str, verifier: Verifier) -> bool:
-    """Tell whether *password* is the one; costs the same for a wrong one. See :func:`make`."""
+    """Whether *password* is correct; a wrong one costs the same. See :func:`make`."""
     try:
         made = make(password, verifier.method, verifier.iterations, verifier.salt)
     except ValueError:
-        return False  # nobody can have such a password
+        return False  # no user can have such a password
     return hmac.compare_digest(made.stored_key, verifier.stored_key)
 
 
 def _prepared(text: str, what: str, bytes_max: int) -> str:
-    """SASLprep (RFC 4013) of what strangers send: it takes 6 microseconds of CPU for each character,
-    of which one may become 18, so what is too long is refused before.
+    """SASLprep (RFC 4013) of text from strangers: it takes 6 microseconds of CPU per character, and
+    one may become 18, so text that is too long is refused first.
 
-    Args: bytes_max: also for the characters that it becomes.
-    Raises: ValueError; ScramException for what is prohibited.
+    Args: bytes_max: limits the resulting characters too.
+    Raises: ValueError; ScramException for prohibited characters.
     """
     _check_length(text, what, bytes_max)
     if len(unicodedata.normalize("NFKC", text)) > bytes_max:
@@ -133,7 +133,7 @@ def _prepared(text: str, what: str, bytes_max: int) -> str:
 
 
 def check_password(password: str) -> None:
-    """Raises: ValueError for one that could not be used for a login."""
+    """Raises: ValueError for one that could not be used to log in."""
     _check_length(password, "password", PASSWORD_BYTES_MAX)
 
 
@@ -152,9 +152,9 @@ def _too_long(what: str, bytes_max: int) -> str:
 
 
 def prepared_name(name: str) -> str:
-    """*name* as it is compared (RFC 5802 section 5.1: SASLprep).
+    """*name* normalised for comparison (RFC 5802 section 5.1: SASLprep).
 
-    Raises: ValueError for one that is prohibited, or empty.
+    Raises: ValueError for a prohibited or empty one.
     """
     try:
         prepared = _prepared(name, "user name", NAME_BYTES_MAX)

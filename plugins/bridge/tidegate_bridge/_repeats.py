@@ -41,7 +41,7 @@ class Repeats:
         return not says
 
     def lost(self, problem: str) -> int:
-        """It is not, or could not. Returns: how often for *problem* since that was said; 0: it is not to be said now."""
+        """Not connected. Returns: times *problem* occurred since it was logged; 0: do not log."""
         now, connected_at = self._clock(), self._connected_at
         self._connected_at = None
         is_calm = connected_at is not None and now - connected_at >= CALM_S

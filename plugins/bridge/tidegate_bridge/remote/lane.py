@@ -48,7 +48,7 @@ class _EndedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The other broker has gone, or said that something is wrong. Attributes: key: with which message; None: with none that it names."""
+    """The other broker is gone or reported an error. Attributes: key: a message named, or None."""
 
     epoch: int
     problem: str
@@ -66,7 +66,7 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """The subscription is confirmed. Attributes: is_certain: False: it may be an older one's."""
+    """The subscription is confirmed. Attributes: is_certain: False: it may be an older one."""
 
     epoch: int
     is_certain: bool = True

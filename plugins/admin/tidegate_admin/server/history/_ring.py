@@ -73,7 +73,7 @@ class Ring:
                 self._image[place : place + _SLOT_BYTES] = record
 
     def add(self, at: float, seconds: float, values: Sequence[float]) -> None:
-        """One sample. Args: at: since the epoch; seconds: that it stands for, above 0; values: by ``COLUMNS``."""
+        """Add a sample. Args: at: since the epoch; seconds: covered, above 0; values: columns."""
         for number, grain in enumerate(GRAINS):
             begin = int(at) // grain.step_s * grain.step_s
             place = _place(number, begin)
