@@ -1,4 +1,4 @@
-"""The extension: a token in the place of the password."""
+"""The extension: a token instead of the password."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tidegate_auth_jwt._token import RefusedTokenError, Rules, looks_like_a_toke
 
 logger = logging.getLogger("tidegate.auth_jwt")
 
-#: The method of MQTT 5.0's enhanced authentication, by the name that others gave it before.
+#: The method name for MQTT 5.0's enhanced authentication, as other brokers use it.
 METHOD: Final = "OAUTH2-JWT"
 
 _REFUSED: Final = "the token is not accepted"
@@ -133,7 +133,7 @@ class JwtAuthenticator:
         return True
 
     def principal_now(self, principal: Principal) -> Principal | None:
-        """See Directory. Nobody once the key is gone that signed its token."""
+        """See Directory. None once the key that signed the token is gone."""
         return principal if self._keys.has(principal.proof) else None
 
     @property
@@ -167,7 +167,7 @@ class JwtAuthenticator:
             if not self._may_be_called(username, principal.name):
                 raise RefusedTokenError("is of somebody else than the user name says")
         except RefusedTokenError as error:
-            # Of the token itself nothing is logged; what is wrong with it helps its honest bearer.
+            # Never log the token; what is wrong with it helps an honest bearer.
             logger.info("token refused peer=%s problem=%r", credentials.peer, str(error)[:200])
             raise AccessError(_REFUSED, principal=username) from None
         return principal
@@ -179,16 +179,16 @@ class JwtAuthenticator:
 
 @final
 class _TokenExchange:
-    """Implements AuthenticationExchange: the token is all that is said, in CONNECT or the first AUTH.
+    """Implements AuthenticationExchange: one step, with the token in CONNECT or the first AUTH.
 
-    With it a connected client brings a new token before the old one expires (AUTH 0x19).
+    A connected client uses it to renew its token before the old one expires (AUTH 0x19).
     """
 
     def __init__(self, authenticator: JwtAuthenticator, credentials: Credentials) -> None:
         self._authenticator = authenticator
         self._credentials = credentials
         self._was_asked = False
-        self.claimed = ""  # the token says it, and is all that is said
+        self.claimed = ""  # only the token says who it is
         self._principal: Principal | None = None
 
     @property
@@ -199,7 +199,7 @@ class _TokenExchange:
     async def step(self, data: bytes) -> bytes:
         """See AuthenticationExchange."""
         if not data and not self._was_asked:
-            self._was_asked = True  # it may wait to be asked
+            self._was_asked = True  # the client may wait to be asked
             return b""
         self._principal = await self._authenticator.bearer_of(data, self._credentials)
         return b""

@@ -1,7 +1,7 @@
-"""The keys that tokens may be signed with: a JWKS file (RFC 7517), read again when it has changed.
+"""The keys that tokens may be signed with: a JWKS file (RFC 7517), reread when it changes.
 
-Only public keys: whoever has a shared secret could make tokens, and a file with private ones is a
-mistake worth telling. What a key may be used for follows from the key, never from a token.
+Public keys only: anyone with a shared secret could make tokens, and a file with private keys is a
+mistake worth reporting. What a key may be used for follows from the key, never from a token.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ logger = logging.getLogger("tidegate.auth_jwt")
 #: Hundreds of keys; a larger file is a mistake.
 FILE_BYTES_MAX: Final = 1 << 20
 
-#: How often the file is looked at.
+#: How often the file is checked.
 WATCH_INTERVAL_S: Final = 1.0
 
-#: NIST SP 800-57: shorter ones are no protection any more.
+#: NIST SP 800-57: shorter ones no longer protect.
 RSA_BITS_MIN: Final = 2048
 
 #: By key type and curve (RFC 7518 section 6, RFC 8037): the algorithms that such a key is for.
@@ -42,15 +42,15 @@ _ALGORITHMS: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("OKP", "Ed448"): ("EdDSA",),
 }
 
-#: All that can be configured.
+#: All algorithms that can be configured.
 ALGORITHMS: Final = tuple(dict.fromkeys(name for names in _ALGORITHMS.values() for name in names))
 
-#: The members that make a key what it is (RFC 7638 section 3.2); no kind of key has one that another
-#: kind has and does not need.
+#: The members that identify a key (RFC 7638 section 3.2), over all kinds: no kind has an optional
+#: member that another kind requires.
 _REQUIRED: Final = ("crv", "e", "kty", "n", "x", "y")
 
-#: Any of these tells the private key, or is a shared secret (RFC 7518 section 6, RFC 8037), whatever
-#: kind the key says to be.
+#: Any of these is part of a private key or a shared secret (RFC 7518 section 6, RFC 8037), whatever
+#: kind the key claims to be.
 _PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k", "priv"})
 
 
@@ -58,8 +58,8 @@ _PRIVATE: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k", "priv"
 class Key:
     """One public key.
 
-    Attributes: kid ("" for none); key: the library's; algorithms: it is for; thumbprint: tells it from
-        every other key, whatever it is called (RFC 7638).
+    Attributes: kid ("" for none); key: the library's; algorithms: that it may be used with;
+        thumbprint: identifies it, whatever its name (RFC 7638).
     """
 
     kid: str
@@ -69,7 +69,7 @@ class Key:
 
 
 def parse_keys(text: str, allowed: Collection[str], where: str) -> dict[str, Key]:
-    """Read a JWKS, by key id. Keys that are not for signing with *allowed* are left out.
+    """Parse a JWKS, by key id. Keys that cannot sign with *allowed* are left out.
 
     Raises: ConfigError with *where* and the number of the key.
     """
@@ -137,7 +137,7 @@ def _thumbprint(data: Mapping[str, object]) -> str:
 
 
 def read_keys(path: Path, allowed: Collection[str]) -> dict[str, Key]:
-    """Read the file. Raises: ConfigError that says what is wrong and what to do."""
+    """Read the file. Raises: ConfigError saying what is wrong and what to do."""
     text = private_files.read_text(
         path,
         key="jwks",
@@ -151,11 +151,11 @@ def read_keys(path: Path, allowed: Collection[str]) -> dict[str, Key]:
 
 @final
 class KeyFile:
-    """The keys of a file as it is now.
+    """The current keys of a file.
 
-    A file that has become wrong is reported in the log, once, and the keys of before stay.
+    A file that turns invalid is logged once, and the previous keys stay.
 
-    Raises: ConfigError when it is wrong at first.
+    Raises: ConfigError when it is invalid at the start.
     """
 
     def __init__(self, path: Path, allowed: Collection[str]) -> None:
@@ -171,13 +171,13 @@ class KeyFile:
         return thumbprint in self._prints
 
     def find(self, kid: str | None) -> Key | None:
-        """The key *kid*. A token that names none is one of the only key, if there is one only."""
+        """The key *kid*. A token that names none gets the only key, if there is just one."""
         if kid is not None:
             return self._keys.get(kid)
         return next(iter(self._keys.values())) if len(self._keys) == 1 else None
 
     async def watch(self, changed: Callable[[], None]) -> None:
-        """Look at the file until cancelled. *changed*: called when a key is gone."""
+        """Watch the file until cancelled. *changed*: called when a key is gone."""
         self._changed = changed
         try:
             await self._file.watch(WATCH_INTERVAL_S)
@@ -185,11 +185,11 @@ class KeyFile:
             self._changed = None
 
     async def refresh(self) -> None:
-        """Read the file again if it has changed."""
+        """Reread the file if it has changed."""
         await self._file.refresh()
 
     async def reload(self) -> None:
-        """Read the file. Raises: ConfigError; the keys of before stay."""
+        """Read the file. Raises: ConfigError; the previous keys stay."""
         await self._file.reload()
 
     def _read(self) -> dict[str, Key]:

@@ -1,6 +1,6 @@
-"""What a token says, once it has been checked: RFC 7519, with the advice of RFC 8725.
+"""Checks tokens and reads their claims: RFC 7519, with the advice of RFC 8725.
 
-Never believed: what a token says of the algorithm and of where its key is (``jku``, ``jwk``, ``x5u``).
+Never trusted: what a token says of its algorithm and where its key is (``jku``, ``jwk``, ``x5u``).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from jwt.exceptions import PyJWTError
 from tidegate.spi import Principal
 from tidegate_auth_jwt._keys import Key
 
-#: Three parts in base64url: whatever does not look so is a password for other extensions.
+#: Three parts in base64url: anything else is a password for other extensions.
 _FORM: Final = re.compile(rb"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 
-#: Of a principal or group: names are compared, logged and stored.
+#: Longest principal or group: names are compared, logged and stored.
 NAME_CHARACTERS_MAX: Final = 256
 GROUPS_MAX: Final = 1000
 
-#: No clock gets there; microseconds of it fit into 64 bits.
+#: No clock gets there; its microseconds fit into 64 bits.
 _EXPIRY_S_MAX: Final = 1 << 42
 
 
@@ -35,15 +35,15 @@ class Keys(Protocol):
 
 
 class RefusedTokenError(ValueError):
-    """What is wrong with a token; to be logged, not told."""
+    """What is wrong with a token; for the log, not for the client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a token must be.
+    """What a token must satisfy.
 
     Attributes: issuer, audiences (one of them); leeway_s: between two clocks; principal_claim,
-        groups_claim ("" for none): their names; required: claims that it must have besides.
+        groups_claim ("" for none): their names; required: other claims that it must have.
     """
 
     issuer: str
@@ -60,7 +60,7 @@ def looks_like_a_token(password: bytes) -> bool:
 
 
 def principal_of(token: str, keys: Keys, rules: Rules) -> Principal:
-    """Who the bearer is, by the proof of the key's thumbprint. Raises: RefusedTokenError."""
+    """The bearer, with the key's thumbprint as proof. Raises: RefusedTokenError."""
     try:
         header = cast("Mapping[str, object]", jwt.get_unverified_header(token))
         key = _key(header, keys)
@@ -78,7 +78,7 @@ def principal_of(token: str, keys: Keys, rules: Rules) -> Principal:
         )
     except RefusedTokenError:
         raise
-    # The library lets through what its parsers raise: numbers without end, JSON without bottom.
+    # The library passes on what its parsers raise: for endless numbers, for bottomless JSON.
     except (PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise RefusedTokenError(f"{type(error).__name__}: {error}") from None
     for name in rules.required:
@@ -96,7 +96,7 @@ def _key(header: Mapping[str, object], keys: Keys) -> Key:
     kid = header.get("kid")
     if kid is not None and not isinstance(kid, str):
         raise RefusedTokenError("has a kid that is no string")
-    if "crit" in header:  # RFC 7515 section 4.1.11: who does not understand it must refuse
+    if "crit" in header:  # RFC 7515 section 4.1.11: refuse what is not understood
         raise RefusedTokenError("has critical headers, and none is understood")
     key = keys.find(kid)
     if key is None:
@@ -110,7 +110,7 @@ def _key(header: Mapping[str, object], keys: Keys) -> Key:
 
 
 def _claim(claims: Mapping[str, Any], name: str) -> object:
-    """A claim, or one within others: ``realm_access.roles``. None: there is none."""
+    """A claim, or a nested one: ``realm_access.roles``. None: there is none."""
     if name in claims:
         return cast("object", claims[name])
     found: object = claims

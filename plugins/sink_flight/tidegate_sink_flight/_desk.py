@@ -1,4 +1,4 @@
-"""Answers what the Flight server asks: who may read what, rows, and positions of readers.
+"""Answers the Flight server: who may read what, rows, and readers' positions.
 
 Everything here runs on the gateway's loop, a page of rows at a time.
 """
@@ -29,7 +29,7 @@ from tidegate_sink_spark.staging.selection import Selection
 
 _log = logging.getLogger("tidegate.sink.flight")
 
-#: Rows of one answer, and bytes of their bodies (or one row): what to encode them takes on the loop, about a millisecond.
+#: Most rows per answer, and bytes of their bodies (or one row): about 1 ms of encoding on the loop.
 PAGE_ROWS: Final = 500
 PAGE_BYTES: Final = 1 << 20
 _ENDED: Final = protocol.Refusal("unauthenticated", "the session has ended; log in again")
@@ -56,7 +56,7 @@ class Desk:
         self._saving = asyncio.Lock()
 
     async def answer(self, call: protocol.Call) -> protocol.Answer:
-        """Never raises but for a cancellation."""
+        """Answer a call. Raises nothing but CancelledError."""
         try:
             body = await self._answer(call.question)
         except AccessError as error:
@@ -123,14 +123,14 @@ class Desk:
     def _refused(
         self, question: protocol.Question, kind: str, error: GatewayError
     ) -> protocol.Refusal:
-        """Why there is no answer; that the gateway ended the session meanwhile comes before all else."""
+        """Why there is no answer. The end of the session by the gateway takes precedence."""
         is_of_session = not isinstance(question, protocol.Ready | protocol.Login)
         if is_of_session and self._sessions.of(question.session) is None:
             return _ENDED
         return protocol.Refusal(kind, error.for_client)
 
     def _position(self, connection: BrokerConnection, name: str) -> Position:
-        """Raises: AccessError, the same for a reader of others and for none."""
+        """Raises: AccessError, the same for another's reader and for an unknown one."""
         if self._owners.get(name) != connection.principal:
             raise AccessError(
                 f"no reader {name!r} belongs to you; the sink's `readers` name them and whose they are",
@@ -139,7 +139,7 @@ class Desk:
         return self._positions.of(name)
 
     async def _last(self) -> int:
-        """The last row that is durable, and so can be read."""
+        """The last durable, and so readable, row."""
         reader = self._reader
         first, last = reader.first, reader.last
         if first > last:
@@ -164,7 +164,7 @@ class Desk:
         )
 
     async def _saved(self, change: Callable[..., Position], *arguments: object) -> Position:
-        """One at a time, and not on the loop: it syncs. Raises: RequestError, FlowControlError."""
+        """Save a change: one at a time, in a thread. Raises: RequestError, FlowControlError."""
         async with self._saving:
             try:
                 return await asyncio.to_thread(change, *arguments)
@@ -222,7 +222,7 @@ class Desk:
         if not found:
             raise FlowControlError("the rows are not durable yet; try again")
         page, last = decoded(found), found[-1].last
-        if page.letters:  # such a row is in no page with others
+        if page.letters:  # such a row has a page to itself
             if page.letters[0].ack_sequence == after + 1:
                 return _damaged(page.letters[0])
             last = page.letters[0].ack_sequence - 1
@@ -234,15 +234,15 @@ class Desk:
         return protocol.Rows(rows, last)
 
     async def _found(self, at: int, last: int) -> int:
-        """The first row that was acknowledged at *at* or later; times rise with the rows, unless the
-        clock was set. Raises: StoreError."""
+        """The first row acknowledged at *at* or later. Times rise with the rows, unless the clock
+        was set. Raises: StoreError."""
         low, high = self._reader.first, last + 1
         while low < high:
             middle = (low + high) // 2
             try:
                 page = await self._reader.read(middle - 1, 1, 1)
             except RequestError:
-                low = middle + 1  # gone meanwhile
+                low = middle + 1  # released meanwhile
                 continue
             if page.rows and page.rows[0].acked_at < at:
                 low = middle + 1

@@ -1,18 +1,18 @@
-"""How far rows may go that were kept for long enough (`keep`)."""
+"""Which rows have been kept for long enough (`keep`)."""
 
 from __future__ import annotations
 
 from collections import deque
 from typing import Final
 
-#: `keep` is counted in so many steps, so a row stays a hundredth longer at most.
+#: `keep` is divided into so many steps, so a row stays at most a hundredth longer.
 STEPS: Final = 100
 
 
 class Keeping:
-    """Counts by a clock that nobody sets; after a restart rows are kept for `keep` once more.
+    """Uses a monotonic clock; after a restart rows are kept for `keep` once more.
 
-    Args: keep_s: 0: rows are kept for no time.
+    Args: keep_s: 0: rows are not kept.
     """
 
     def __init__(self, keep_s: float) -> None:
@@ -20,7 +20,7 @@ class Keeping:
         self._seen: deque[tuple[float, int]] = deque()
 
     def look(self, now: float, last: int) -> None:
-        """*last* is the newest row by now."""
+        """Note that *last* is the newest row now."""
         if not self._keep_s:
             return
         if not self._seen or now - self._seen[-1][0] >= self._keep_s / STEPS:
@@ -29,7 +29,7 @@ class Keeping:
             self._seen.popleft()
 
     def through(self, now: float, last: int) -> int:
-        """The last row that may go; *last* when none has to stay."""
+        """The last row that may be released; *last* when none must stay."""
         if not self._keep_s:
             return last
         at, seen = self._seen[0]

@@ -1,4 +1,4 @@
-"""Options of ``[[sinks]] plugin = "flight"``, and what they mean together."""
+"""Options of ``[[sinks]] plugin = "flight"``, and the checks across them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class FlightSinkOptions:
-    """What a ``[[sinks]]`` table may say besides ``plugin`` and ``name``."""
+    """The keys of a ``[[sinks]]`` table besides ``plugin`` and ``name``."""
 
     bind: str = option(
         "127.0.0.1:8815",
@@ -82,7 +82,7 @@ class FlightSinkOptions:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where and how the server listens. Attributes: anonymous: without credentials, too."""
+    """Where and how the server listens. Attributes: anonymous: also without credentials."""
 
     bind: Bind
     anonymous: bool

@@ -1,4 +1,4 @@
-"""Where the named readers are: a small file, replaced as a whole and synced."""
+"""The named readers' positions: a small file, replaced as a whole and synced."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ FILE_NAME: Final = "readers.json"
 
 
 class Position(msgspec.Struct):
-    """Of one reader.
+    """One reader's position.
 
     Attributes:
         committed: it will never ask again for rows up to here.
-        planned: how far it was told that it may go; at least *committed*.
-        generation: rises with each query that begins; an older one is refused.
+        planned: how far it was allowed to go; at least *committed*.
+        generation: goes up with each new query; older ones are refused.
     """
 
     committed: int
@@ -33,16 +33,16 @@ class _File(msgspec.Struct):
 
 
 class Positions:
-    """All readers that the configuration names. Methods that change something block while they sync."""
+    """The readers that the configuration names. Methods that change anything block on a sync."""
 
     def __init__(self, directory: Path, epoch: str) -> None:
-        """Args: epoch: of the log; positions in another one say nothing of this one."""
+        """Args: epoch: of the log; positions in another epoch do not apply."""
         self._path = directory / FILE_NAME
         self._epoch = epoch
         self._readers: dict[str, Position] = {}
 
     def load(self, names: list[str], first: int, last: int) -> list[str]:
-        """Take up what is known of *names*; new ones begin with row *first*.
+        """Load the positions of *names*; new ones begin with row *first*.
 
         Returns: what an operator should know, one line each.
         Raises: ConfigError when a position is behind the log's *last* row; OSError.
@@ -87,16 +87,16 @@ class Positions:
 
     @property
     def common(self) -> int | None:
-        """What all readers have committed; None: there are none."""
+        """The rows that all readers have committed; None: there are no readers."""
         return min((item.committed for item in self._readers.values()), default=None)
 
     def opened(self, name: str) -> Position:
-        """A query begins to read as *name*. Raises: OSError."""
+        """Start a new query of *name*. Raises: OSError."""
         old = self._readers[name]
         return self._put(name, Position(old.committed, old.planned, old.generation + 1))
 
     def planned(self, name: str, generation: int, rows_max: int, last: int) -> Position:
-        """How far the next batch goes. Raises: RequestError (another query), OSError."""
+        """Set how far the next batch goes. Raises: RequestError (another query), OSError."""
         old = self._checked(name, generation)
         end = min(last, old.planned + rows_max) if rows_max else last
         if end <= old.planned:
@@ -121,7 +121,7 @@ class Positions:
         return position
 
     def _put(self, name: str, position: Position) -> Position:
-        """On the disk first: what was not saved was not promised."""
+        """Write to disk first: a promise must be saved before it is made."""
         readers = self._readers | {name: position}
         self._save(readers)
         self._readers = readers

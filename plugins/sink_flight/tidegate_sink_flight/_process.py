@@ -1,4 +1,4 @@
-"""The Flight server as a child process: start, calls in, answers out, certain death."""
+"""Runs the Flight server as a child: starts it, answers its calls, and makes sure that it ends."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _log = logging.getLogger("tidegate.sink.flight")
 #: ``-P``: a file named ``json.py`` in the working directory must not replace Python's.
 COMMAND: Final = (sys.executable, "-P", "-m", "tidegate_sink_flight.server.main")
 START_TIMEOUT_S: Final = 60.0
-#: A call is small; answers are not, but those come from here.
+#: Calls are small; answers are not, but they go the other way.
 _CALL_BYTES_MAX: Final = 1 << 20
-#: Of an answer, written before others have their turn on the loop.
+#: Bytes of an answer to write before yielding the loop.
 _WRITE_BYTES: Final = 256 * 1024
 
 Answering = Callable[[protocol.Call], Awaitable[protocol.Answer]]
 
 
 class ServerStartError(GatewayError):
-    """It does not listen; the text says why."""
+    """The server does not listen; the text says why."""
 
 
 class ServerProcess:
     """A running Flight server. Made by :meth:`start`; used on one event loop.
 
-    Attributes: port: where it listens; ended: when it has died, by itself or not.
+    Attributes: port: where it listens; ended: set when it has died, for any reason.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class ServerProcess:
         self._calls = asyncio.create_task(self._follow_calls(answering))
 
     async def wait(self) -> int:
-        """Wait until it has died; its exit code."""
+        """Wait until it has died; returns its exit code."""
         return await self._process.wait()
 
     async def end(self) -> None:
-        """Kill it: it has nothing that would be lost. Idempotent."""
+        """Kill it: it has nothing to lose. Idempotent."""
         kill_group(self._process)
         await self._process.wait()
         tasks = [task for task in (self._calls, self._stderr, *self._running) if task is not None]
@@ -124,7 +124,7 @@ class ServerProcess:
                 task.add_done_callback(self._running.discard)
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             _log.debug("flight server pid=%d link ended: %r", self.pid, error)
-            kill_group(self._process)  # whoever waits for its end starts another one
+            kill_group(self._process)  # the caller of wait starts another one
 
     async def _answer(self, call: protocol.Call, answering: Answering) -> None:
         pieces = protocol.pieces(await answering(call))
@@ -134,7 +134,7 @@ class ServerProcess:
                     await self._write(memoryview(piece))
 
     async def _write(self, data: memoryview) -> None:
-        """A slice at a time; what the socket takes at once would be no turn for others. Raises: ConnectionError."""
+        """Write in slices, and yield even if the socket takes all. Raises: ConnectionError."""
         for at in range(0, len(data), _WRITE_BYTES):
             if at:
                 await asyncio.sleep(0)
@@ -144,5 +144,5 @@ class ServerProcess:
             await self._writer.drain()
 
     def _say(self, line: str) -> None:
-        """What the server and gRPC below it say."""
+        """Log a line from the server or from gRPC."""
         _log.debug("flight server pid=%d %s", self.pid, line[:500])

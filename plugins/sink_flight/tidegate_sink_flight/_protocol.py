@@ -1,8 +1,8 @@
-"""What the Flight server and the gateway say to each other, over a socket pair.
+"""The protocol between the Flight server and the gateway, over a socket pair.
 
 A frame is four bytes of length (little-endian) and a MessagePack value. The server sends
-:class:`Call`, the gateway answers each with one :class:`Answer`, in any order. Large bodies follow the answer
-as they are: to encode one takes the gateway's loop as long as to copy it.
+:class:`Call`, the gateway answers each with one :class:`Answer`, in any order. Large bodies follow
+the answer unencoded: encoding one costs the gateway's loop as much as copying it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import msgspec
 from tidegate.spi import AcknowledgedMessage
 
 LENGTH_BYTES: Final = 4
-#: Bodies of more follow the frame. A copy of so many bytes takes some hundredths of a millisecond.
+#: Larger bodies follow the frame. Copying this much takes some hundredths of a millisecond.
 TAIL_BYTES: Final = 256 * 1024
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """The first frame, from the gateway: how the server is to be."""
+    """The first frame, from the gateway: how to serve."""
 
     host: str
     port: int
@@ -33,7 +33,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """The server's first call, which is not answered: it listens, or says why it cannot."""
+    """The server's first call, never answered: it listens, or why it cannot."""
 
     port: int = 0
     problem: str = ""
@@ -51,27 +51,27 @@ class Login(msgspec.Struct, frozen=True, tag=True):
 
 
 class Leave(msgspec.Struct, frozen=True, tag=True):
-    """The session has ended. Answered with :class:`View`, which says nothing."""
+    """The session has ended. Answered with an empty :class:`View`."""
 
     session: str
 
 
 class Look(msgspec.Struct, frozen=True, tag=True):
-    """What there is to read; *reader* "": of nobody's. Answered with :class:`View`."""
+    """What is there to read? *reader* "": no named reader. Answered with :class:`View`."""
 
     session: str
     reader: str = ""
 
 
 class Open(msgspec.Struct, frozen=True, tag=True):
-    """A streaming query begins: from now on nobody else reads as *reader*. Answered with :class:`View`."""
+    """A streaming query begins: it alone now reads as *reader*. Answered with :class:`View`."""
 
     session: str
     reader: str
 
 
 class Plan(msgspec.Struct, frozen=True, tag=True):
-    """How far the next batch may go: *rows_max* further than the one before (0: no limit)."""
+    """How far may the next batch go? *rows_max* beyond the last one (0: no limit)."""
 
     session: str
     reader: str
@@ -90,14 +90,14 @@ class Commit(msgspec.Struct, frozen=True, tag=True):
 
 
 class Find(msgspec.Struct, frozen=True, tag=True):
-    """Which row is the first that was acknowledged at *at* (microseconds) or later: ``View.first``."""
+    """The first row acknowledged at *at* (microseconds) or later. Answered in ``View.first``."""
 
     session: str
     at: int
 
 
 class Page(msgspec.Struct, frozen=True, tag=True):
-    """Rows behind *after*, up to *through*. skip: those that are gone are left out."""
+    """Rows behind *after*, up to *through*. skip: leave out missing ones."""
 
     session: str
     epoch: str
@@ -127,8 +127,8 @@ class View(msgspec.Struct, frozen=True, tag=True):
     """The log, and a reader's place in it.
 
     Attributes:
-        epoch: the log's identity; first, last: what it has (first = last + 1: nothing).
-        committed: the reader has these; planned: it was told that it may go up to here.
+        epoch: the log's identity; first, last: the rows it has (first = last + 1: none).
+        committed: the reader has these; planned: it may go up to here.
         generation: of the query that reads as this reader.
     """
 
@@ -141,11 +141,11 @@ class View(msgspec.Struct, frozen=True, tag=True):
 
 
 class Rows(msgspec.Struct, frozen=True, tag=True):
-    """Those rows up to *through* that the client may have.
+    """The rows up to *through* that the client may see.
 
     Attributes:
         damaged: rows that cannot be read.
-        tails: which of the rows have their bodies behind the frame, in order, and how long those are.
+        tails: the rows whose bodies follow the frame, in order, and the bodies' lengths.
     """
 
     rows: list[AcknowledgedMessage]
@@ -155,7 +155,7 @@ class Rows(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, tag=True):
-    """Attributes: kind: see ``flight.py``, which makes the protocol's own errors of them; text: for the client."""
+    """Attributes: kind: see ``flight.py``, which maps it to Flight errors; text: for the client."""
 
     kind: str
     text: str
@@ -169,7 +169,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def frame(value: msgspec.Struct) -> bytearray:
-    """*value* as it goes over the socket."""
+    """*value* as sent over the socket."""
     data = bytearray(LENGTH_BYTES)
     _encoder.encode_into(value, data, LENGTH_BYTES)
     data[:LENGTH_BYTES] = (len(data) - LENGTH_BYTES).to_bytes(LENGTH_BYTES, "little")
@@ -177,7 +177,7 @@ def frame(value: msgspec.Struct) -> bytearray:
 
 
 def pieces(answer: Answer) -> list[bytearray | bytes]:
-    """*answer* as it goes over the socket: its frame, and what follows that."""
+    """*answer* as sent over the socket: its frame, and the bodies after it."""
     rows = answer.body
     if not isinstance(rows, Rows):
         return [frame(answer)]
@@ -199,7 +199,7 @@ def pieces(answer: Answer) -> list[bytearray | bytes]:
 
 
 def with_tails(answer: Answer, read: Callable[[int], bytes | bytearray]) -> Answer:
-    """*answer* with the bodies that follow it. Args: read: gives the next so many bytes."""
+    """*answer* with the bodies that follow it. Args: read: returns that many more bytes."""
     rows = answer.body
     if isinstance(rows, Rows):
         for number, size in rows.tails:

@@ -1,7 +1,7 @@
-"""Clients of the Flight server, each a connection of the gateway's like any other.
+"""Clients of the Flight server, each a connection of the gateway like any other.
 
-So authenticators, authorizers, quotas, the audit log and the operator's list of connections know
-them, and whoever loses a right, or whose token expires, loses it here as well.
+So authenticators, authorizers, quotas, the audit log and the operator's list of connections cover
+them, and a lost right or an expired token takes effect here as well.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ PROTOCOL: Final = "flight"
 
 @final
 class Reader:
-    """One client that is let in: its end of the connection. Implements ClientPeer.
+    """An admitted client's end of its connection. Implements ClientPeer.
 
-    Attributes: connection: asks for rights; used_at: when it last called, seconds of the loop's clock.
+    Attributes: connection: checks its rights; used_at: its last call, seconds of the loop's clock.
     """
 
     has_unsent = False
@@ -38,25 +38,25 @@ class Reader:
         self.ended: GatewayError | None = None
 
     def confirmed(self, tokens: Sequence[Token]) -> None:
-        """It never asks for anything that is confirmed."""
+        """Never happens: it publishes nothing."""
 
     def failed(self, token: Token, error: GatewayError) -> None:
-        """Nor for anything that could fail later."""
+        """Never happens, for the same reason."""
 
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
         raise AssertionError("it subscribes to nothing")
 
     def throttle(self, paused: bool, *, at_once: bool = False) -> None:
-        """It sends nothing that could be too much."""
+        """It publishes nothing to slow down."""
 
     def closed(self, error: GatewayError) -> None:
-        """The gateway ended it: its next call is refused."""
+        """The gateway ended the connection: its next call is refused."""
         self.ended = error
         self.connection = None
 
 
 class Sessions:
-    """Args: address: of the server, for the audit log; timeout_s: without a call."""
+    """Args: address: the server's, for the audit log; timeout_s: longest time without a call."""
 
     def __init__(self, broker: Broker, address: str, *, anonymous: bool, timeout_s: float) -> None:
         self._broker = broker
@@ -69,7 +69,7 @@ class Sessions:
         return len(self._readers)
 
     async def log_in(self, peer: str, username: str, password: bytes | None) -> tuple[str, str]:
-        """Let a client in. Returns: its token, its principal. Raises: AccessError, FlowControlError."""
+        """Admit a client. Returns: token and principal. Raises: AccessError, FlowControlError."""
         reader = Reader()
         result = await self._broker.connect(
             ConnectRequest(
@@ -95,7 +95,7 @@ class Sessions:
         return token, connection.principal
 
     def of(self, token: str) -> BrokerConnection | None:
-        """Whose *token* is; None: nobody's any more."""
+        """The connection of *token*; None: no longer valid."""
         reader = self._readers.get(token)
         if reader is None:
             return None
@@ -106,19 +106,19 @@ class Sessions:
         return reader.connection
 
     def leave(self, token: str) -> None:
-        """The client has gone."""
+        """End the session of a client that has left."""
         reader = self._readers.pop(token, None)
         if reader is not None and reader.connection is not None:
             reader.connection.disconnect(graceful=True)
 
     def sweep(self) -> None:
-        """End those that have not called for long."""
+        """End sessions that have been idle for too long."""
         before = asyncio.get_running_loop().time() - self._timeout_s
         for token, reader in list(self._readers.items()):
             if reader.used_at < before or reader.connection is None:
                 self.leave(token)
 
     def end(self) -> None:
-        """All of them have gone."""
+        """End all sessions."""
         for token in list(self._readers):
             self.leave(token)

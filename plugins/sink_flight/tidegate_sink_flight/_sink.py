@@ -1,4 +1,4 @@
-"""The sink: keeps rows until its readers have committed them, and lets clients read."""
+"""The sink: keeps rows until its readers have committed them, and serves clients."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from tidegate_sink_spark.staging.selection import Selection
 
 _log = logging.getLogger("tidegate.sink.flight")
 
-#: Sessions are looked through, and rows that were kept for long enough released, so often.
+#: How often idle sessions are ended, and rows kept for long enough released.
 UPKEEP_INTERVAL_S: Final = 1.0
-#: What `tidegate sink errors` shows.
+#: Most errors that `tidegate sink errors` shows.
 PROBLEMS_KEPT: Final = 20
 RESTART_DELAY_MIN_S: Final = 1.0
 RESTART_DELAY_MAX_S: Final = 60.0
@@ -82,7 +82,7 @@ class FlightSink:
         reader = self._reader
         if reader is None or self._is_stopping:
             return SinkHealth(SinkState.STOPPED, mark=0, staged=0)
-        # Nothing is staged: what its readers have not committed is still in the log.
+        # Nothing is staged: rows that readers have not committed are still in the log.
         return SinkHealth(
             SinkState.FAILING if self._problem else SinkState.RUNNING,
             mark=reader.released,
@@ -146,7 +146,7 @@ class FlightSink:
         )
 
     async def _watch(self, broker: Broker, port: int, desk: Desk) -> None:
-        """Start the server again whenever it dies, on the same port."""
+        """Restart the server on the same port whenever it dies."""
         delay = RESTART_DELAY_MIN_S
         while (server := self._server) is not None:
             code = await server.wait()
@@ -185,9 +185,7 @@ class FlightSink:
             if self._sessions is not None:
                 self._sessions.sweep()
             self._look_at_time()
-            with contextlib.suppress(
-                GatewayError
-            ):  # the store says what is wrong, and it is tried again
+            with contextlib.suppress(GatewayError):  # the store reports it, and this tries again
                 await self._release()
 
     def _look_at_time(self) -> None:
@@ -196,7 +194,7 @@ class FlightSink:
         self._keeping.look(asyncio.get_running_loop().time(), reader.last)
 
     async def _release(self) -> None:
-        """Let go of what every reader has committed and what was kept for long enough."""
+        """Release rows that every reader has committed and that were kept for long enough."""
         reader, positions = self._reader, self._positions
         assert reader is not None and positions is not None, "the sink is started"  # noqa: PT018
         common = positions.common

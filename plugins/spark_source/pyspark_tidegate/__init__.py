@@ -1,7 +1,7 @@
-"""A Spark data source of a Tidegate gateway's acknowledged log: ``format("tidegate")``.
+"""A Spark data source for a Tidegate gateway's acknowledged log: ``format("tidegate")``.
 
-Spark registers the class ``DefaultSource`` of each installed module whose name begins with ``pyspark_``.
-It needs Spark 4.1 or newer and Arrow Flight, and nothing of the gateway.
+Spark registers ``DefaultSource`` of each installed module whose name begins with ``pyspark_``. It
+needs Spark 4.1 or newer and Arrow Flight, and no part of the gateway.
 """
 
 from __future__ import annotations

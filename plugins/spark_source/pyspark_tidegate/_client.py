@@ -1,4 +1,4 @@
-"""A Flight client of the gateway: logs in when it has to, and tries again while the gateway is away."""
+"""A Flight client of the gateway: logs in when needed, and retries while the gateway is away."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ T = TypeVar("T")
 
 _PAUSE_MIN_S: Final = 0.1
 _PAUSE_MAX_S: Final = 5.0
-#: One call; a page of rows is one of many in a stream, which has no such bound.
+#: Time limit of one call. Streams of rows have none.
 _CALL_TIMEOUT_S: Final = 150.0
 
 
-class Gone(Exception):  # noqa: N818  # what happened, in a word
-    """The gateway refuses for good: rows that it has no more, offsets of another store, rights."""
+class Gone(Exception):  # noqa: N818  # not an error as such
+    """The gateway refuses for good: lost rows, offsets of another store, missing rights."""
 
 
 class Client:
-    """Made by :meth:`of`, which gives a process one for the same options: a worker's tasks share it."""
+    """Made by :meth:`of`, one per process and options: the tasks of a worker share it."""
 
     _made: dict[Options, Client] = {}  # noqa: RUF012  # shared on purpose
 
@@ -37,26 +37,26 @@ class Client:
 
     @classmethod
     def of(cls, options: Options) -> Client:
-        """Connect when it is used."""
+        """The client for *options*; it connects on first use."""
         client = cls._made.get(options)
         if client is None:
             client = cls._made[options] = cls(options)
         return client
 
     def schema(self) -> Any:
-        """Of the rows, a ``pyarrow.Schema``."""
+        """The rows' ``pyarrow.Schema``."""
         descriptor = fl.FlightDescriptor.for_command(b"{}")
         return self._tried(lambda c, o: c.get_schema(descriptor, o).schema)
 
     def act(self, name: str, **values: object) -> dict[str, Any]:
-        """One action; its answer."""
+        """Run an action; returns its answer."""
         action = fl.Action(name, json.dumps(values).encode())
         return self._tried(
             lambda c, o: json.loads(next(iter(c.do_action(action, o))).body.to_pybytes())
         )
 
     def plan(self, **wanted: object) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        """What the log has, and the tickets of the range that is *wanted*."""
+        """The log's range, and the tickets of the *wanted* range."""
         descriptor = fl.FlightDescriptor.for_command(json.dumps(wanted).encode())
 
         def plan(client: Any, options: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -67,7 +67,7 @@ class Client:
         return self._tried(plan)
 
     def rows(self, ticket: dict[str, Any]) -> Iterator[Any]:
-        """The record batches of *ticket*. When the gateway goes away it goes on behind the last row."""
+        """The record batches of *ticket*; after an interruption it resumes behind the last row."""
         after = ticket["after"]
         tries = _Tries(self._options.timeout)
         while True:
@@ -98,9 +98,9 @@ class Client:
         self._client, self._headers = None, []
         lost = isinstance(error, fl.FlightUnauthenticatedError)
         if lost and was_in and not tries.logged_in_again:
-            # A wrong password looks the same: it is told at the first call, and tried once more only.
+            # A wrong password looks the same: it shows at the first call, and is retried once.
             tries.logged_in_again = True
-            return  # the session has ended, or the gateway was started anew: log in again
+            return  # the session ended or the gateway restarted: log in again
         retried = (fl.FlightUnavailableError, fl.FlightTimedOutError)
         if not isinstance(error, retried):
             raise Gone(f"tidegate {self._options.uri}: {_plain(error)}") from None
@@ -116,7 +116,7 @@ class Client:
                 roots = {"tls_root_certs": Path(options.ca_file).read_bytes()}
             client = fl.FlightClient(options.uri, **roots)
             secret = options.secret()
-            if options.user or secret:  # a token says whose it is
+            if options.user or secret:  # a token names its bearer
                 given = client.authenticate_basic_token(
                     options.user, secret, fl.FlightCallOptions(timeout=_CALL_TIMEOUT_S)
                 )
@@ -129,7 +129,7 @@ class Client:
 
 
 class _Tries:
-    """Pauses between tries, which grow. Args: timeout_s: from the first failure on."""
+    """Growing pauses between tries. Args: timeout_s: since the first failure."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -150,5 +150,5 @@ class _Tries:
 
 
 def _plain(error: Any) -> str:
-    """What the gateway said, without what gRPC says of it."""
+    """The gateway's error text, without gRPC's additions."""
     return str(error).partition(" gRPC client debug context")[0].partition(". Detail:")[0]

@@ -1,4 +1,4 @@
-"""Options of ``format("tidegate")``. Spark's options are strings, and their names know no case."""
+"""Options of ``format("tidegate")``. Spark's options are strings with case-insensitive names."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ _FLAGS = {"true": True, "false": False}
 
 @dataclass(frozen=True)
 class Options:
-    """What a query may say; docs/flight.md says the same.
+    """The options of a query; docs/flight.md describes them too.
 
     Attributes:
         uri: of the gateway's Flight server: ``grpc://host:port``, or ``grpc+tls://host:port``.
-        user, password: ``password_file`` names a file, on the driver and on each worker, whose first line
-            is the password; then it is in no plan.
-        ca_file: PEM file with the authorities of the server's certificate; "": those of the system.
-        reader: a stream: its named reader. A batch: begin behind what that reader has committed.
+        user, password: ``password_file`` names a file, on the driver and on each worker, whose
+            first line is the password; that keeps it out of query plans.
+        ca_file: PEM file with the CAs for the server's certificate; "": those of the system.
+        reader: of a stream: its named reader. Of a batch: begin after what that has committed.
         start, to: (``from``, ``to``) of a batch: ack sequences, inclusive; since, until: times, ISO 8601
             with a zone.
-        max_rows_per_batch: of a stream; 0: all that is there. rows_per_partition: of one task.
-        fail_on_data_loss: rows that the log has no more are an error; False: they are left out.
-        timeout: seconds for which a gateway that does not answer is tried again.
+        max_rows_per_batch: of a stream; 0: no limit. rows_per_partition: per task.
+        fail_on_data_loss: rows missing from the log are an error; False: they are left out.
+        timeout: seconds for which an unreachable gateway is retried.
     """
 
     uri: str
@@ -46,7 +46,7 @@ class Options:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Options:
-        """Read Spark's options. Raises: ValueError that names the option."""
+        """Parse Spark's options. Raises: ValueError naming the option."""
         names = {field.name.replace("start", "from"): field for field in fields(cls)}
         values: dict[str, object] = {}
         for key, text in given.items():

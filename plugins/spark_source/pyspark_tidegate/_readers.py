@@ -1,7 +1,7 @@
-"""What Spark asks of a source: schema, offsets, partitions, rows, commit.
+"""The interface that Spark asks of a source: schema, offsets, partitions, rows, commit.
 
-Written for Spark 4.1, where a stream's ``latestOffset`` is told neither where the query is nor how much
-may be read: the gateway remembers how far each named reader was let go, and caps it.
+Written for Spark 4.1, which tells a stream's ``latestOffset`` neither the query's position nor a
+limit: the gateway remembers how far each named reader may go, and caps it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _types: Final[Any] = importlib.import_module("pyspark.sql.pandas.types")
 
 @dataclass
 class Part(InputPartition):
-    """The rows of one task. Attributes: ticket: what the gateway is asked for."""
+    """The rows of one task. Attributes: ticket: the request to the gateway."""
 
     ticket: dict[str, Any]
 
@@ -40,7 +40,7 @@ def _rows(options: Options, partition: InputPartition | None) -> Iterator[Any]:
 
 
 class BatchReader(DataSourceReader):
-    """A bounded range of what the log has. Moves no reader's position."""
+    """A bounded range of the log. Moves no reader's position."""
 
     def __init__(self, options: Options) -> None:
         if options.max_rows_per_batch:
@@ -65,12 +65,12 @@ class BatchReader(DataSourceReader):
         return [Part(ticket) for ticket in Client.of(options).plan(**wanted)[1]]
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
-        """The rows of *partition*; Spark gives None where there are no partitions."""
+        """The rows of *partition*; Spark passes None when there are no partitions."""
         return _rows(self._options, partition)
 
 
 class StreamReader(DataSourceStreamReader):
-    """Everything behind the reader's position, in order. Lives in the driver while the query runs."""
+    """Everything after the reader's position, in order. Lives in the driver with the query."""
 
     def __init__(self, options: Options) -> None:
         if not options.reader:
@@ -88,7 +88,7 @@ class StreamReader(DataSourceStreamReader):
         self._generation = 0
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        """Of a query without a checkpoint. Spark asks for the latest one before."""
+        """For a query without a checkpoint. Spark calls ``latestOffset`` first."""
         view = self._act("look")
         return {"epoch": view["epoch"], "ack_seq": view["committed"]}
 
@@ -101,7 +101,7 @@ class StreamReader(DataSourceStreamReader):
         return {"epoch": view["epoch"], "ack_seq": view["planned"]}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Also of an empty range, after a restart."""
+        """The range may be empty, after a restart."""
         if start["epoch"] != end["epoch"]:
             raise Gone(
                 f"tidegate {self._options.uri}: the checkpoint is of another store (epoch {start['epoch']}, this"
@@ -132,11 +132,11 @@ class StreamReader(DataSourceStreamReader):
         return _rows(self._options, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Spark's own checkpoint is past *end*, so nobody will ask for it again. It comes one batch late."""
+        """Spark's checkpoint is past *end*, so it is never read again. Called one batch late."""
         self._act("commit", generation=self._opened(), epoch=end["epoch"], ack_seq=end["ack_seq"])
 
     def _opened(self) -> int:
-        """From now on an older query of the same reader is refused."""
+        """Open the reader: older queries of it are refused from now on."""
         if not self._generation:
             self._generation = self._act("open")["generation"]
         return self._generation

@@ -2,9 +2,9 @@
 
 MQTT 5.0 carries it in user properties of these names, STOMP in headers.
 
-What this gateway traces has an entry of its own in front of ``tracestate``: a mark of its service and the
-span in ``traceparent``. By that a delivery, also after a restart, knows the messages that were
-traced when they were published from those that merely came with a context.
+A message traced by this gateway gets its own entry at the front of ``tracestate``: a mark of its
+service, and the span in ``traceparent``. With that a delivery, even after a restart, can tell
+messages that were traced at their publish from those that merely came with a context.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from tidegate.spi import Headers
 PARENT: Final = "traceparent"
 STATE: Final = "tracestate"
 _KEY: Final = "tidegate"
-#: Entries of a ``tracestate`` (Trace Context section 3.3.1.1); the last ones are left out for ours.
+#: Most entries of a ``tracestate`` (Trace Context section 3.3.1.1); ours pushes out the last.
 _ENTRIES_MAX: Final = 32
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
-#: A context as it is made here.
+#: A context as made here.
 _OWN: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-01")
-#: Where the flags' second digit is, in versions that are known and those to come.
+#: Position of the flags' second digit, in known and future versions.
 _FLAGS_AT: Final = 54
 
 
 def is_sampled(traceparent: str) -> bool:
-    """It says so, if it is one: a quick look."""
+    """Whether it claims to be sampled: a quick check, not a full parse."""
     return traceparent[_FLAGS_AT : _FLAGS_AT + 1] in _ODD
 
 
@@ -47,7 +47,7 @@ _ODD: Final = frozenset("13579bdf")
 
 
 def value_of(headers: Headers, name: str) -> str:
-    """Of the first header of that name; "" when there is none."""
+    """The value of the first header of that name; "" for none."""
     for key, value in headers:
         if key == name:
             return value
@@ -55,14 +55,14 @@ def value_of(headers: Headers, name: str) -> str:
 
 
 def extract(headers: Headers) -> SpanContext | None:
-    """The context that a message came with; None when it has none, or one that is malformed."""
+    """The context that a message came with; None if it is missing or malformed."""
     carrier = {name: value_of(headers, name) for name in (PARENT, STATE)}
     found = get_current_span(_PROPAGATOR.extract(carrier)).get_span_context()
     return found if found.is_valid else None
 
 
 class Marks:
-    """What this gateway's own contexts are known by. Args: service: its name."""
+    """Marks and recognises this gateway's own contexts. Args: service: its name."""
 
     __slots__ = ("_begin",)
 
@@ -72,9 +72,9 @@ class Marks:
     def inject(
         self, headers: Headers, trace_id: int, span_id: int, state: TraceState | None
     ) -> Headers:
-        """*headers* with this context in the place of their own, or behind them.
+        """*headers* with this context replacing theirs, or appended.
 
-        Args: state: what came with the message.
+        Args: state: the ``tracestate`` that came with the message.
         """
         span = format_span_id(span_id)
         entries = [] if state is None else list(state.items())
@@ -92,14 +92,14 @@ class Marks:
         return (*found, *given.items())
 
     def is_own(self, headers: Headers) -> bool:
-        """They may be of a message that this gateway traces: a quick look."""
+        """Whether the message may be one traced by this gateway: a quick check."""
         for name, value in headers:
             if name == STATE:
                 return value.startswith(self._begin)
         return False
 
     def context_of(self, headers: Headers) -> SpanContext | None:
-        """The context in them, where this gateway made it."""
+        """The context in *headers*, if this gateway made it."""
         match = _OWN.fullmatch(value_of(headers, PARENT))
         if match is None or not value_of(headers, STATE).startswith(self._begin + match[2]):
             return None
@@ -107,5 +107,5 @@ class Marks:
 
 
 def made(trace_id: int, span_id: int) -> SpanContext:
-    """A context of this gateway's, sampled."""
+    """A sampled context of this gateway."""
     return SpanContext(trace_id, span_id, is_remote=False, trace_flags=_SAMPLED)

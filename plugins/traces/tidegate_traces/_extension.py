@@ -1,9 +1,9 @@
-"""The extension: follows messages from their publish to their end, and makes spans of it.
+"""The extension: follows messages from publish to end, and makes spans.
 
-Three spans for a message that goes one way: *send* (from its publish until it is confirmed), *process* (from
-its delivery until it is acknowledged, or comes back) and *settle* (from the acknowledgement until that is
-durable, or whatever else becomes of it); and for each sink that has its row *commit* (from the acknowledgement until
-the row is in the table). What a span tells of is over when it is made.
+A message with one delivery gets three spans: *send* (from its publish until it is confirmed),
+*process* (from its delivery until it is acknowledged, or comes back) and *settle* (from the
+acknowledgement until that is durable, or the message ends otherwise). Each sink that has its row
+adds *commit* (from the acknowledgement until the row is in the table). A span is made at its end.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from tidegate_traces._spans import (
 _SYSTEM: Final = names.topic("$SYS.")
 _NS: Final = 1000
 
-#: Outcomes of a delivery that no operation names.
+#: Outcomes of a delivery that have no operation of their own.
 _DELIVERED: Final = "delivered"
 _RETURNED: Final = "returned"
 _REMOVED: Final = "removed"
@@ -64,19 +64,19 @@ _UNKNOWN: Final = "unknown"
 _MOVED: Final = "moved"
 _NOT_ACKNOWLEDGED: Final = "not acknowledged"
 
-#: What a dead letter has, and what is moved otherwise has not.
+#: A header that dead letters have, and other moved messages do not.
 _DEAD_LETTER_REASON: Final = "dead-letter-reason"
 _ACKNOWLEDGED: Final = Outcome.ACKNOWLEDGED.word
 
-#: Rows that are gone through in one go: less than 1 ms, or with a large `rate_max` some 10 ms; and how long others
-#: have the loop between two.
+#: Rows handled in one go: less than 1 ms, or some 10 ms with a large `rate_max`; and the pause
+#: that leaves the loop to others.
 _PORTION: Final = 32
 _PORTION_MAX: Final = 500
 _PORTION_INTERVAL_S: Final = 0.02
 
 
 class _Settled(NamedTuple):
-    """Of the operations that are written: one message that *operation* makes a row of, at *offset* of its rows."""
+    """A message that a written *operation* makes a row of, at *offset* of its rows."""
 
     operation: Acknowledge | Move
     offset: int
@@ -100,13 +100,13 @@ class Traces:
         self._published_cap = RateCap(options.rate_max)
         self._delivered_cap = RateCap(options.rate_max)
         self._ids = RandomIdGenerator()
-        # Of the turn that is being written: the context that each message came with.
+        # For the turn being written: the context that each message came with.
         self._sending: dict[int, tuple[SpanContext, SpanContext | None]] = {}
         self._waiting = Waiting(options.open_max, self._held_for)
         self._open = OpenDeliveries(options.open_max, self._held_for)
         self._settled: list[_Settled] = []
         self._rows = RowsOnTheirWay(options.rows_max, self._held_for)
-        # Twice as many as may come, where that is possible.
+        # Twice as many as may arrive, where possible.
         portion = int(options.rate_max * 2 * _PORTION_INTERVAL_S)
         self._portion = min(_PORTION_MAX, max(_PORTION, portion))
         self._next_portion: asyncio.TimerHandle | None = None
@@ -122,7 +122,7 @@ class Traces:
         self._outlet = Outlet(self._options)
 
     async def stop(self) -> None:
-        """See Service. What waits to be sent is, for as long as the options say."""
+        """See Service. Sends waiting spans, for as long as the options allow."""
         if self._next_portion is not None:
             self._next_portion.cancel()
         outlet, self._outlet = self._outlet, None
@@ -241,7 +241,7 @@ class Traces:
     def _pick(
         self, messages: Sequence[StoredMessage], places: Sequence[int], wanted: dict[int, Headers]
     ) -> None:
-        """Of *messages* in these *places*, which have no context, those whose turn it is."""
+        """Sample from *messages* at these *places*, which have no context."""
         gaps, passed = self._gaps, 0
         while passed + gaps.left < len(places):
             passed += int(gaps.left)
@@ -252,10 +252,10 @@ class Traces:
         gaps.left -= len(places) - passed
 
     def _continue(self, stored: StoredMessage, at: int, wanted: dict[int, Headers]) -> None:
-        """It came with a context that says that it is traced."""
+        """Continue the trace of a message that came with a sampled context."""
         headers = stored.message.headers
         if self._marks.context_of(headers) is not None:
-            return  # its trace has been here: it is moved
+            return  # already traced here: it is being moved
         parent = extract(headers)
         if parent is not None:
             self._begin(stored, at, parent.trace_id, parent, wanted)
@@ -270,7 +270,7 @@ class Traces:
     ) -> None:
         message = stored.message
         if message.retained or message.destination.startswith(_SYSTEM):
-            return  # nobody publishes it just now
+            return  # not being published right now
         if not self._published_cap.takes():
             self._capped += 1
             return
@@ -317,7 +317,7 @@ class Traces:
             self._end(oldest, now, _UNKNOWN)
 
     def _end(self, delivered: Delivered, at: int, outcome: str, problem: str = "") -> None:
-        """A delivery is over."""
+        """End a delivery."""
         sent = delivered.sent
         more = {**delivered.more, OUTCOME: outcome}
         times = (delivered.began, at)
@@ -341,7 +341,7 @@ class Traces:
     # --- settling --------------------------------------------------------------------------------
 
     def _left(self, operation: Acknowledge) -> None:
-        """Messages have left a list, with a row or as if."""
+        """Messages have left a list by an acknowledgement, with a row or without."""
         problem = ""
         if operation.outcome is not Outcome.ACKNOWLEDGED:
             problem = operation.reason or operation.outcome.word
@@ -355,7 +355,7 @@ class Traces:
         )
 
     def _moved(self, operation: Move) -> None:
-        """To a dead-letter queue, or where an operator wants it."""
+        """Messages moved to a dead-letter queue, or by an operator."""
         headers = operation.message.headers
         reason = value_of(headers, _DEAD_LETTER_REASON)
         outcome = Outcome.DEAD_LETTERED.word if reason else _MOVED
@@ -381,8 +381,8 @@ class Traces:
     ) -> None:
         """*sequences* have left their list for good.
 
-        Args: at_us: when that was asked for, 0: unknown; known: what the message says of itself where it is now;
-            maker: what makes rows of them, if they have any.
+        Args: at_us: when that was requested, 0: unknown; known: the message at its new place;
+            maker: the operation that makes rows of them, if any.
         """
         now = time.time_ns()
         began = at_us * _NS or now
@@ -398,7 +398,7 @@ class Traces:
                 if sent is None:
                     continue
                 parent = sent.context
-            if sent.is_queued:  # in one list alone, which it has left
+            if sent.is_queued:  # in a single list, which it has left
                 self._waiting.forget(sequence)
             context = made(sent.context.trace_id, self._ids.generate_span_id())
             more = {OUTCOME: outcome}
@@ -418,7 +418,7 @@ class Traces:
     # --- rows ------------------------------------------------------------------------------------
 
     def _remember_rows(self, operations: Sequence[Operation], rows: range) -> None:
-        """What was settled by these has its rows there."""
+        """Remember that what *operations* settled has these *rows*."""
         settled, self._settled = self._settled, []
         if not rows:
             return
@@ -430,7 +430,7 @@ class Traces:
         for maker, offset, sent, context, began in settled:
             number = starts[id(maker)] + offset
             if start != rows.stop:
-                # Some were not stored, and have none: at most those whose producers do without.
+                # Some messages were not stored and have no row: at most non-persistent ones.
                 if not sent.is_persistent:
                     continue
                 number = rows[-1]  # or one before it
@@ -438,7 +438,7 @@ class Traces:
                 self._rows.put(Row(number, sent, context, began))
 
     def _tell_rows(self) -> None:
-        """Make spans of rows that are in tables, as many as the loop and the queue have room for now."""
+        """Make spans of committed rows, as many as the loop and the queue have room for."""
         self._next_portion = None
         if self._outlet is None:
             return
@@ -466,7 +466,7 @@ class Traces:
     # --- what comes back -------------------------------------------------------------------------
 
     def _returned(self, operation: RecordDelivery) -> None:
-        """Messages are back in their list, to be delivered again, or have been by now."""
+        """Messages are back in their list for redelivery, or already redelivered."""
         pending_list = operation.pending_list
         if pending_list not in self._open.by_list:
             return
@@ -497,7 +497,7 @@ class Traces:
 
 
 def _nobody_counts(_principal: str, _size: int) -> bool:
-    """Before the gateway has said who does."""
+    """Stands in until the gateway provides its counter."""
     return True
 
 

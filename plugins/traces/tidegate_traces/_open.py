@@ -1,4 +1,4 @@
-"""What is remembered of traced messages while they wait, and of deliveries until they are settled: bounded."""
+"""Bounded memory of traced messages while they wait, and of deliveries until they settle."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from opentelemetry.trace import SpanContext
 from tidegate.spi import HoldFor
 from tidegate_traces._spans import Sent
 
-#: What a delivery takes beside the message and the texts of its attributes: measured, and rounded up.
+#: Memory of a delivery besides the message and attribute texts: measured, rounded up.
 _DELIVERED_BYTES: Final = 700
 
 
 class Delivered(NamedTuple):
-    """A delivery that goes on.
+    """An open delivery.
 
-    Attributes: began: nanoseconds since the epoch; before: deliveries that came back; more: attributes;
-        owner: the principal that it went to.
+    Attributes: began: nanoseconds since the epoch; before: deliveries that came back;
+        more: attributes; owner: the principal that it went to.
     """
 
     sent: Sent
@@ -31,13 +31,13 @@ class Delivered(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Memory that it takes, bytes. What else remembers the message counts it, too."""
+        """Memory that it takes, bytes. Other holders of the message count that too."""
         texts = sum(len(value) for value in self.more.values() if isinstance(value, str))
         return _DELIVERED_BYTES + texts + self.sent.size
 
 
 class OpenDeliveries:
-    """By list and sequence. Args: limit: how many; hold: counts them for those who got the messages."""
+    """By list and sequence. Args: limit: how many; hold: charges them to the receivers."""
 
     __slots__ = ("_hold", "_limit", "by_list", "size")
 
@@ -48,7 +48,7 @@ class OpenDeliveries:
         self.size = 0
 
     def put(self, pending_list: int, sequence: int, delivered: Delivered) -> Delivered | None:
-        """Returns: the oldest of a list, which has to make room, or *delivered* when its owner has none."""
+        """Returns: the oldest of a list, evicted, or *delivered* if its owner has no room."""
         if not self._hold(delivered.owner, delivered.size):
             return delivered
         oldest = None
@@ -60,11 +60,11 @@ class OpenDeliveries:
         return oldest
 
     def get(self, pending_list: int, sequence: int) -> Delivered | None:
-        """It, if it is open."""
+        """The delivery, if open."""
         return self.by_list.get(pending_list, {}).get(sequence)
 
     def take(self, pending_list: int, sequence: int) -> Delivered | None:
-        """It is over; None: it was not open."""
+        """Remove and return it; None: it was not open."""
         of_list = self.by_list.get(pending_list)
         if of_list is None:
             return None
@@ -77,7 +77,7 @@ class OpenDeliveries:
         return found
 
     def take_all(self, pending_list: int) -> list[Delivered]:
-        """The list is gone."""
+        """Remove all of a list that is gone."""
         found = self.by_list.pop(pending_list, {})
         self.size -= len(found)
         for delivered in found.values():
@@ -88,7 +88,7 @@ class OpenDeliveries:
 class Waiting:
     """Traced messages by sequence, the oldest first.
 
-    Args: limit: how many; hold: counts them for those who published them.
+    Args: limit: how many; hold: charges them to their publishers.
     """
 
     __slots__ = ("_hold", "_limit", "_sent")
@@ -96,14 +96,14 @@ class Waiting:
     def __init__(self, limit: int, hold: HoldFor) -> None:
         self._limit = limit
         self._hold = hold
-        # A plain dict is slow to find its first entry when those before it are gone.
+        # A plain dict is slow to find its first entry after many deletions at the front.
         self._sent: OrderedDict[int, Sent] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._sent)
 
     def put(self, sequence: int, sent: Sent) -> bool:
-        """Returns: the oldest was forgotten for it, or it is not remembered, for its owner has no room."""
+        """Returns: whether one was lost: the oldest, or this one if its owner has no room."""
         is_full = len(self._sent) >= self._limit
         if is_full:
             self.forget(next(iter(self._sent)))
@@ -113,11 +113,11 @@ class Waiting:
         return is_full
 
     def get(self, sequence: int) -> Sent | None:
-        """It, if it is remembered."""
+        """The message, if remembered."""
         return self._sent.get(sequence)
 
     def forget(self, sequence: int) -> None:
-        """Nothing more comes of it."""
+        """Forget a message that gets no more spans."""
         sent = self._sent.pop(sequence, None)
         if sent is not None:
             self._hold(sent.owner, -sent.size)

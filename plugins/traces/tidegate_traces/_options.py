@@ -1,4 +1,4 @@
-"""The options of the extension, and what is wrong with them."""
+"""The options of the extension, and their checks."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class TracesOptions:
 
 
 def check_endpoint(endpoint: str) -> None:
-    """Raises: ConfigError for what is no URL of an OTLP/HTTP endpoint."""
+    """Raises: ConfigError unless it is the URL of an OTLP/HTTP endpoint."""
     try:
         parts = urlsplit(endpoint)
         is_fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

@@ -1,8 +1,8 @@
-"""Spans on their way to the collector: counted, bounded, and sent by the SDK's batch processor in its own thread.
+"""Spans on their way to the collector: counted, bounded, and sent by the SDK in its own thread.
 
-The event loop only puts finished spans into a queue. Whatever the collector does, it waits for nothing:
-a span that finds the queue full is dropped, and a batch that could not be sent is lost; both are
-counted, and the log says so once, until spans arrive again.
+The event loop only puts finished spans into a queue, and never waits, whatever the collector does.
+A span that finds the queue full is dropped, and a batch that could not be sent is lost; both are
+counted, and logged once until spans arrive again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = logging.getLogger("tidegate.traces")
 
 SERVICE: Final = "tidegate"
 
-#: What :meth:`Outlet.counts` tells before there is one.
+#: What :meth:`Outlet.counts` returns before there is one.
 NOTHING_SENT: Final[Mapping[str, int]] = {
     "traces.waiting": 0,
     "traces.sent": 0,
@@ -33,41 +33,41 @@ NOTHING_SENT: Final[Mapping[str, int]] = {
     "traces.dropped": 0,
 }
 
-#: The exporter's own logger, which tells of each failure, and is the only one to know why.
+#: The exporter's own logger, which reports each failure, and is the only one to know why.
 _EXPORTER_LOG: Final = logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter")
 
 
 class _Words(logging.Handler):
-    """Keeps what the exporter says of a failure, in the place of a line of the log for each try."""
+    """Keeps the exporter's messages about a failure, instead of logging each try."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._first = self.text = ""
 
     def clear(self) -> None:
-        """A request begins."""
+        """Start a new request."""
         self._first = self.text = ""
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        # The first says why, the last that it gives up.
+        # The first says why; the last, that it gives up.
         self.text = text if not self._first else f"{self._first} {text}"
         self._first = self._first or text
 
 
 def resource_of(options: TracesOptions) -> Resource:
-    """Who sends: of the options, or of ``OTEL_SERVICE_NAME`` and ``OTEL_RESOURCE_ATTRIBUTES``."""
+    """The sender: from the options, ``OTEL_SERVICE_NAME`` and ``OTEL_RESOURCE_ATTRIBUTES``."""
     if options.service_name:
         return Resource.create({SERVICE_NAME: options.service_name})
     found = Resource.create()
-    # Where nobody has named it, the SDK calls it unknown_service and the process's name.
+    # Without a name, the SDK would use unknown_service and the process's name.
     if str(found.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
         found = found.merge(Resource({SERVICE_NAME: SERVICE}))
     return found
 
 
 class _Counted(SpanExporter):
-    """An exporter that tells how many spans it took and how many are lost. Called in one thread."""
+    """An exporter that counts sent and lost spans. Called in one thread."""
 
     def __init__(self, exporter: SpanExporter, words: _Words) -> None:
         self._exporter = exporter
@@ -155,7 +155,7 @@ class Outlet:
 
     @property
     def room(self) -> int:
-        """For spans that can wait: half of the queue is left to those that cannot."""
+        """Room for spans that can wait: half of the queue is left for those that cannot."""
         return max(0, self._queue_max // 2 - (self._put - self._exporter.taken))
 
     def counts(self) -> Mapping[str, int]:
@@ -165,7 +165,7 @@ class Outlet:
         return dict(zip(NOTHING_SENT, counts, strict=True))
 
     async def close(self) -> None:
-        """Send what waits, for as long as the options say; the rest is lost."""
+        """Send waiting spans, for as long as the options allow; the rest is lost."""
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
         def told() -> None:
@@ -176,8 +176,8 @@ class Outlet:
             self._processor.shutdown()
             told()
 
-        # Not in the loop's pool: its threads are waited for when the process ends, and this one
-        # may wait for a collector that does not answer.
+        # Not in the loop's pool: the process waits for its threads at exit, and this one may be
+        # stuck on a collector that does not answer.
         threading.Thread(target=end, name="traces end", daemon=True).start()
         try:
             async with asyncio.timeout(self._stop_timeout):

@@ -1,7 +1,7 @@
-"""What is remembered of traced messages from their acknowledgement until sinks have committed their rows: bounded.
+"""Bounded memory of acknowledged traced messages until sinks have committed their rows.
 
-A sink's commit covers seconds or minutes, so its spans come many at a time: they are taken in portions, and
-what a sink has said meanwhile is kept with the rows.
+A sink's commit covers seconds or minutes, so its spans come many at a time. They are taken in
+portions, and the sinks' reports in between are kept with the rows.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from opentelemetry.trace import SpanContext
 from tidegate.spi import HoldFor, SinkCommit, SinkProgress
 from tidegate_traces._spans import Sent
 
-#: Of one sink that wait for their rows to be gone through; later ones are joined, and their rows' commits are
-#: not told apart any more.
+#: Commits of one sink that may wait for their rows to be handled; later ones are merged, and their
+#: rows no longer told apart.
 _STEPS_MAX: Final = 100
-#: What a row takes beside the message: measured, and rounded up.
+#: Memory of a row besides the message: measured, rounded up.
 _ROW_BYTES: Final = 400
 
 
 class Row(NamedTuple):
     """A traced message in the acknowledged log.
 
-    Attributes: number: its ack sequence; settled: the span before; began: the acknowledgement, nanoseconds
-        since the epoch.
+    Attributes: number: its ack sequence; settled: the span before; began: the acknowledgement,
+        nanoseconds since the epoch.
     """
 
     number: int
@@ -41,7 +41,7 @@ class Row(NamedTuple):
 
 
 class Committed(NamedTuple):
-    """A row that is in a table. Attributes: at: microseconds since the epoch, 0: unknown; version: of the
+    """A row in a table. Attributes: at: microseconds since the epoch, 0: unknown; version: of the
     table, 0: unknown."""
 
     row: Row
@@ -52,7 +52,7 @@ class Committed(NamedTuple):
 
 
 class _Sink:
-    """How far its rows are gone through. Attributes: next: place of the next one; steps: what it said since."""
+    """How far a sink's rows are handled. Attributes: next: next place; steps: its reports since."""
 
     __slots__ = ("next", "steps")
 
@@ -64,7 +64,7 @@ class _Sink:
 class RowsOnTheirWay:
     """Rows in the order of their numbers.
 
-    Args: limit: how many; hold: counts them for those who published the messages.
+    Args: limit: how many; hold: charges them to the messages' publishers.
     """
 
     __slots__ = ("_end", "_first", "_hold", "_limit", "_rows", "_sinks", "forgotten")
@@ -82,13 +82,13 @@ class RowsOnTheirWay:
 
     @property
     def is_due(self) -> bool:
-        """Some may be in a table by now that have not been taken."""
+        """Whether some rows not yet taken may be in a table by now."""
         return any(sink.steps for sink in self._sinks.values())
 
     def put(self, row: Row) -> None:
-        """Remember *row*, whose number is not below the last one's; the oldest makes room.
+        """Remember *row*, whose number is at least the last one's; evicts the oldest if full.
 
-        One whose owner has no room for it is forgotten itself.
+        A row whose owner has no room is itself dropped.
         """
         if len(self._rows) >= self._limit:
             self._drop_first()
@@ -100,7 +100,7 @@ class RowsOnTheirWay:
         self._end += 1
 
     def carried(self, sinks: Sequence[SinkProgress]) -> None:
-        """See Observer. All sinks are there each time: a row is dropped when each has it, or has passed it."""
+        """See Observer. Gets all sinks each time: a row goes once each has taken or passed it."""
         for progress in sinks:
             sink = self._sinks.setdefault(progress.name, _Sink(self._first))
             if len(sink.steps) >= _STEPS_MAX:
@@ -108,7 +108,7 @@ class RowsOnTheirWay:
             sink.steps.append(progress)
 
     def take(self, count: int) -> Iterator[Committed]:
-        """Go through what is due, *count* rows of sinks at most; those that are in a table."""
+        """Handle what is due, at most *count* rows of sinks; yields those in a table."""
         for name, sink in self._sinks.items():
             while sink.steps and count > 0:
                 progress = sink.steps[0]
@@ -119,7 +119,7 @@ class RowsOnTheirWay:
                     continue
                 sink.next += 1
                 count -= 1
-                # (Behind the mark: the log let go of it before the table had it.)
+                # (Past the mark: the log released it before the table had it.)
                 table = progress.target_of(row.sent.destination) if row.number <= mark else ""
                 if table:
                     yield _committed(row, name, table, progress)

@@ -1,4 +1,4 @@
-"""Which messages are traced: a part of those without a context, and at most so many a second."""
+"""Which messages are traced: a share of those without a context, at most so many a second."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 
 class Gaps:
-    """Picks each thing with the same chance, and says how many to pass by until the next one.
+    """Samples with a fixed chance, by the number of things to skip before the next pick.
 
-    So those that are not picked cost nothing each: a turn of them is one subtraction.
+    So things not picked cost nothing: a whole turn of them is one subtraction.
 
     Args: ratio: the chance, 0 to 1.
     """
@@ -26,7 +26,7 @@ class Gaps:
         self.next()
 
     def next(self) -> None:
-        """One was picked: *left* is how many are passed by before the next one."""
+        """One was picked: set *left*, the number to skip before the next."""
         if self._ratio <= 0:
             self.left = math.inf
         elif self._ratio >= 1:
@@ -36,7 +36,7 @@ class Gaps:
 
 
 class RateCap:
-    """At most so many a second, and one second's in one go. Args: rate: a second."""
+    """A rate limit with bursts of one second's worth. Args: rate: per second."""
 
     __slots__ = ("_at", "_clock", "_rate", "_room")
 
@@ -47,7 +47,7 @@ class RateCap:
         self._at = clock()
 
     def takes(self) -> bool:
-        """There is room for one more, which is taken."""
+        """Take one if there is room. Returns: whether there was."""
         if self._room < 1:
             now = self._clock()
             self._room = min(self._rate, self._room + (now - self._at) * self._rate)

@@ -1,8 +1,8 @@
-"""Spans as the SDK sends them, made when what they tell of is over.
+"""Builds spans for the SDK, each once its operation is over.
 
-They are made whole, and not by a ``Tracer``: their ids must be known before the message is stored, their
-times are those of the gateway's own events, and what is sampled is decided before there is anything
-to record. Names and attributes are those of OpenTelemetry's semantic conventions for messaging.
+They are built whole, not by a ``Tracer``: their ids must be known before the message is stored,
+their times are those of the gateway's events, and sampling is decided before there is anything to
+record. Names and attributes follow OpenTelemetry's semantic conventions for messaging.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tidegate.spi.messages import body_bytes
 
 _SCOPE: Final = InstrumentationScope("tidegate.traces")
 _UNSET: Final = Status()
-#: Of a client's names, so that one attribute is not as large as a packet may be.
+#: Longest client-chosen text, so that an attribute is not as large as a packet may be.
 TEXT_MAX: Final = 256
-#: One with its dictionary, its numbers and the context, without names: measured, and rounded up.
+#: Memory of one with its dictionary, numbers and context, without names: measured, rounded up.
 _SENT_BYTES: Final = 700
 
 SEND: Final = "send"
@@ -44,11 +44,11 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
     """A traced message.
 
     Attributes:
-        context: what it carries.
+        context: the one that it carries.
         name: of its destination, for spans; destination: the canonical one, "" for a long one.
-        is_queued: that is a queue.
-        is_persistent: as its producer wants it.
-        owner: the principal that published it, "" where the gateway does not keep who did.
+        is_queued: whether that is a queue.
+        is_persistent: as its producer asked.
+        owner: the principal that published it, "" if the gateway does not record it.
         size: memory that it takes, bytes.
     """
 
@@ -63,7 +63,7 @@ class Sent(msgspec.Struct, frozen=True, gc=False):
 
 
 def described(message: Message, sequence: int, context: SpanContext) -> Sent:
-    """What spans of *message* say of it."""
+    """What spans say about *message*."""
     destination = message.destination
     name = names.name_of(destination)[:TEXT_MAX]
     attributes: dict[str, str | int | bool] = {
@@ -75,16 +75,16 @@ def described(message: Message, sequence: int, context: SpanContext) -> Sent:
     }
     if names.is_temporary(destination):
         attributes["messaging.destination.temporary"] = True
-        name = "(temporary)"  # or each would be a name of its own
+        name = "(temporary)"  # otherwise each would be a name of its own
     is_queued = names.is_queue(destination)
     kept = destination if len(destination) <= TEXT_MAX else ""  # a name may have 64 KiB
-    # The three are copies, each of TEXT_MAX at most; what is twice as long is counted so.
+    # Three copies are kept: the name, the attribute and `kept`, each at most TEXT_MAX.
     size = _SENT_BYTES + len(name) + 2 * len(destination[:TEXT_MAX])
     return Sent(context, name, attributes, kept, is_queued, message.persistent, message.owner, size)
 
 
 class SpanMaker:
-    """Makes them. Args: resource: whose they are."""
+    """Makes spans. Args: resource: their sender."""
 
     __slots__ = ("_resource",)
 
@@ -105,8 +105,9 @@ class SpanMaker:
     ) -> ReadableSpan:
         """One span.
 
-        Args: operation: ``send``, ``process``, ``settle`` or ``commit``; times: it began and ended, nanoseconds since the
-            epoch; more: attributes; link: another span that it belongs to; problem: what went wrong.
+        Args: operation: ``send``, ``process``, ``settle`` or ``commit``; times: begin and end,
+            nanoseconds since the epoch; more: attributes; link: another span that it belongs to;
+            problem: what went wrong.
         """
         began, ended = times
         attributes: dict[str, str | int | bool] = {

@@ -1,1 +1,1 @@
-"""The Flight server: a process of its own, which has nothing but a socket to the gateway."""
+"""The Flight server: a separate process whose only tie to the gateway is a socket."""

@@ -1,4 +1,4 @@
-"""Rows from the gateway as Arrow batches, a few pages at a time."""
+"""Turns rows from the gateway into Arrow batches, a few pages at a time."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tidegate_sink_flight import _protocol as protocol
 from tidegate_sink_spark.staging.arrow import UNWRITABLE, build_batch
 from tidegate_sink_spark.staging.dead import DeadLetter, build_dead
 
-#: A batch ends with the page that has it reach one of these; a reader never holds more than that and a page.
+#: A batch ends with the page that reaches one of these; a reader holds at most that and a page.
 BATCH_ROWS: Final = 4_000
 BATCH_BYTES: Final = 4 << 20
-#: A client learns that a row is damaged, and no more: what is left of it might not be its to see.
+#: A client only learns that a row is damaged: it may have no right to see what is left of it.
 DAMAGED: Final = "this row is damaged in the gateway's store; its log says more"
 
 Asking = Callable[[int], "Future[protocol.Answer]"]
 
 
 class Batches:
-    """The batches of one range, in order. An iterator; the pages are asked for one ahead.
+    """Iterates over the batches of one range, in order, asking one page ahead.
 
     Args:
         ask: for the page behind a row.
-        unpack: the rows of an answer. Raises: what the client is to be told.
-        done: called once, when there are no more or nobody wants them any more.
+        unpack: returns the rows of an answer. Raises: the error for the client.
+        done: called once, when there are no more or nobody wants more.
         columns: only these; None: all.
     """
 
@@ -70,10 +70,10 @@ class Batches:
         return batch if self._columns is None else batch.select(self._columns)
 
     def __del__(self) -> None:
-        self.close()  # the client has gone; a generator that was never begun would not notice
+        self.close()  # the client has gone; a generator never started would not notice
 
     def close(self) -> None:
-        """Nobody wants more."""
+        """Stop: nobody wants more."""
         done, self._done = self._done, None
         if done is not None:
             done()
@@ -92,7 +92,7 @@ class Batches:
         return self._build(rows)
 
     def _build(self, rows: Sequence[AcknowledgedMessage]) -> list[Any]:
-        """Batches of *rows*; one that does not fit the columns is taken for damaged."""
+        """Batches of *rows*; a row that does not fit the columns counts as damaged."""
         if not rows:
             return []
         try:

@@ -1,4 +1,4 @@
-"""Who calls: credentials in a call's headers, and the sessions that the gateway gave for them."""
+"""Identifies callers: credentials in a call's headers, and the gateway's sessions for them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from urllib.parse import unquote
 
 from tidegate_sink_flight import _protocol as protocol
 
-#: Handshakes whose credentials were not used yet. They are not checked before: only a call says
-#: where it comes from, and guessing is counted by address.
+#: Most handshakes whose credentials are still unused. They are checked at the first call: only a
+#: call shows the client's address, and guesses are counted by address.
 UNUSED_MAX: Final = 1_000
 _SESSIONS_MAX: Final = 10_000
 
 
 class CredentialsError(Exception):
-    """They are no credentials; the text is for the client."""
+    """Malformed credentials; the text is for the client."""
 
 
 @dataclass(slots=True)
 class Entry:
-    """What a bearer token stands for. Attributes: session: the gateway's, once it was asked."""
+    """What a bearer token stands for. Attributes: session: the gateway's, once it has one."""
 
     username: str
     password: bytes | None
@@ -34,7 +34,7 @@ class Entry:
 
 
 class Tokens:
-    """Bearer tokens that this server gave out."""
+    """Bearer tokens that this server has issued."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,7 +42,7 @@ class Tokens:
         self._used: OrderedDict[str, Entry] = OrderedDict()
 
     def give(self, header: str) -> str:
-        """A token for the credentials of a handshake. Raises: CredentialsError."""
+        """Issue a token for the credentials of a handshake. Raises: CredentialsError."""
         username, password = basic(header)
         token = secrets.token_urlsafe(32)
         with self._lock:
@@ -52,12 +52,12 @@ class Tokens:
         return token
 
     def entry(self, token: str) -> Entry | None:
-        """What *token* stands for; None: nothing (any more)."""
+        """What *token* stands for; None: nothing, or no longer."""
         with self._lock:
             return self._used.get(token) or self._unused.get(token)
 
     def used(self, token: str, entry: Entry) -> None:
-        """The gateway has let it in."""
+        """The gateway has admitted it."""
         with self._lock:
             self._unused.pop(token, None)
             self._used[token] = entry
@@ -65,7 +65,7 @@ class Tokens:
                 self._used.popitem(last=False)
 
     def forget(self, token: str) -> None:
-        """It stands for nothing any more."""
+        """Revoke *token*."""
         with self._lock:
             self._unused.pop(token, None)
             self._used.pop(token, None)
@@ -85,6 +85,6 @@ def basic(header: str) -> tuple[str, bytes]:
 
 
 def peer_of(text: str) -> str:
-    """``host:port`` of gRPC's name for a peer, e.g. ``ipv6:%5B::1%5D:50000``."""
+    """``host:port`` from gRPC's name for a peer, e.g. ``ipv6:%5B::1%5D:50000``."""
     kind, _, address = unquote(text).partition(":")
     return address if kind in ("ipv4", "ipv6") else "local:0"

@@ -1,7 +1,7 @@
-"""The Flight server: what clients call, in the words of Arrow Flight. docs/flight.md has the protocol.
+"""The Flight server: the methods that clients call. docs/flight.md has the protocol.
 
-PyArrow has no type stubs, hence the ``Any`` at its border. It puts the trace of an exception that is
-not Flight's own into what the client is told, so none of those may leave a method.
+PyArrow has no type stubs, hence the ``Any`` at its border. It sends the traceback of any exception
+that is not Flight's own to the client, so none of those may leave a method.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ fl: Final[Any] = importlib.import_module("pyarrow.flight")
 
 _log = logging.getLogger("tidegate.sink.flight.server")
 
-#: Calls at a time, each of which holds a thread, beside those that only stream.
+#: Calls at a time, besides streams; each holds a thread.
 CALLS_MAX: Final = 128
-#: What the gateway may take for an answer; longer than the delays after wrong passwords.
+#: Longest wait for the gateway's answer; above the delays after wrong passwords.
 ANSWER_TIMEOUT_S: Final = 120.0
 _MIDDLEWARE: Final = "credentials"
 
-#: By ``Refusal.kind``: what the client's library raises. Flight has no error for a bad argument.
+#: The client library's error by ``Refusal.kind``. Flight has no error for a bad argument.
 _ERRORS: Final[dict[str, Any]] = {
     "unauthenticated": fl.FlightUnauthenticatedError,
     "denied": fl.FlightUnauthorizedError,
@@ -52,7 +52,7 @@ def refused(kind: str, text: str) -> Exception:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Attributes: session: at the gateway; principal: its; token: "" for one that lasts for this call alone."""
+    """Attributes: session: at the gateway; principal: its; token: "" for this call only."""
 
     session: str
     principal: str
@@ -60,7 +60,7 @@ class Caller:
 
 
 class _Credentials(fl.ServerMiddleware):
-    """What a call shows. Attributes: header: "" for nothing."""
+    """A call's credentials. Attributes: header: "" for none."""
 
     def __init__(self, header: str, token: str) -> None:
         self.header = header
@@ -86,17 +86,17 @@ class _CredentialsFactory(fl.ServerMiddlewareFactory):
 
 
 class _AnyHandshake(fl.ServerAuthHandler):
-    """The handshake's headers say everything."""
+    """Accepts any handshake: the headers hold the credentials."""
 
     def authenticate(self, outgoing: Any, incoming: Any) -> None:
-        """Nothing is asked."""
+        """Ask nothing more."""
 
     def is_valid(self, token: Any) -> str:
         return ""
 
 
 def _told(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The errors of *method* as Flight's, and a bound on how many run."""
+    """Turn errors of *method* into Flight's, and bound how many calls run."""
 
     @functools.wraps(method)
     def wrapped(self: FlightServer, context: Any, *arguments: Any) -> Any:
@@ -211,7 +211,7 @@ class FlightServer(fl.FlightServerBase):
             view, lambda at: self._asked(caller, protocol.Find(caller.session, at)).first
         )
         if after < through:
-            # It answers at once where the range begins before what there is.
+            # Fails at once if the range begins before the first row that is left.
             page = protocol.Page(caller.session, view.epoch, after, after + 1, asked.skip)
             self._result(caller, self._link.ask(page), protocol.Rows)
         endpoints = [
@@ -236,7 +236,7 @@ class FlightServer(fl.FlightServerBase):
         kind: type[Any],
         timeout_s: float | None = ANSWER_TIMEOUT_S,
     ) -> Any:
-        """What the gateway answers. Raises: a FlightError."""
+        """The gateway's answer. Raises: a FlightError."""
         try:
             body = future.result(timeout_s).body
         except TimeoutError:
@@ -257,7 +257,7 @@ class FlightServer(fl.FlightServerBase):
             self._leave(caller)
 
     def _enter(self, context: Any) -> Caller:
-        """Who calls. Raises: a FlightError."""
+        """The caller. Raises: a FlightError."""
         header: str = context.get_middleware(_MIDDLEWARE).header
         peer = peer_of(context.peer())
         scheme, _, token = header.partition(" ")
@@ -308,7 +308,7 @@ class FlightServer(fl.FlightServerBase):
 
 
 def make_server(link: Link, start: protocol.Start, port: int) -> Any:
-    """A server that accepts. Raises: OSError, ArrowException."""
+    """A server that is listening. Raises: OSError, ArrowException."""
     host = start.host or "::"
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     scheme = "grpc+tls" if start.certificate else "grpc"

@@ -18,7 +18,7 @@ _RECEIVE_BYTES: Final = 1 << 20
 
 
 class Link:
-    """Ends the process when the gateway is gone: a server without one has nothing to say."""
+    """Ends the process when the gateway is gone: without it the server is useless."""
 
     def __init__(self, link: socket.socket) -> None:
         self._socket = link
@@ -31,7 +31,7 @@ class Link:
         return protocol.decode_start(self._frame())
 
     def follow(self) -> None:
-        """Hand out answers until the gateway is gone; never returns."""
+        """Deliver answers until the gateway is gone; never returns."""
         code = 1
         try:
             while True:
@@ -45,12 +45,12 @@ class Link:
         except Exception:
             _log.exception("what the gateway says is not understood")
         finally:
-            # Not an exit that waits: a thread may be in the middle of a write to a client that reads
-            # nothing, for ever.
+            # Exit without waiting: a thread may be blocked for ever writing to a client that reads
+            # nothing.
             os._exit(code)
 
     def ask(self, question: protocol.Question) -> Future[protocol.Answer]:
-        """Send a call. Returns: what becomes its answer."""
+        """Send a call. Returns: the future answer."""
         future: Future[protocol.Answer] = Future()
         number = next(self._ids)
         self._waiting[number] = future
@@ -60,7 +60,7 @@ class Link:
         return future
 
     def tell(self, question: protocol.Ready) -> None:
-        """Send a call that is not answered."""
+        """Send a call that gets no answer."""
         with self._sending:
             self._socket.sendall(protocol.frame(protocol.Call(0, question)))
 

@@ -14,7 +14,7 @@ from tidegate_sink_flight import _protocol as protocol
 from tidegate_sink_flight.server.flight import make_server
 from tidegate_sink_flight.server.link import Link
 
-#: How long a port that is in use is waited for: a gateway that was killed leaves its server for a moment.
+#: How long to wait for a port in use: the server of a killed gateway lives on for a moment.
 PORT_TIMEOUT_S: Final = 10.0
 
 
@@ -37,8 +37,8 @@ def main(arguments: list[str]) -> None:
 def take_port(host: str, port: int) -> int:
     """Make sure that nobody else listens there.
 
-    gRPC would share the port with whoever else shares it (SO_REUSEPORT), and clients would come to
-    this server or to that one. Port 0 takes a free one. Raises: OSError.
+    gRPC would share the port with any other sharer (SO_REUSEPORT), and clients would reach either
+    server. Port 0 picks a free one. Raises: OSError.
     """
     if not port:
         return 0

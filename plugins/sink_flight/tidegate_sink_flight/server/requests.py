@@ -1,4 +1,4 @@
-"""What clients send as JSON: ranges, tickets, actions. docs/flight.md has them."""
+"""JSON from clients: ranges, tickets, actions. See docs/flight.md."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import msgspec
 from tidegate_sink_flight import _protocol as protocol
 from tidegate_sink_spark.staging.arrow import SCHEMA
 
-#: Rows of one endpoint: what one task of a reader's program gets.
+#: Rows per endpoint, that is, per task of a reader's program.
 ENDPOINT_ROWS: Final = 100_000
 ENDPOINTS_MAX: Final = 10_000
-#: Of a command, a ticket or an action: far below what the link to the gateway takes at once.
+#: Most bytes of a command, ticket or action: far below a frame of the link to the gateway.
 REQUEST_BYTES_MAX: Final = 64 * 1024
 
 
@@ -25,13 +25,13 @@ class BadRequestError(Exception):
 class Range(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"first": "from", "last": "to"}
 ):
-    """A descriptor's command: which rows. What is left out does not bound.
+    """A descriptor's command: which rows. Omitted fields set no bound.
 
     Attributes:
         first, last: ack sequences, inclusive (``from``, ``to``).
-        since, until: when they were acknowledged, ISO 8601 with a zone; *until* is exclusive.
-        reader: begin behind what this named reader has committed.
-        columns: only these. rows: of one endpoint. skip: leave out what the log has no more.
+        since, until: time of acknowledgement, ISO 8601 with a zone; *until* is exclusive.
+        reader: begin after what this named reader has committed.
+        columns: only these. rows: per endpoint. skip: leave out rows no longer in the log.
     """
 
     first: int | None = None
@@ -44,7 +44,7 @@ class Range(
     skip: bool = False
 
     def bounds(self, view: protocol.View, find: Callable[[int], int]) -> tuple[int, int]:
-        """Behind which row the range begins, and with which it ends. Raises: BadRequestError."""
+        """The row before the range, and its last one. Raises: BadRequestError."""
         if sum((self.first is not None, bool(self.since), bool(self.reader))) > 1:
             raise BadRequestError("`from`, `since` and `reader` each say where to begin: name one")
         if self.last is not None and self.until:
@@ -105,12 +105,12 @@ class _Commit(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _look(session: str, body: bytes) -> protocol.Question:
-    """What the log has, and where a reader is: {"reader": NAME}, or {}."""
+    """The log's range, and a reader's position: {"reader": NAME}, or {}."""
     return protocol.Look(session, _decoded(body, _Look).reader)
 
 
 def _open(session: str, body: bytes) -> protocol.Question:
-    """A query begins to read as {"reader": NAME}; an older one of that name is refused from now on."""
+    """Start a query as {"reader": NAME}; older ones of that name are refused from now on."""
     return protocol.Open(session, _decoded(body, _Open).reader)
 
 
