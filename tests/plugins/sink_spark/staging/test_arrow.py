@@ -200,7 +200,9 @@ def test_a_file_is_zstd_parquet_with_utc_microseconds(kit: Any, tmp_path: Path) 
     assert pq.read_schema(path).equals(SCHEMA)
 
 
-def test_bodies_are_not_put_into_a_dictionary(kit: Any, tmp_path: Path) -> None:
+def test_bodies_and_values_of_headers_are_in_no_dictionary_and_have_no_statistics(
+    kit: Any, tmp_path: Path
+) -> None:
     path = tmp_path / "a.parquet"
     write_parquet(path, kit.batch(1, 10))
     group = pq.read_metadata(path).row_group(0)
@@ -208,6 +210,14 @@ def test_bodies_are_not_put_into_a_dictionary(kit: Any, tmp_path: Path) -> None:
     assert not columns["body"].has_dictionary_page
     assert columns["destination"].has_dictionary_page
     assert columns["headers.key_value.key"].has_dictionary_page
+    assert not columns["headers.key_value.value"].has_dictionary_page
+    assert {name for name, column in columns.items() if not column.is_stats_set} == {
+        "body",
+        "headers.key_value.key",
+        "headers.key_value.value",
+        "repeated_headers.list.element.name",
+        "repeated_headers.list.element.value",
+    }
 
 
 def test_a_whole_file_checks_well(kit: Any, tmp_path: Path) -> None:
