@@ -212,7 +212,7 @@ class Outgoing:
         block = b""
         now: list[bytes] = []  # can be sent
         later: list[bytes] = []  # may be sent when *held_records* are durable
-        is_behind = bool(self._held)  # so it may not overtake what was held back before
+        is_behind = bool(self._held)  # and may not overtake what is held back
         records: list[InflightRecord] = []
         held_records: list[InflightRecord] = []
         fan_out = self._fan_out
@@ -246,7 +246,7 @@ class Outgoing:
                     window.give_up_before(subscription, sequence)
                 limit = window.limit
             is_recorded = qos == 2 and records_qos_2 and not known
-            is_held = is_recorded or (qos > 0 and (is_behind or bool(later)))
+            is_held = is_recorded or (is_behind and qos > 0)
             try:
                 if message.expires_at:
                     may_keep = False  # what is left of its time changes
@@ -313,6 +313,7 @@ class Outgoing:
             pieces = (header, topic, packet_id.to_bytes(2, "big"), block, body)
             if is_held:
                 later += pieces  # all keep their order [MQTT-4.6.0-6]
+                is_behind = True
                 if is_recorded:
                     held_records.append(window.record(subscription, sequence, packet_id, 2))
             else:
