@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from broker_harness import message
+from broker_harness import Broker, message
 
 from tidegate.broker.publish.publisher import at_least_once
+from tidegate.broker.turn import turn as turn_module
 from tidegate.broker.turn.turn import Turn, fail
-from tidegate.spi import GatewayError, RemoveDestination, StoreFullError, Token
+from tidegate.spi import (
+    Acknowledge,
+    GatewayError,
+    RecordDelivery,
+    RemoveDestination,
+    StoreFullError,
+    Token,
+)
 
 
 class Somebody:
@@ -53,3 +61,29 @@ def test_a_unit_that_was_taken_out_is_told_once() -> None:
 
 def test_a_queue_keeps_a_qos_0_message_as_one_to_be_acknowledged() -> None:
     assert at_least_once(message("queue://q", "m", qos=0)) == message("queue://q", "m", qos=1)
+
+
+async def test_what_is_about_very_many_messages_is_several_operations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So a store can let others have the loop in between."""
+    monkeypatch.setattr(turn_module, "OPERATION_SEQUENCES_MAX", 3)
+    async with Broker() as broker:
+        client = await broker.client()
+        client.send("queue://q", "m")
+        await broker.settle()
+        queue = broker.queue("q")
+        turn = Turn()
+        turn.returned[queue] = {number: 10 + number for number in range(1, 8)}
+        turn.acknowledged[None, queue] = (list(range(1, 8)), list(range(101, 108)), {2: 5, 7: 6})
+        front = turn.take_front(now=9)
+    delivered = [item for item in front if isinstance(item, RecordDelivery)]
+    assert [item.sequences for item in delivered] == [(1, 2, 3), (4, 5, 6), (7,)]
+    assert [item.delivery_count for item in delivered] == [(11, 12, 13), (14, 15, 16), (17,)]
+    acknowledged = front[3:]
+    assert acknowledged == [
+        Acknowledge(queue.id, (1, 2, 3), (101, 102, 103), 9, delivery_counts=(1, 5, 1)),
+        Acknowledge(queue.id, (4, 5, 6), (104, 105, 106), 9),
+        Acknowledge(queue.id, (7,), (107,), 9, delivery_counts=(6,)),
+    ]
+    assert not turn.take_front(now=9)
