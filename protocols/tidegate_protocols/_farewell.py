@@ -1,10 +1,10 @@
-"""The end of a connection waits for what came before it, in both protocols.
+"""Delays the end of a connection until what came before it is confirmed, in both protocols.
 
-Whoever does not hear that something was confirmed sends it again. So a session whose client has to
-go, for what it sent last, or goes by itself and still reads, gives the broker one more token and says
-its last words when that is confirmed: the broker confirms in the order in which it was asked. That
-takes as long as the store takes to write, and meanwhile nothing the client sends is looked at or
-kept. Where the gateway or an operator ends a connection, nothing waits.
+A client that does not see a confirmation sends again. So when a client must go because of what it
+sent last, or leaves by itself and still reads, its session gives the broker one more token and
+closes once that is confirmed: the broker confirms in order. That takes as long as the store takes
+to write; meanwhile nothing the client sends is handled or kept. When the gateway or an operator
+ends a connection, nothing waits.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tidegate.spi import BrokerConnection, Token
 class Farewell:
     """A token of the session's own.
 
-    Args: say: closes the connection, with its last words.
-    Attributes: say; receipt: what its own confirmation is called; None: it has none.
+    Args: say: sends the last words and closes the connection.
+    Attributes: say; receipt: the receipt for its own confirmation; None: it has none.
     """
 
     __slots__ = ("receipt", "say")
@@ -32,10 +32,10 @@ class Farewell:
 
 @final
 class Farewells:
-    """Those of one connection: there is a second one where the client said goodbye before it had to go,
-    and then only that one is said. Owned by the session.
+    """The farewells of one connection, owned by the session. A client that said goodbye and then
+    had to go has two, and only the second is said.
 
-    Attributes: has_ended: the client sends no more, and reads on.
+    Attributes: has_ended: the client sends no more, but still reads.
     """
 
     __slots__ = ("_last", "has_ended")
@@ -45,9 +45,9 @@ class Farewells:
         self._last: Farewell | None = None
 
     def wait(self, connection: BrokerConnection, say: Callable[[], None]) -> bool:
-        """Deliver nothing more, and call *say* behind all that is not confirmed yet.
+        """Deliver nothing more, and call *say* once everything pending is confirmed.
 
-        Returns: False: all is confirmed, and nothing was done.
+        Returns: False: everything is confirmed already, and nothing was done.
         """
         if not connection.has_unconfirmed:
             return False
@@ -56,12 +56,12 @@ class Farewells:
         return True
 
     def add(self, connection: BrokerConnection, farewell: Farewell) -> None:
-        """Say *farewell* behind all that is not confirmed yet."""
+        """Say *farewell* once everything pending is confirmed."""
         self._last = farewell
         connection.synchronize(farewell)
 
     def say(self, token: Token) -> bool:
-        """Say the farewell that *token* is: all before it is confirmed, or cannot be.
+        """Say the farewell *token*: everything before it is confirmed, or cannot be.
 
         Returns: False: it is not the last one.
         """
@@ -73,13 +73,13 @@ class Farewells:
         return True
 
     def forget(self) -> None:
-        """Say none any more."""
+        """Say no farewell any more."""
         self._last = None
 
 
 def answers_in(tokens: Sequence[Token]) -> Sequence[Token]:
-    """What the client is told of *tokens*, which are confirmed."""
-    if type(tokens[-1]) is not Farewell:  # it is behind all others, but for a second one
+    """The confirmed *tokens* that the client hears about."""
+    if type(tokens[-1]) is not Farewell:  # it is last, except for a second one
         return tokens
     named = [token.receipt if type(token) is Farewell else token for token in tokens]
     return [answer for answer in named if answer is not None]

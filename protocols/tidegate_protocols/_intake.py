@@ -1,4 +1,4 @@
-"""What is read of a client that was let in: counted, whether it is looked at or not."""
+"""Counts what is read from an admitted client, whether or not it is handled."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tidegate_protocols._unfinished import UnfinishedInput
 
 @final
 class Intake:
-    """Owned by one session, from the time its client is let in.
+    """Owned by one session, from the moment its client is admitted.
 
     Args:
-        connection: is told of every read, and of what has begun and does not end.
+        connection: told of every read, and of unfinished input.
         pace, refuse, measure: see :class:`UnfinishedInput`.
     """
 
@@ -35,12 +35,12 @@ class Intake:
         self._unfinished: UnfinishedInput | None = UnfinishedInput(holds, pace, refuse, measure)
 
     def dropped(self, size: int) -> None:
-        """Of a client that has to go so many bytes were read, and not looked at."""
+        """Count bytes read from a client that has to go, and ignored."""
         if self._meter is not None:
             self._meter(size)
 
     def handled(self, size: int, waiting: int) -> None:
-        """So many bytes were read, and all is handled but *waiting* bytes, which are not whole."""
+        """Count bytes read, all handled except *waiting* bytes of an incomplete frame."""
         if self._meter is not None:
             self._meter(size)
         unfinished = self._unfinished
@@ -54,7 +54,7 @@ class Intake:
                 self._refuse(error)
 
     def stop(self) -> None:
-        """What has begun need not end any more. Idempotent."""
+        """Unfinished input need not end any more. Idempotent."""
         if self._unfinished is not None:
             self._unfinished.stop()
             self._unfinished = None

@@ -1,9 +1,9 @@
-"""Large bodies of one connection that go to the store as they come, of either protocol.
+"""Streams large bodies of one connection to the store as they arrive, in either protocol.
 
-While a body comes, nothing else of the connection can: it is behind it in the stream. When it is
-complete, the next one may come while the one before is synced; any other frame or packet waits
-until all messages before it are published, so the client's order is kept. So does the end: of the
-connection, or of what can be understood. What came whole before it counts, as with small messages.
+While a body arrives nothing else of the connection can: it is behind it in the stream. Once it is
+complete, the next body may arrive while this one is synced. Any other frame or packet waits until
+all messages before it are published, so the client's order is kept. So does the end of the
+connection, or of readable input: what arrived whole before it counts, as with small messages.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ from tidegate.spi import GatewayError, LargeBodies, LargeBody, LargeWriter
 from tidegate_protocols._pace import Pace
 from tidegate_protocols._unfinished import IdleBodies
 
-#: Received bytes that may wait for the disk before the socket is paused, and the level at which it
-#: is read again.
+#: Received bytes that may wait for the disk before the socket is paused, and the level at which
+#: reading resumes.
 HIGH_BYTES: Final = 2 << 20
 LOW_BYTES: Final = 1 << 19
 #: Bodies of one connection that are being written or synced at a time.
 BODIES_MAX: Final = 4
-#: What is handed to the store at a time at most.
+#: Most bytes handed to the store at a time.
 _WRITE_BYTES_MAX: Final = 1 << 20
-#: Pieces that are handed over as they are; more and smaller ones are put together.
+#: Most pieces handed over as they are; more and smaller ones are joined.
 _PIECES_MAX: Final = 16
 
 
 class Task(Protocol):
-    """Something that can be called off."""
+    """Something that can be cancelled."""
 
     def cancel(self) -> object: ...
 
 
 class BodySource(Protocol):
-    """A decoder that has given out a :class:`LargeEvent`."""
+    """A decoder that has returned a :class:`LargeEvent`."""
 
     def take_body(self) -> bytes:
-        """The bytes of its body that are here; b"": none now. Raises: PeerProtocolError."""
+        """The received bytes of its body; b"": none now. Raises: PeerProtocolError."""
         ...
 
     def end_body(self) -> bool:
-        """All of it was taken, and what ends it is here. Raises: PeerProtocolError."""
+        """Whether all of it was taken, and its end has arrived. Raises: PeerProtocolError."""
         ...
 
 
 class LargeEvent(Protocol):
-    """What a decoder gives out when a large body follows."""
+    """What a decoder returns when a large body follows."""
 
     @property
     def head(self) -> object: ...
 
     @property
     def size(self) -> int | None:
-        """Bytes of the body; None: only its end will tell."""
+        """Size of the body in bytes; None: unknown until its end."""
         ...
 
 
@@ -66,7 +66,7 @@ HeadT = TypeVar("HeadT")
 
 
 class _Body(Generic[HeadT]):
-    """One body on its way. writer: None when it is not kept."""
+    """One body in transfer. writer: None when it is not kept."""
 
     __slots__ = ("head", "is_complete", "pieces", "result", "task", "wake", "writer")
 
@@ -81,22 +81,22 @@ class _Body(Generic[HeadT]):
 
     @property
     def is_done(self) -> bool:
-        """What is to become of it is known, and can be carried out in its turn."""
+        """Whether its outcome is known and can be carried out in its turn."""
         return self.result is not None or (self.is_complete and self.writer is None)
 
 
 class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
-    """See the module. Types: what the decoder gives out, when a large body follows, and what is
-    kept of that until the body is here.
+    """See the module. Types: what the decoder returns when a large body follows, and what is kept
+    of that until the body is here.
 
     Args:
         spawn: runs a coroutine as a task.
         adjust: called when :attr:`wants_pause` changed.
-        failed: called once when the connection has to end, in its turn, with the head that is to
-            blame, if there is one.
+        failed: called once when the connection has to end, in its turn, with the head that caused
+            it, if any.
         go_on: called when all is published and :attr:`held`, and what is behind it, can be handled.
-        crashed: called for what nobody has foreseen.
-        pace: how long a body may stand still.
+        crashed: called for unexpected errors.
+        pace: how long a body may stall.
 
     Attributes: held: an event that waits until everything before it is published.
     """
@@ -122,13 +122,13 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
         self._go_on = go_on
         self._crashed = crashed
         self._queue: deque[_Body[HeadT]] = deque()
-        self._coming: _Body[HeadT] | None = None  # the last of the queue, when it is not complete
-        self._error: tuple[GatewayError, object] | None = None  # behind all of the queue
+        self._coming: _Body[HeadT] | None = None  # the last of the queue while incomplete
+        self._error: tuple[GatewayError, object] | None = None  # takes effect after the whole queue
         self._waiting_bytes = 0
         self._is_full = self._is_paused = self._is_cut = self._is_over = False
         self.held: EventT | None = None
 
-    # ------------------------------------------------------- what each protocol does in its own way
+    # ------------------------------------------------------------------ for each protocol to define
 
     @abc.abstractmethod
     def _next(self) -> EventT | None:
@@ -136,41 +136,41 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
 
     @abc.abstractmethod
     def _as_large(self, event: EventT) -> StreamedT | None:
-        """*event*, when a large body follows that may be taken before the others are published."""
+        """*event*, if its large body may be received before the others are published."""
 
     @abc.abstractmethod
     def _admit(self, event: StreamedT) -> HeadT:
-        """Look at a head. Raises: GatewayError, when the connection has to end for it."""
+        """Check a head. Raises: GatewayError if the connection has to end for it."""
 
     @abc.abstractmethod
     def _publish(self, head: HeadT, body: LargeBody | None) -> None:
         """In the client's order; body: None when it was not kept. Raises: GatewayError."""
 
     def _is_wanted(self, head: HeadT) -> bool:
-        """Its body is to be kept."""
+        """Whether its body is to be kept."""
         return True
 
     def _check(self, head: HeadT, data: bytes) -> None:
-        """Look at a piece of a body that is kept. Raises: GatewayError."""
+        """Check a piece of a kept body. Raises: GatewayError."""
 
     def _refuse(self, head: HeadT, error: GatewayError) -> None:
-        """It cannot be published. Raises: *error*, when the connection has to end for it."""
+        """Refuse the message. Raises: *error*, if the connection has to end for it."""
         raise error
 
     # ----------------------------------------------------------------------------- for the session
 
     @property
     def is_busy(self) -> bool:
-        """Messages are not published yet, so other events have to wait."""
+        """Whether other events must wait because messages are not published yet."""
         return bool(self._queue)
 
     @property
     def wants_pause(self) -> bool:
-        """The socket is not to be read."""
+        """Whether the socket should not be read."""
         return self._is_full or self.held is not None or self._error is not None
 
     def begin(self, event: StreamedT) -> None:
-        """A large body follows. Raises: GatewayError, when the connection has to end for it."""
+        """A large body follows. Raises: GatewayError if the connection has to end for it."""
         head = self._admit(event)
         body = _Body(head)
         if self._is_wanted(head):
@@ -187,7 +187,7 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
     def receive(self) -> bool:
         """Take from the decoder what belongs to large messages.
 
-        Returns: True when :attr:`held`, and what is behind it, can be handled: all is published.
+        Returns: True when :attr:`held`, and what follows it, can be handled: all is published.
         """
         queue = self._queue
         while queue and self._error is None:
@@ -203,29 +203,29 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
         return not queue and not self._is_over
 
     def take_held(self) -> EventT | None:
-        """The event that was held, now that it may be handled."""
+        """Return the held event, which may be handled now."""
         held, self.held = self.held, None
         self._adjust_reading()
         return held
 
     def fail(self, error: GatewayError, blamed: object = None) -> None:
-        """End the connection when what came before is published; nothing behind it counts."""
+        """End the connection once what came before is published; ignore anything after."""
         self.held = None
         self._error = error, blamed
         self._adjust_reading()
         self._end_done()
 
     def cut(self) -> bool:
-        """The client is gone: the body that is coming never will be whole. Idempotent.
+        """The client is gone: an incoming body will never be complete. Idempotent.
 
-        Returns: True when others are, and are still to be published.
+        Returns: True when others are complete and still to be published.
         """
         self._is_cut = True
         self._drop_coming()
         return bool(self._queue)
 
     def abandon(self) -> None:
-        """The session ended: what is not published never will be. Idempotent."""
+        """The session has ended: drop what is not published. Idempotent."""
         self._is_over = True
         self._idle.end()
         self.held = self._error = None
@@ -235,7 +235,7 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
     # -------------------------------------------------------------------------------------- bodies
 
     def _begin_next(self) -> bool:
-        """Begin with the next body, if nothing else comes first. Returns: whether one comes now."""
+        """Start on the next body, if nothing precedes it. Returns: whether one is arriving now."""
         blamed: object = None
         try:
             event = self.held if self.held is not None else self._next()
@@ -253,7 +253,7 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
         return True
 
     def _take_body(self, body: _Body[HeadT]) -> bool:
-        """Take what is here of the body that is coming. Returns: that is all of it."""
+        """Take the received part of the incoming body. Returns: whether that is all of it."""
         source = self._source
         try:
             while data := source.take_body():
@@ -280,7 +280,7 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
         return body.is_complete
 
     def _give_up(self, body: _Body[HeadT], error: GatewayError) -> None:
-        """It cannot be kept; what still comes of it is passed over, if the connection goes on."""
+        """Drop a body that cannot be kept; skip the rest of it if the connection goes on."""
         self._drop(body)
         try:
             self._refuse(body.head, error)
@@ -289,7 +289,7 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
             self.fail(fatal, body.head)
 
     def _fail_coming(self, error: GatewayError) -> None:
-        """What is missing does not come: the connection ends, behind what came whole before."""
+        """The body has stalled: end the connection, after what came whole before."""
         body = self._coming
         if body is not None:
             self._drop_from(body)
@@ -308,7 +308,7 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
             self._drop(body)
 
     def _drop(self, body: _Body[HeadT]) -> None:
-        """Forget what there is of a body."""
+        """Discard a partial body."""
         task, body.task = body.task, None
         writer, body.writer = body.writer, None
         body.result = None
@@ -342,7 +342,7 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
             self._proceed()
         except (
             Exception
-        ) as error:  # nobody awaits this task, and the connection would wait for ever
+        ) as error:  # nobody awaits this task; without this the connection would wait for ever
             body.task = None
             self.abandon()
             self._crashed(error)
@@ -365,13 +365,13 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
     # ----------------------------------------------------------------------------------- the order
 
     def _proceed(self) -> None:
-        """Publish what can be, and read on."""
+        """Publish what is ready, and read on."""
         self._end_done()
         if self.receive():
             self._go_on()
 
     def _end_done(self) -> None:
-        """Publish what is done, in the order in which it came; then the end has its turn."""
+        """Publish what is complete, in order of arrival; then the end has its turn."""
         queue = self._queue
         while queue and queue[0].is_done:
             body = queue.popleft()
@@ -385,8 +385,8 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
             self._end(*self._error)
 
     def _end(self, error: GatewayError, blamed: object) -> None:
-        # Apart from where it was caught: an error that its own frames hold is only collected one
-        # day, and with it what they hold, a body and its file.
+        # Outside the except block: an error held by its own frames is collected only much later,
+        # and with it what those hold: a body and its file.
         self.held = self._error = None
         self._is_over = True
         self._failed(error, blamed)

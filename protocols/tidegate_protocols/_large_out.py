@@ -1,7 +1,7 @@
-"""Writes large bodies to a client in pieces; everything else for that client waits behind them.
+"""Writes large bodies to a client in pieces; everything else for that client queues behind them.
 
-Used by the front-ends only while a large body is on its way to a client: the ordinary path writes to
-the link and knows nothing of it.
+The front-ends use it only while a large body is being sent to a client; the ordinary path writes
+straight to the link.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from tidegate_protocols.transport import Link
 
 logger = logging.getLogger("tidegate.large")
 
-#: Bytes read from the store, and given to the link, at a time: at most, and at least however many
-#: clients there are. One waits in the link, one is read ahead, and one of the body behind.
+#: Bytes read from the store and given to the link at a time: the most, and the least however many
+#: clients there are. One piece waits in the link, one is read ahead, and one of the next body.
 PIECE_BYTES_MAX: Final = 1 << 20
 PIECE_BYTES_MIN: Final = 64 << 10
-#: What the pieces of all clients may have together before they become smaller.
+#: Memory for the pieces of all clients together before pieces get smaller.
 _SHARED_BYTES: Final = 64 << 20
-_PIECES_MIN: Final = 3  # that a client may have at a time
-#: Bodies of one client whose first piece is read while the one in front of them is written.
+_PIECES_MIN: Final = 3  # per client at a time
+#: Bodies of one client whose first piece is read while the one ahead of them is written.
 AHEAD_MAX: Final = 3
 
 
 class Share:
-    """Divides memory between all clients to which large bodies are on their way.
+    """Divides memory between all clients that are being sent large bodies.
 
     Attributes: clients: how many there are.
     """
@@ -48,12 +48,12 @@ class Share:
 
     @property
     def ahead(self) -> int:
-        """Bodies of a client that are begun to be read behind the one that is written, now."""
+        """How many bodies of a client may be read ahead now, behind the one being written."""
         fair = _SHARED_BYTES // (PIECE_BYTES_MAX * max(self.clients, 1)) - _PIECES_MIN + 1
         return min(AHEAD_MAX, max(1, fair))
 
 
-#: Of this process.
+#: The process's single one.
 _SHARE: Final = Share()
 
 
@@ -61,10 +61,10 @@ class Streamed(msgspec.Struct, frozen=True):
     """A message that is written in pieces.
 
     Attributes:
-        head, tail: what goes before and behind the body.
-        body: where it is.
+        head, tail: the bytes before and after the body.
+        body: where the body is stored.
         reader: open since the message was handed out, so that the body stays until it is written.
-        missing: called when the body cannot be read and nothing of the message was written yet.
+        missing: called when the body cannot be read and nothing of the message is written yet.
     """
 
     head: bytes
@@ -75,7 +75,7 @@ class Streamed(msgspec.Struct, frozen=True):
 
 
 class LargeWire(bytes):
-    """The bytes in front of a large body, for front-ends that hand bytes around.
+    """The bytes before a large body, for front-ends that pass bytes around.
 
     Attributes: large: the body, which follows.
     """
@@ -92,11 +92,11 @@ class LargeWire(bytes):
 
 @final
 class LargeOut:
-    """What waits to be written to one client.
+    """The output queue of one client.
 
     Args:
         idle: called when everything has been written; not after :meth:`cancel`.
-        broken: called when a body ends in the middle: nothing sensible can be written any more.
+        broken: called when a body breaks off: nothing valid can be written any more.
     """
 
     def __init__(
@@ -115,17 +115,17 @@ class LargeOut:
         self._share = share
         self._queue: deque[bytes | Streamed] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._ahead: dict[int, asyncio.Task[bytes]] = {}  # next pieces by id() of what they are of
+        self._ahead: dict[int, asyncio.Task[bytes]] = {}  # next pieces by id() of their message
         self._may_write = asyncio.Event()
         self._may_write.set()
 
     @property
     def is_busy(self) -> bool:
-        """Something waits, so whatever comes has to wait behind it."""
+        """Whether output is queued, so that any more must queue behind it."""
         return self._task is not None
 
     def send(self, data: bytes) -> None:
-        """Write *data* behind what waits, at once when nothing does."""
+        """Write *data* after what is queued; at once if nothing is."""
         if self._task is None:
             self._link.send(data)
         else:
@@ -192,7 +192,7 @@ class LargeOut:
         self._idle()
 
     async def _write_body(self, item: Streamed) -> None:
-        """Raises: GatewayError when the body ends in the middle."""
+        """Raises: GatewayError when the body breaks off."""
         left = item.body.size
         try:
             data = await self._read(item)
@@ -207,7 +207,7 @@ class LargeOut:
                 self._read_ahead(item)
             for behind in islice(self._queue, self._share.ahead):
                 self._read_ahead(behind)
-            # One by one, because the link would put them together: a copy of the whole piece.
+            # One by one: the link would join them, copying the whole piece.
             if head:
                 self._link.send_piece(head, last=False)
                 self._link.flush()
@@ -236,7 +236,7 @@ class LargeOut:
         return await item.reader.read(self._share.piece_bytes)
 
     async def _flushed(self) -> None:
-        """Hand everything to the socket, and wait while that has too much of it."""
+        """Hand everything to the socket, and wait while its buffer is full."""
         self._link.flush()
         if not self._may_write.is_set():
             await self._may_write.wait()
@@ -247,6 +247,6 @@ async def _next_piece(reader: LargeReader, size: int) -> bytes:
 
 
 def _unasked(task: asyncio.Task[bytes]) -> None:
-    """Nobody asks any more how it went."""
+    """Retrieve a dropped task's result, which nobody awaits."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""What waits for a client to take it: the part of writing that both protocols share."""
+"""Output that waits for a client to read it: the part of writing that both protocols share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidegate_protocols.transport import Link
 
 
 class Output:
-    """The link of one session, and the large body that is on its way over it.
+    """The link of one session, and the large bodies being sent over it.
 
     Attributes: link: as given.
     """
@@ -21,22 +21,22 @@ class Output:
 
     @property
     def is_streaming(self) -> bool:
-        """A large body is on its way: what is written waits behind it."""
+        """Whether a large body is being sent, so that other output queues behind it."""
         return self._large is not None and self._large.is_busy
 
     @property
     def has_unsent(self) -> bool:
-        """The client has not taken all."""
+        """Whether the client has not read everything."""
         return self.is_streaming or self.link.unsent_bytes > 0
 
     def cancel_large(self) -> None:
-        """Forget large bodies that are on their way."""
+        """Drop large bodies being sent."""
         if self._large is not None:
             self._large.cancel()
 
     def withhold(self, error: GatewayError) -> None:
-        """The broker ends the connection for *error*. What the client may not have any more does not
-        go out: rather it hears nothing."""
+        """The broker ends the connection for *error*. Drop what the client may no longer receive,
+        even if it then hears nothing."""
         if isinstance(error, AccessError) and self.has_unsent:
             self.cancel_large()
             self.link.abort()

@@ -1,4 +1,4 @@
-"""Time that a client has: what both protocols need of the event loop for it."""
+"""Time limits for a client: what both protocols need of the event loop for them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Protocol
 
 
 class Timer(Protocol):
-    """Something that can be called off: a timer or a task."""
+    """Something that can be cancelled: a timer or a task."""
 
     def cancel(self) -> object: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long something that has begun may stand still.
+    """How long something that has begun may stall.
 
-    Attributes: timeout_s: 0: as long as it likes; call_later: of the event loop; is_paused: the
-        client is not read now, so that nothing can come; pauses: how often that has begun so far.
+    Attributes: timeout_s: 0: no limit; call_later: the event loop's; is_paused: the client is not
+        being read, so nothing can arrive; pauses: how often that has happened so far.
     """
 
     timeout_s: float
@@ -27,9 +27,9 @@ class Pace:
     pauses: Callable[[], int]
 
     def look(self) -> int:
-        """What :meth:`was_read_since` is to be asked with later."""
+        """A mark to pass to :meth:`was_read_since` later."""
         return -1 if self.is_paused() else self.pauses()
 
     def was_read_since(self, look: int) -> bool:
-        """Whether the client was read all the time since *look*: who is read again only now could not send before."""
+        """Whether the client was read without a pause since *look*, and so could send."""
         return look == self.look() >= 0

@@ -1,6 +1,6 @@
-"""A frame or packet that has begun and does not end: counted, and given a time in which it must move.
+"""Unfinished frames and packets: counted, and required to keep moving.
 
-A body that is streamed is not counted, because it is not kept in memory; it must move, too.
+A streamed body is not counted, because it is not kept in memory; but it must keep moving too.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from tidegate.spi import FlowControlError, GatewayError, format_duration, format
 from tidegate_protocols._pace import Pace, Timer
 from tidegate_protocols.transport import nobody
 
-#: The broker is told each time that it is so many more. Fewer are what every connection may have waiting
-#: anyway: it is told of them only when they stay.
+#: The broker is told each time this much more has arrived. Every connection may have less waiting
+#: anyway, and that is reported only if it stays.
 STEP_BYTES: Final = 64 * 1024
 
-#: So much more of it must have come each time that ``frame_timeout`` is over: 17 KiB/s by default.
+#: Bytes that must arrive within each ``frame_timeout``: 17 KiB/s by default.
 PROGRESS_BYTES: Final = 1024 * 1024
 
-#: The same of one that had less than ``STEP_BYTES``: 17 bytes/s by default, which the thinnest line has.
+#: The same below ``STEP_BYTES``: 17 bytes/s by default, which even the slowest line manages.
 SMALL_PROGRESS_BYTES: Final = 1024
 
 
@@ -27,19 +27,20 @@ SMALL_PROGRESS_BYTES: Final = 1024
 class UnfinishedInput:
     """Owned by one session.
 
-    One timer runs while something waits, and is not set anew for each frame: it looks whether it is the frame that was
-    there when it was set. So a frame has ``frame_timeout``, and up to twice that behind others of a busy client.
+    One timer runs while anything waits, and is not reset for each frame: when it fires it checks
+    whether the same frame is still there. So a frame gets ``frame_timeout``, and up to twice that
+    behind other frames of a busy client.
 
     Args:
-        tell: told how many bytes are held of it. May raise FlowControlError.
+        tell: told how many of its bytes are held. May raise FlowControlError.
         pace: with ``frame_timeout``; see ``PROGRESS_BYTES``.
         refuse: called when it is too slow.
-        measure: how many bytes wait now: what came whole may have been waiting for its turn only.
+        measure: returns the bytes waiting now: a complete frame may just await its turn.
 
     Attributes:
-        size: bytes told.
-        read: bytes that have come so far, of all frames; the session counts them.
-        least: :meth:`waits` is to be called from so many bytes on.
+        size: bytes last reported.
+        read: bytes received so far, of all frames; the session counts them.
+        least: call :meth:`waits` from this many bytes on.
     """
 
     __slots__ = (
@@ -71,16 +72,16 @@ class UnfinishedInput:
         self._refuse = refuse
         self._measure = measure
         self._timer: Timer | None = None
-        # When the timer was set: bytes of frames that had ended, bytes of this one, and whether it was read.
+        # When the timer was set: bytes of ended frames and of this one, and the pace's mark.
         self._ended = 0
         self._had = 0
         self._look = 0
 
     def waits(self, size: int) -> None:
-        """After a read: *size* bytes have come of a frame whose end has not. Call it when that is at
-        least :attr:`least`, and as long as :attr:`size` is not 0.
+        """After a read: *size* bytes of an unfinished frame are here. Call it when that is at least
+        :attr:`least`, and while :attr:`size` is not 0.
 
-        Raises: FlowControlError: it is more than may be held.
+        Raises: FlowControlError: more than may be held.
         """
         if size < self.size:  # it has ended
             self.stop()
@@ -91,7 +92,7 @@ class UnfinishedInput:
             self._begin(size)
 
     def stop(self) -> None:
-        """Nothing waits any more, or nobody for it. Idempotent."""
+        """Nothing is unfinished any more, or the session is over. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -116,7 +117,7 @@ class UnfinishedInput:
         try:
             if not self._pace.was_read_since(self._look):
                 self._put(min(size, self.size))
-            elif self.read - size != self._ended:  # it has ended, and another one has begun
+            elif self.read - size != self._ended:  # that frame has ended and another begun
                 self._put(size if size >= STEP_BYTES else 0)
             else:
                 wanted = SMALL_PROGRESS_BYTES if self._had < STEP_BYTES else PROGRESS_BYTES
@@ -136,9 +137,10 @@ class UnfinishedInput:
 
 @final
 class IdleBodies:
-    """Ends a connection whose streamed body has begun and does not come. Owned by one session.
+    """Ends a connection whose streamed body stalls. Owned by one session.
 
-    Args: pace: with ``body_timeout``; refuse: called when nothing has come for ``pace.timeout_s``; nothing is watched then.
+    Args: pace: with ``body_timeout``; refuse: called when nothing has arrived for
+        ``pace.timeout_s``, which ends the watch.
     """
 
     __slots__ = ("_has_moved", "_look", "_pace", "_refuse", "_timer")
@@ -151,19 +153,19 @@ class IdleBodies:
         self._look = 0
 
     def moves(self) -> None:
-        """A body has begun, or something of it has come."""
+        """A body has begun, or more of it has arrived."""
         self._has_moved = True
         if self._timer is None and self._pace.timeout_s:
             self._begin()
 
     def stop(self) -> None:
-        """None is on its way any more. Idempotent."""
+        """No body is arriving any more. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def end(self) -> None:
-        """None ever will be: nobody is called any more."""
+        """No body will arrive ever again: call nothing any more."""
         self.stop()
         self._refuse = nobody
 

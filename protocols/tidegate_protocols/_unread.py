@@ -1,7 +1,7 @@
-"""What a client was sent and does not read: counted, and beyond a limit it is not read either.
+"""Counts what a client was sent and has not read; past a limit, its own input is not read either.
 
-Deliveries stop long before, as soon as the socket's buffer is full. What goes on are answers to
-what the client sends: as long as it sends without reading, they pile up here.
+Deliveries stop much earlier, as soon as the socket's buffer is full. But answers to the client's
+own input go on, and pile up here while it sends without reading.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidegate_protocols.transport import Link, nobody
 
 logger = logging.getLogger("tidegate.transport")
 
-#: The broker is told each time that it is so many bytes more.
+#: The broker is told each time this many more bytes wait.
 _STEP_BYTES: Final = 64 * 1024
 
 
@@ -26,15 +26,14 @@ class UnreadOutput:
 
     Args:
         limit: bytes of answers above which the client is not read (``unread_output_max``).
-        timeout_s: a client that has not been read for so long, and took not a byte of what waits
-            for it, is disconnected (``unread_output_timeout``); 0: never.
-        call_later: of the event loop.
-        stop_reading: called when the limit is reached; what it did is to be undone with
-            :meth:`resumed`.
+        timeout_s: a client that was not read for so long, and took no byte of what waits for it,
+            is disconnected (``unread_output_timeout``); 0: never.
+        call_later: the event loop's.
+        stop_reading: called when the limit is reached; :meth:`resumed` must undo it.
 
     Attributes:
         is_paused: the socket takes no more for now.
-        tell: told how many bytes wait. May raise FlowControlError: that is the limit, too.
+        tell: told how many bytes wait. May raise FlowControlError, which counts as the limit.
     """
 
     __slots__ = (
@@ -68,21 +67,21 @@ class UnreadOutput:
         self._timeout_s = timeout_s
         self._call_later = call_later
         self._stop_reading = stop_reading
-        self._answers = 0  # written since the socket took no more
-        self._size = 0  # with what waited before
+        self._answers = 0  # written since the socket was full
+        self._size = 0  # including what waited before
         self._told = 0
         self._unsent = 0
         self._is_over = False
         self._timer: Timer | None = None
 
     def paused(self) -> None:
-        """The socket takes no more."""
+        """The socket is full."""
         self.is_paused = True
         self._size = self._link.unsent_bytes
         self._report()
 
     def wrote(self, count: int) -> None:
-        """*count* bytes were written while it takes no more."""
+        """*count* bytes were written while the socket is full."""
         self._answers += count
         self._size += count
         if self._size - self._told >= _STEP_BYTES:
@@ -98,13 +97,13 @@ class UnreadOutput:
         self.stop()
 
     def stop(self) -> None:
-        """Watch no more: the connection has ended, or caught up. Idempotent."""
+        """Stop watching: the connection has ended, or caught up. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def forget(self) -> None:
-        """The link is gone: nobody is told anything any more."""
+        """The link is gone: report nothing any more."""
         self.stop()
         self.tell = None
         self._stop_reading = nobody

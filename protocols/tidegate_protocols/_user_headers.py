@@ -1,10 +1,10 @@
 """The user's headers between protocols: names that STOMP needs for itself are escaped, reversibly.
 
-MQTT 5.0 user properties may have any name, also none, and also one that would tear a STOMP frame
-apart (``content-length``) or pass for something the gateway said (``message-id``). In a STOMP frame
-such a name has ``user-`` in front: the property ``destination`` is the header ``user-destination``,
-and the property ``user-destination`` is ``user-user-destination``. A message keeps its headers as
-its producer wrote them, so the escaping is done only when a message changes protocols.
+MQTT 5.0 user properties may have any name, even an empty one, or one that would break a STOMP frame
+(``content-length``) or look like the gateway's own (``message-id``). In a STOMP frame such a name
+gets the prefix ``user-``: the property ``destination`` is the header ``user-destination``, and the
+property ``user-destination`` is ``user-user-destination``. A message keeps its headers as its
+producer wrote them, so escaping happens only when a message changes protocols.
 """
 
 from __future__ import annotations
@@ -70,6 +70,6 @@ def unescaped(name: str) -> str:
 
 
 def _is_escapable(name: str) -> bool:
-    """It is a reserved name, perhaps with prefixes."""
+    """Whether it is a reserved name, perhaps with prefixes."""
     found = _PREFIXES.match(name)
     return found is not None and name[found.end() :] in _RESERVED

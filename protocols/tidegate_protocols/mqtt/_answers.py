@@ -1,6 +1,6 @@
-"""What the gateway says to one client, in its version and within its limits.
+"""Answers of the gateway to one client, in its version and within its limits.
 
-Only what is not sent once a message is built here; the plain PUBACK, PUBREC, PUBREL and PUBCOMP are
+Only answers off the hot path are built here; the plain PUBACK, PUBREC, PUBREL and PUBCOMP are
 ``encode.acknowledgement`` in every version.
 """
 
@@ -43,10 +43,10 @@ from tidegate_protocols.mqtt.codec.packets import (
 )
 from tidegate_protocols.mqtt.codec.properties import NO_PROPERTIES, Properties
 
-#: A packet can be no longer: header of five bytes and the largest remaining length.
+#: The longest possible packet: header of five bytes and the largest remaining length.
 PACKET_BYTES_MAX: Final = 268_435_460
 
-#: What comes nearest to a reason that a CONNACK of MQTT 3.1.1 has no code for.
+#: The nearest substitute for reasons that a CONNACK of MQTT 3.1.1 has no code for.
 _OLD_REASONS: Final = {
     ReasonCode.USE_ANOTHER_SERVER: ReasonCode.SERVER_UNAVAILABLE,
     ReasonCode.SERVER_MOVED: ReasonCode.SERVER_UNAVAILABLE,
@@ -54,7 +54,7 @@ _OLD_REASONS: Final = {
     ReasonCode.TOPIC_NAME_INVALID: ReasonCode.NOT_AUTHORIZED,  # the will's
 }
 
-#: Characters of a reason string. What names a topic can be as long as the topic.
+#: Most characters of a reason string, which may quote a topic of any length.
 REASON_STRING_LENGTH_MAX: Final = 512
 
 
@@ -84,7 +84,7 @@ class Answers:
     def connack(
         self, session_present: bool, properties: Properties = NO_PROPERTIES, problem: str = ""
     ) -> bytes:
-        """The client is accepted, though something is as it may not expect it (*problem*).
+        """A CONNACK that accepts, with anything the client may not expect in *problem*.
 
         Raises: FrameTooLargeError.
         """
@@ -144,13 +144,13 @@ class Answers:
         return self._encode(Pubrec(packet_id, reason, _reason_string(problem)))
 
     def pubrel(self, packet_id: int, *, is_known: bool) -> bytes:
-        """A PUBREL, also for a packet id that means nothing to us (any more)."""
+        """A PUBREL, also for a packet id that we do not know (any more)."""
         if is_known or not self.is_v5:
             return acknowledgement(PUBREL, packet_id)
         return bytes((0x62, 3)) + packet_id.to_bytes(2, "big") + b"\x92"
 
     def pubcomp(self, packet_id: int, *, is_known: bool) -> bytes:
-        """A PUBCOMP, also for a packet id that means nothing to us (any more)."""
+        """A PUBCOMP, also for a packet id that we do not know (any more)."""
         if is_known or not self.is_v5:
             return acknowledgement(PUBCOMP, packet_id)
         return self._encode(Pubcomp(packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))

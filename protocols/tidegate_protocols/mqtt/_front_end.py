@@ -82,7 +82,7 @@ class MqttFrontEnd:
         self._options = options
         self._runtime: LoopRuntime | None = None
         self._context: SessionContext | None = None
-        # Built here, because a certificate that cannot be used is to be told before anything starts.
+        # Built here, to report an unusable certificate before anything starts.
         self._listener: Listener = make_listener(
             config,
             options,
@@ -112,7 +112,7 @@ class MqttFrontEnd:
         return "" if self._context is None else self._context.listener
 
     async def reload(self) -> bool:
-        """Read the certificates anew, see :class:`tidegate.spi.Reloadable`. Raises: ConfigError."""
+        """Reread the certificates, see :class:`tidegate.spi.Reloadable`. Raises: ConfigError."""
         return await self._listener.reload()
 
     async def stop_accepting(self) -> None:

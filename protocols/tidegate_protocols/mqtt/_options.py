@@ -8,7 +8,7 @@ from typing import Final
 from tidegate.spi import ConfigError, Kind, option
 from tidegate_protocols.transport import TransportOptions
 
-#: Who states no Receive Maximum takes this many (MQTT 5.0 section 3.1.2.11.3); there are no more
+#: The default when no Receive Maximum is given (MQTT 5.0 section 3.1.2.11.3); there are no more
 #: packet ids anyway.
 RECEIVE_MAXIMUM_DEFAULT: Final = 65_535
 
@@ -201,7 +201,7 @@ class MqttOptions(TransportOptions):
 
 
 def _check_topic_prefix(prefix: str) -> None:
-    """Raises: ConfigError for what cannot begin a topic name of a client."""
+    """Raises: ConfigError for a prefix that no topic name of a client can have."""
     if prefix.startswith("$") or prefix.endswith("/") or "+" in prefix or "#" in prefix:
         raise ConfigError(
             f"{prefix!r} cannot begin a response topic: no '$' in front, no '/' at the end,"

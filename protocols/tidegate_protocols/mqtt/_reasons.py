@@ -1,7 +1,7 @@
 """Errors of the gateway as reason codes of MQTT 5.0 (section 2.4).
 
-What MQTT 3.1.1 can say of the same is decided where it is said: its CONNACK has five codes, its
-SUBACK one, and everything else is a closed connection.
+What MQTT 3.1.1 can express is decided where it is sent: its CONNACK has five codes, its SUBACK
+one, and everything else is a closed connection.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ENDINGS: Final[Mapping[str, ReasonCode]] = {
     "use-another-server": ReasonCode.USE_ANOTHER_SERVER,
     "server-moved": ReasonCode.SERVER_MOVED,
 }
-#: Those of them that a client which is not let in is told, too.
+#: Those that a client which is not admitted is told too.
 _REDIRECTS: Final = frozenset({ReasonCode.USE_ANOTHER_SERVER, ReasonCode.SERVER_MOVED})
 
 
@@ -49,7 +49,7 @@ class RefusedError(GatewayError):
 
 
 def told(error: GatewayError, client_id: str) -> str:
-    """What the client is told; what it is not told of a store's error goes into the log."""
+    """The text for the client; details of a store's error go only into the log."""
     if isinstance(error, StoreError):
         logger.info("store error client=%s error=%s", client_id, error)
     return error.for_client

@@ -1,1 +1,1 @@
-"""What a connected MQTT session publishes and is sent: names, properties, packet ids, subscriptions."""
+"""Messages to and from an MQTT session: names, properties, packet ids, subscriptions."""

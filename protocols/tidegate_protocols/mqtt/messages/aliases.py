@@ -11,7 +11,7 @@ from typing import Final, final
 from tidegate.spi import text_bytes
 from tidegate_protocols.mqtt.codec.codes import PacketViolationError, ReasonCode
 
-#: The broker is told of so many bytes more or fewer: short topics are not worth it.
+#: The broker is told of changes this large, in bytes: short topics are not worth it.
 STEP_BYTES: Final = 16 * 1024
 
 _EMPTY_TOPIC: Final = b"\0\0"
@@ -21,8 +21,8 @@ _EMPTY_TOPIC: Final = b"\0\0"
 class AliasesIn:
     """What the client's aliases mean.
 
-    Args: alias_max: 0 to 65535; bounds the table; tell: told now and then how many bytes the topics
-        take. May raise FlowControlError.
+    Args: alias_max: 0 to 65535; bounds the table; tell: told from time to time how many bytes the
+        topics take. May raise FlowControlError.
     """
 
     __slots__ = ("_alias_max", "_bytes", "_tell", "_told", "_topics")
@@ -62,8 +62,8 @@ class AliasesIn:
 class AliasesOut:
     """Our aliases for a client: the first topics that it is sent get one each, for good.
 
-    First come, first served instead of the least recently used: with more topics than aliases
-    that changing around would send the long name nearly every time, with the alias on top.
+    First come, first served, not least recently used: with more topics than aliases, replacement
+    would send the long name nearly every time, plus the alias.
 
     Args: alias_max: the client's Topic Alias Maximum, or ours when smaller; 1 to 65535.
     """

@@ -20,7 +20,7 @@ from tidegate_protocols.mqtt.messages.names import QUEUE_PREFIX, NameCache, topi
 
 PROTOCOL: Final = "mqtt"
 
-#: A time that is left, in seconds, which a message of another protocol may exceed (136 years).
+#: Longest remaining time in seconds (136 years); messages of other protocols may exceed it.
 EXPIRY_INTERVAL_MAX: Final = 0xFFFF_FFFF
 
 #: Messages whose properties are remembered in bytes, and the longest body of one: what one turn hands

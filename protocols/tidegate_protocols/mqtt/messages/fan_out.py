@@ -1,4 +1,4 @@
-"""QoS 0 to many: what one client is sent is kept for the next ones that are sent the same.
+"""QoS 0 to many: packets encoded for one client are reused for others sent the same messages.
 
 One message to a hundred subscribers is otherwise encoded a hundred times. With QoS 0 the packets
 of all clients of one version are the same bytes, unless something of their own is in them (aliases,
@@ -13,7 +13,7 @@ from typing import Final, final
 
 from tidegate.spi import StoredMessage
 
-#: The newest batch is kept until the next one comes; what is larger than this is encoded anew.
+#: The newest batch is kept until the next one comes; a larger one is encoded each time.
 KEPT_BYTES_MAX: Final = 256 * 1024
 
 

@@ -1,4 +1,4 @@
-"""What a client publishes: from PUBLISH to message, and the QoS 1 and 2 handshakes towards us.
+"""A client's publishes: from PUBLISH to message, and the QoS 1 and 2 handshakes towards us.
 
 A *token* given to the broker is the answer that leaves when the message is durable. In MQTT 5.0 it
 is a ``bytearray``, because what it says (nobody subscribes; the write failed) is known only after
@@ -46,8 +46,7 @@ from tidegate_protocols.mqtt.messages.names import DESTINATIONS
 logger = logging.getLogger("tidegate.mqtt")
 
 _IN: Final = InflightDirection.IN
-#: What a packet id takes in memory with the answer to it, and how many more the broker is told of
-#: at a time.
+#: Memory of a packet id with its answer, and how many more are reported to the broker at a time.
 _ID_BYTES: Final = 170
 _ID_STEP: Final = 256
 
@@ -65,8 +64,8 @@ class Coming:
         packet: without its body.
         destination: canonical; "" when it is not to be published.
         is_repeated: a QoS 2 message that came before: it is only answered again.
-        error: why it is refused; it is answered when its body has come.
-        text: how its body is looked at as it comes; None: not at all.
+        error: why it is refused; the answer is sent once its body has arrived.
+        text: the check of its body as it arrives; None: no check.
     """
 
     __slots__ = ("destination", "error", "is_repeated", "packet", "text")
@@ -98,7 +97,7 @@ class Incoming:
     Args:
         send: writes to the client.
         is_persistent: the session is in the store.
-        is_resumed: it was there before this connection.
+        is_resumed: the session existed before this connection.
         records: packet-id states of the session.
     """
 
@@ -144,7 +143,7 @@ class Incoming:
         # There are no more packet ids than the default allows, so only less has to be counted.
         self._is_counting = answers.is_v5 and options.receive_maximum < RECEIVE_MAXIMUM_DEFAULT
         self._unanswered_count = 0
-        self._log_level = logging.INFO  # of the first refused PUBLISH; the others are not news
+        self._log_level = logging.INFO  # for the first refused PUBLISH; later ones are not news
         self._charged = 0  # packet ids that the broker was told of
         # Packet ids of QoS 2 messages that came and are not released, with the answer to them.
         self._received: dict[int, Token] = {
@@ -189,7 +188,7 @@ class Incoming:
             self._received[packet_id] = token
 
     def _charge(self) -> None:
-        """There are more packet ids than the broker knows of, or far fewer. Raises: FlowControlError."""
+        """Report a changed number of packet ids to the broker. Raises: FlowControlError."""
         count = len(self._received) + _ID_STEP
         self._connection.holds(Held.PACKET_IDS, count * _ID_BYTES)
         self._charged = count
@@ -307,7 +306,7 @@ class Incoming:
     # ------------------------------------------------------------------------- large messages
 
     def begin_large(self, packet: Publish) -> Coming:
-        """Look at a PUBLISH whose body is still to come, in every version.
+        """Check a PUBLISH whose body is still to come, in every version.
 
         Raises: PeerProtocolError; before MQTT 5.0 any GatewayError, for which it has no word.
         """
@@ -337,7 +336,7 @@ class Incoming:
         return Coming(packet, destination)
 
     def refuse_large(self, coming: Coming, error: GatewayError) -> None:
-        """It cannot be published; the client hears of it when the body has come.
+        """It cannot be published; the client hears so once the body has arrived.
 
         Raises: *error*, where MQTT before 5.0 has no word for it.
         """
@@ -346,7 +345,7 @@ class Incoming:
         coming.error = error
 
     def text_check(self, packet: Publish) -> TextCheck | None:
-        """How its body is to be looked at; None: not at all."""
+        """The check for its body; None: no check."""
         return text_check(packet.properties, is_wanted=self._options.payload_format_check)
 
     def end_large(self, coming: Coming, body: LargeBody | None, now_us: int) -> None:
