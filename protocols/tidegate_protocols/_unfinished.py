@@ -123,9 +123,9 @@ class UnfinishedInput:
                 wanted = SMALL_PROGRESS_BYTES if self._had < STEP_BYTES else PROGRESS_BYTES
                 if size - self._had < wanted:
                     raise FlowControlError(
-                        f"of a frame {format_size(size)} have come, and less than"
-                        f" {format_size(wanted)} of it in"
-                        f" {format_duration(self._pace.timeout_s)} (frame_timeout)"
+                        f"the frame is incomplete: {format_size(size)} have arrived, "
+                        f"fewer than {format_size(wanted)} more in "
+                        f"{format_duration(self._pace.timeout_s)} (frame_timeout)"
                     )
                 self._put(size)
         except GatewayError as error:
@@ -181,7 +181,7 @@ class IdleBodies:
             return
         self._refuse(
             FlowControlError(
-                "of a large message nothing has come for"
-                f" {format_duration(self._pace.timeout_s)} (body_timeout)"
+                "nothing more of a large message arrived for "
+                f"{format_duration(self._pace.timeout_s)} (body_timeout)"
             )
         )

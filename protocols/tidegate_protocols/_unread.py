@@ -133,8 +133,8 @@ class UnreadOutput:
             return
         self._timer = None
         logger.warning(
-            "unread output, connection aborted peer=%s unread_bytes=%d: nothing was taken in %s"
-            " (unread_output_timeout)",
+            "connection aborted, client does not read: peer=%s unread_bytes=%d: it "
+            "took nothing for %s (unread_output_timeout)",
             self._link.peer,
             unsent,
             format_duration(self._timeout_s),

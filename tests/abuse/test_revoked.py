@@ -140,7 +140,7 @@ async def test_connections_end_and_the_old_way_in_is_shut(
         assert (ended.kind, ended.code) == (raw.DISCONNECT, 0x87)
         error = await stomp.receive()
         assert error.command == "ERROR"
-        assert "log in anew" in error.headers["message"]
+        assert "log in again" in error.headers["message"]
         again, other = await asyncio.open_connection("127.0.0.1", gateway.mqtt_port)
         other.write(connect)
         refused = await packet(again)

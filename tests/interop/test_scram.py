@@ -216,7 +216,7 @@ async def test_a_user_who_is_removed_while_it_runs_is_out(
         users.write_text(before)
         error = await asyncio.wait_for(stomp.receive(), 60)
         assert error.command == "ERROR"
-        assert "no such user any more" in error.headers["message"]
+        assert "user no longer exists" in error.headers["message"]
         assert mqtt.receive(DISCONNECT).code == 0x87
         assert mqtt.is_closed()
         mqtt.socket.close()

@@ -173,7 +173,7 @@ async def test_a_version_that_the_subprotocol_does_not_allow_is_an_error_frame(g
         answer = await received(client)
         assert isinstance(answer, str)
         assert answer.startswith("ERROR\n")
-        assert "binds this connection to STOMP 1.1" in answer
+        assert "requires STOMP 1.1" in answer
 
 
 @pytest.mark.parametrize("kind", KINDS)

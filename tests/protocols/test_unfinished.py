@@ -79,7 +79,9 @@ def test_a_small_one_that_does_not_move_is_refused_too(case):
     assert case.unfinished.least == 1
     case.waits(1)
     case.time_passes()
-    assert "of a frame 1b have come, and less than 1kb of it in 1min" in str(case.refused[0])
+    assert "the frame is incomplete: 1b have arrived, fewer than 1kb more in 1min" in str(
+        case.refused[0]
+    )
     assert (case.told, case.timers) == ([], [])
 
 
@@ -95,7 +97,7 @@ def test_a_small_one_needs_little_of_a_thin_line_and_is_told_of_when_it_stays(ca
     assert case.told[-1] == case.unfinished.size == case.size > STEP_BYTES
     case.waits(size + PROGRESS_BYTES - 1)  # by now it is a large one
     case.time_passes()
-    assert "less than 1mb of it" in str(case.refused[0])
+    assert "fewer than 1mb more" in str(case.refused[0])
 
 
 def test_another_frame_each_time_is_never_refused_and_sets_no_timer_of_its_own(case):

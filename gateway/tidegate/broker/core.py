@@ -199,7 +199,7 @@ class BrokerCore(Parts):
             older.end(
                 ConnectionEndedError(
                     "taken-over",
-                    f"another connection with client id {request.client_id!r} took over",
+                    f"another connection with client id {request.client_id!r} has taken over",
                 )
             )
         self._numbers += 1
@@ -262,7 +262,7 @@ class BrokerCore(Parts):
     @staticmethod
     def _check_not_ended(connection: Connection) -> None:
         if connection.is_closed:
-            raise ConnectionEndedError("taken-over", "the connection has ended meanwhile")
+            raise ConnectionEndedError("taken-over", "the connection ended in the meantime")
 
     async def _admit(self, connection: Connection) -> None:
         """Wait until the session is durable.
@@ -314,8 +314,8 @@ class BrokerCore(Parts):
             self.draining.check()
         if len(self.connections) >= self.config.connections_max:
             raise FlowControlError(
-                f"{len(self.connections)} clients are connected; that is the limit"
-                " (broker.connections_max)"
+                f"{len(self.connections)} clients are connected, which is the limit "
+                "(broker.connections_max); try again later"
             )
 
     # --- start and stop --------------------------------------------------------------------
@@ -408,7 +408,7 @@ class BrokerCore(Parts):
             try:
                 await self._maintain_once()
             except FAILURES:  # or no will would be published and no session expire any more
-                _log.exception("maintenance failed, and is tried again")
+                _log.exception("maintenance failed and will be retried")
             await asyncio.sleep(MAINTENANCE_INTERVAL_S)
 
     async def _maintain_once(self) -> None:
@@ -466,7 +466,7 @@ class BrokerCore(Parts):
         self.events.tell(
             Event.RIGHTS_CHANGED,
             _log,
-            "connections=%d: it is decided anew what they may do",
+            "connections=%d: their permissions are being checked again",
             len(self.connections),
         )
         self.wills.forget_rights()

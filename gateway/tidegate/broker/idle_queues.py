@@ -99,6 +99,6 @@ class IdleQueues:
                 self._since.pop(pending_list, None)
                 self._flow.add_own_work(STATE_WORK)
         except GatewayError as error:
-            _log.error("idle queues are not deleted for now: %s", error)
+            _log.error("idle queues cannot be deleted at the moment: %s", error)
         finally:
             self._is_busy = False

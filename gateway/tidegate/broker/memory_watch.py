@@ -30,9 +30,12 @@ class MemoryWatch:
         count, self._before = now - self._before, now
         if count and self._quiet >= QUIET_LOOKS:
             self._at_begin = now - count
-            text = "memory=refused count=%d: too much is held for clients; `tidegate limit list` says whose"
+            text = (
+                "memory=refused count=%d: too much memory is held for clients; `tidegate "
+                "limit list` shows whose"
+            )
             self._tell(Event.MEMORY_REFUSED, _log, text, count)
         elif not count and self._quiet == QUIET_LOOKS - 1:
-            text = "memory=accepted count=%d refused until now, none for %d s"
+            text = "memory=accepted count=%d refused before, none for %d s"
             self._tell(Event.MEMORY_ACCEPTED, _log, text, now - self._at_begin, QUIET_LOOKS)
         self._quiet = 0 if count else min(QUIET_LOOKS, self._quiet + 1)

@@ -166,7 +166,7 @@ class Parts:
                 try:
                     item.observer_starts(held.hold)
                 except FAILURES:
-                    _log.exception("observer=%s failed, and is not called again", item)
+                    _log.exception("observer=%s failed and is not called again", item)
                 else:
                     started.append(item)
         return started

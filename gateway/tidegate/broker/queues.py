@@ -81,7 +81,8 @@ class Queues(Lists):
             and not self.policy(destination).auto_create
         ):
             raise RequestError(
-                f"there is no queue {destination!r}, and clients do not make it (auto_create = false)"
+                f"there is no queue {destination!r}, and clients must not create it "
+                "(auto_create = false)"
             )
 
     def declare_queue(self, destination: str) -> None:

@@ -46,10 +46,10 @@ def health_of(reader: Watched) -> SinkHealth:
         return reader.sink.health()
     except FAILURES as raised:
         if not reader.is_mute:
-            _log.exception("sink=%s cannot tell its health", reader.name)
+            _log.exception("sink=%s cannot report its health", reader.name)
             reader.is_mute = True
         return SinkHealth(
-            SinkState.FAILING, 0, 0, f"it cannot tell its health: {failure_of(raised)}"
+            SinkState.FAILING, 0, 0, f"it cannot report its health: {failure_of(raised)}"
         )
 
 

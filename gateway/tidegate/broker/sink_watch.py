@@ -32,7 +32,7 @@ class SinkWatch:
                     text = "sink=%s state=%s problem=%r"
                     self._tell(Event.SINK_FAILED, _log, text, name, now.state.value, now.problem)
                 else:
-                    text = "sink=%s state=%s: it has no problem any more"
+                    text = "sink=%s state=%s: its problem is over"
                     self._tell(Event.SINK_RECOVERED, _log, text, name, now.state.value)
             elif now.state is not before.state and not now.problem:
                 self._tell(Event.SINK_STATE, _log, "sink=%s state=%s", name, now.state.value)

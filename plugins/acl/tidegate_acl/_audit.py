@@ -127,7 +127,7 @@ class AuditLog:
         self._suppressed = 0
         if self._is_failing:
             self._is_failing = False
-            _log.warning("audit_log=%s is written again", self._path)
+            _log.warning("audit_log=%s is being written again", self._path)
 
     def _add(self, line: Mapping[str, object]) -> None:
         """Raises: OSError."""

@@ -234,7 +234,7 @@ class Acl:
             self._changed()
 
     def _refuse(self, error: ConfigError) -> None:
-        _log.error("rules stay as they were: %s", error.problem)
+        _log.error("rules unchanged, the new file has an error: %s", error.problem)
         self._note("rules-refused", error.problem)
 
     def _note(self, event: str, problem: str) -> None:

@@ -68,7 +68,7 @@ def parse_rules(text: str) -> Rules:
     tables = cast("list[object]", found) if isinstance(found, list) else []
     if not tables:
         # An empty file would refuse everything to everybody; it is probably being written.
-        raise ConfigError("there is no [[rules]] table; write one that denies to deny everything")
+        raise ConfigError("there is no [[rules]] table; to deny everything, write a rule that does")
     headings = list(_HEADING.finditer(text))
     lines = [text.count("\n", 0, item.end()) + 1 for item in headings]
     if len(lines) != len(tables):  # a text that looks like a heading
@@ -93,7 +93,10 @@ def _without_effect(rules: Sequence[Rule]) -> list[str]:
     for rule in rules:
         if rule.actions <= decided.keys():
             before = max((decided[action] for action in rule.actions), key=lambda item: item.number)
-            found.append(f"{rule.text()} decides nothing: {before.text()} has decided all of it")
+            found.append(
+                f"{rule.text()} has no effect: {before.text()} already decides everything "
+                "that it matches"
+            )
         if rule.is_for_all:
             for action in rule.actions:
                 decided.setdefault(action, rule)
@@ -105,7 +108,7 @@ def _rule(number: int, line: int, table: Mapping[str, object]) -> Rule:
         if key not in _KEYS:
             raise unknown_key(key, _KEYS)
     if ("allow" in table) is ("deny" in table):
-        raise ConfigError("a rule has either `allow` or `deny`, with its actions")
+        raise ConfigError("a rule needs either `allow` or `deny`, with its actions")
     allows = "allow" in table
     has_destinations = "destinations" in table
     key = "allow" if allows else "deny"
@@ -135,7 +138,7 @@ def _texts(key: str, table: Mapping[str, object]) -> list[str]:
         or not items
         or not all(isinstance(item, str) and item for item in cast("list[object]", items))
     ):
-        raise ConfigError("is a string or a list of strings, at least one", key=key)
+        raise ConfigError("must be a string or a list of strings, with at least one", key=key)
     return cast("list[str]", items)
 
 
@@ -151,11 +154,13 @@ def _actions(key: str, table: Mapping[str, object], has_destinations: bool) -> f
             found |= set(Action) - ({*NOWHERE} if has_destinations else {Action.ADMIN})
         elif text not in known:
             raise ConfigError(
-                f"there is no action {text!r}; there are {', '.join(known)} and {ALL}", key=key
+                f"there is no action {text!r}; the actions are {', '.join(known)} and {ALL}",
+                key=key,
             )
         elif known[text] in NOWHERE and has_destinations:
             raise ConfigError(
-                f"{text} is done to no destination; make it a rule without `destinations`", key=key
+                f"{text} does not apply to destinations; write it in a rule without `destinations`",
+                key=key,
             )
         else:
             found.add(known[text])
@@ -171,7 +176,7 @@ def _check_kinds(named: frozenset[Action], schemes: set[str], key: str) -> None:
         for action in sorted(named & actions, key=lambda item: item.value):
             if schemes.isdisjoint(("", scheme)):
                 raise ConfigError(
-                    f"{action.value} is asked of {kind} only, and `destinations` names none",
+                    f"{action.value} applies to {kind} only, and `destinations` names none",
                     key=key,
                 )
 
@@ -180,8 +185,8 @@ def _of_mqtt(topic: str) -> tuple[str, str]:
     """(scheme, NAME) of a topic filter in MQTT syntax. Raises: ConfigError."""
     if topic.startswith("$share/"):
         raise ConfigError(
-            f"{MQTT_PREFIX + topic!r}: members of a share group need the right to the filter behind"
-            " its name; write that alone",
+            f"{MQTT_PREFIX + topic!r}: members of a share group need the permission for "
+            "the filter after the group's name; write only that",
             key="destinations",
         )
     if topic.startswith(_MQTT_QUEUE):
@@ -194,11 +199,11 @@ def _check_first(scheme: str, name: str, text: str) -> None:
     first = name.partition(".")[0]
     if first == names.TEMPORARY_LEVEL:
         raise ConfigError(
-            f"{text!r}: nobody is asked about temporary destinations", key="destinations"
+            f"{text!r}: access to temporary destinations is not checked", key="destinations"
         )
     if first in ("$queue", "$share") and scheme != names.QUEUE_PREFIX:
         raise ConfigError(
-            f"{text!r}: no topic is called so; write queue://NAME, or {MQTT_PREFIX}$queue/NAME",
+            f"{text!r}: no topic has such a name; write queue://NAME, or {MQTT_PREFIX}$queue/NAME",
             key="destinations",
         )
 
@@ -218,8 +223,8 @@ def _destinations(table: Mapping[str, object]) -> tuple[tuple[str, tuple[str, ..
                 )
             if "/" in name and "." not in name:
                 raise ConfigError(
-                    f"{text!r}: levels are separated by '.', and wildcards are '*' and '>'; a"
-                    f" topic as MQTT writes it is {MQTT_PREFIX + name!r}",
+                    f"{text!r}: levels are separated by '.', and the wildcards are '*' "
+                    f"and '>'; an MQTT topic is written {MQTT_PREFIX + name!r}",
                     key="destinations",
                 )
         for variable in VARIABLE.findall(name):

@@ -8,7 +8,7 @@ from tidegate_acl._rules import Decision, Rule, Rules
 def reasons(rules: Rules, decision: Decision) -> tuple[str, ...]:
     """A line for each rule that decided, in order."""
     return tuple(
-        f"no rule of {len(rules.rules)} fits, so it is refused"
+        f"none of the {len(rules.rules)} rules matches, so it is refused"
         if rule is None
         else f"{rule.text()}: {_why(rule)}"
         for rule in decision.rules

@@ -29,22 +29,27 @@ def _group() -> None:  # pyright: ignore[reportUnusedFunction]  # so that `test`
 @app.command(name="test")
 def explain(
     context: typer.Context,
-    principal: Annotated[str, typer.Argument(help="Name of the user; `anonymous` for none.")],
-    action: Annotated[Action, typer.Argument(help="What it wants to do.")],
+    principal: Annotated[str, typer.Argument(help="User name; `anonymous` for no user.")],
+    action: Annotated[Action, typer.Argument(help="The action to check.")],
     name: Annotated[
-        str, typer.Argument(help="queue://NAME or topic://NAME, perhaps with wildcards.")
+        str, typer.Argument(help="queue://NAME or topic://NAME, wildcards allowed.")
     ] = "",
-    client_id: Annotated[str, typer.Option("--client-id", help="Its client id.")] = "",
-    group: Annotated[list[str] | None, typer.Option("--group", help="A group it is in.")] = None,
-    address: Annotated[str, typer.Option("--address", help="Its IP address.")] = "",
+    client_id: Annotated[str, typer.Option("--client-id", help="Client id of the user.")] = "",
+    group: Annotated[
+        list[str] | None, typer.Option("--group", help="A group of the user; repeatable.")
+    ] = None,
+    address: Annotated[str, typer.Option("--address", help="IP address of the client.")] = "",
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", metavar="FILE", help="The gateway's configuration."),
+        typer.Option("--config", "-c", metavar="FILE", help="The gateway's configuration file."),
     ] = None,
     rules: Annotated[
-        Path | None, typer.Option("--rules", metavar="FILE", help="The file of rules, instead.")
+        Path | None,
+        typer.Option(
+            "--rules", metavar="FILE", help="A file of rules, instead of the configuration's."
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say which rule decides about a request, and what it decides.
 
@@ -75,7 +80,7 @@ def explain(
 def _check_name(action: Action, name: str, is_nowhere: bool) -> None:
     if is_nowhere:
         if name:
-            raise ConfigError(f"{action.value} is done to no destination; leave the name out")
+            raise ConfigError(f"{action.value} does not apply to destinations; leave the name out")
         return
     if not (names.is_queue(name) or names.is_topic(name)):
         raise ConfigError(f"{name!r} is neither queue://NAME nor topic://NAME")
@@ -106,7 +111,7 @@ def _explained(
     words = {
         Verdict.ALLOW: "allowed",
         Verdict.DENY: "refused",
-        Verdict.FILTER: "allowed in part: each message is asked about when it is delivered",
+        Verdict.FILTER: "allowed in part: each message is checked when it is delivered",
     }
     from tidegate_acl._reasons import reasons
 

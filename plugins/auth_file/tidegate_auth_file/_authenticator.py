@@ -136,7 +136,7 @@ class FileAuthenticator:
     def begin(self, method: str, credentials: Credentials) -> AuthenticationExchange:
         """See EnhancedAuthenticator. The name in the exchange counts, not the one in CONNECT."""
         if method not in METHODS:
-            raise AccessError(f"the method {method[:40]!r} is not offered")
+            raise AccessError(f"the authentication method {method[:40]!r} is not offered")
         return ScramExchange(method, self._users)
 
     async def authenticate(self, credentials: Credentials) -> Principal | None:
@@ -189,8 +189,8 @@ class FileAuthenticator:
         except (ConfigError, OSError) as error:
             self._cannot_rehash = True
             logger.warning(
-                "hashes stay as they are: %s cannot be written: %s; let the gateway write it and"
-                " its directory, or set rehash = false",
+                "hashes are not replaced: %s cannot be written: %s; let the gateway "
+                "write the file and its directory, or set rehash = false",
                 path,
                 error,
             )

@@ -36,8 +36,8 @@ _LINE_MAX: Final = 4 * PASSWORD_BYTES_MAX
 
 app: Final = typer.Typer(
     rich_markup_mode=None,
-    help="Users in a file: add, remove, change, list, take over.",
-    epilog="A gateway that runs takes a change up by itself.",
+    help="Manage the file of users: add, remove, change, list and import them.",
+    epilog="A running gateway picks up changes by itself.",
 )
 
 
@@ -51,11 +51,13 @@ class Method(enum.Enum):
 
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="The gateway's configuration."),
+    typer.Option("--config", "-c", metavar="FILE", help="The gateway's configuration file."),
 ]
 FileOption = Annotated[
     Path | None,
-    typer.Option("--file", "-f", metavar="FILE", help="The file of users itself, instead."),
+    typer.Option(
+        "--file", "-f", metavar="FILE", help="The file of users, instead of the configuration's."
+    ),
 ]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The user.")]
 MethodOption = Annotated[
@@ -63,8 +65,8 @@ MethodOption = Annotated[
     typer.Option(
         "--method",
         "-m",
-        help="What to store: argon2id for plain passwords, SCRAM for MQTT 5.0 clients that can;"
-        " may be repeated.",
+        help="What to store: argon2id for plain passwords, SCRAM for MQTT 5.0 clients that "
+        "support it; repeatable.",
     ),
 ]
 IterationsOption = Annotated[
@@ -73,7 +75,8 @@ IterationsOption = Annotated[
         min=ITERATIONS_MIN,
         max=ITERATIONS_MAX,
         metavar="N",
-        help="What a SCRAM client pays at each login, and whoever has the file for each guess.",
+        help="SCRAM iterations: the cost of each login, and of each guess for somebody who "
+        "has stolen the file.",
     ),
 ]
 
@@ -85,7 +88,7 @@ def add(
     config: ConfigOption = None,
     file: FileOption = None,
     group: Annotated[
-        list[str] | None, typer.Option("--group", "-g", help="A group of the user's; repeatable.")
+        list[str] | None, typer.Option("--group", "-g", help="A group of the user; repeatable.")
     ] = None,
     method: MethodOption = None,
     iterations: IterationsOption = ITERATIONS_DEFAULT,
@@ -140,7 +143,10 @@ def groups(
     context: typer.Context,
     name: NameArgument,
     group: Annotated[
-        list[str] | None, typer.Argument(metavar="[GROUP]...", help="None: in no group.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[GROUP]...", help="The groups; without any, the user is in no group."
+        ),
     ] = None,
     config: ConfigOption = None,
     file: FileOption = None,
@@ -156,7 +162,7 @@ def list_command(
     context: typer.Context,
     config: ConfigOption = None,
     file: FileOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show the users, and what is stored of their passwords (not the hashes)."""
     host: CommandHost = context.obj
@@ -192,12 +198,12 @@ def list_command(
 def import_command(
     context: typer.Context,
     source: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Of htpasswd or mosquitto_passwd.")
+        Path, typer.Argument(metavar="FILE", help="A file written by htpasswd or mosquitto_passwd.")
     ],
     config: ConfigOption = None,
     file: FileOption = None,
     skip: Annotated[
-        bool, typer.Option("--skip", help="Leave out what cannot be taken over.")
+        bool, typer.Option("--skip", help="Skip users that cannot be imported.")
     ] = False,
 ) -> None:
     """Take the users of another program's file over, with the passwords that they have.
@@ -212,12 +218,12 @@ def import_command(
             typer.echo(f"{source}: {problem}", err=True)
         if problems and not skip:
             raise ValueError(
-                f"{source}: {len(problems)} lines cannot be taken over; nothing was changed (--skip"
-                " leaves them out)"
+                f"{source}: {len(problems)} lines cannot be imported; nothing was "
+                "changed (--skip leaves them out)"
             )
         if users:
             _edit.take_over(path, users)
-    typer.echo(f"{len(users)} users taken over into {path}")
+    typer.echo(f"{len(users)} users imported into {path}")
 
 
 # ------------------------------------------------------------------------------------- helpers
@@ -263,7 +269,7 @@ def _password() -> str:
         return sys.stdin.readline(_LINE_MAX).rstrip("\r\n")
     password = getpass.getpass("Password: ")
     if getpass.getpass("Again: ") != password:
-        raise ValueError("the two passwords are not the same")
+        raise ValueError("the two passwords do not match")
     return password
 
 

@@ -83,7 +83,7 @@ class UserDirectory:
             self._changed()
 
     def _refuse(self, error: ConfigError) -> None:
-        logger.error("users stay as they were: %s", error.problem)
+        logger.error("users unchanged, the new file has an error: %s", error.problem)
 
     def principal(self, name: str, found: PasswordHash) -> Principal | None:
         """The principal whose password matched *found*; None: gone, or the password has changed."""

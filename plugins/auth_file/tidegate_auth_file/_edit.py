@@ -65,7 +65,7 @@ def add(path: Path, name: str, password: str, wanted: Wanted, groups: Sequence[s
 
     def change(lines: Lines) -> Lines:
         if any(_is_of(line, name) for line in lines):
-            raise ValueError(f"{path} has a user {name!r} already; use passwd or groups")
+            raise ValueError(f"{path} already has a user {name!r}; use passwd or groups")
         return [*lines, *made, *_groups_line(name, groups)]
 
     rewrite(path, change, create=True)
@@ -76,7 +76,7 @@ def check(path: Path, name: str, *, exists: bool) -> None:
     name = checked_name(name)
     is_there = path.exists() and name in parse_users(read_text(path), str(path)).names
     if is_there and not exists:
-        raise ValueError(f"{path} has a user {name!r} already; use passwd or groups")
+        raise ValueError(f"{path} already has a user {name!r}; use passwd or groups")
     if exists and not is_there:
         raise ValueError(f"{path} has no user {name!r}")
 
@@ -139,7 +139,7 @@ def take_over(path: Path, users: Sequence[tuple[str, PasswordHash]]) -> None:
     def change(lines: Lines) -> Lines:
         for name, _ in users:
             if any(_is_of(line, name) for line in lines):
-                raise ValueError(f"{path} has a user {name!r} already; remove one of the two")
+                raise ValueError(f"{path} already has a user {name!r}; remove one of the two")
         return [*lines, *(f"{name}:{found.written()}" for name, found in users)]
 
     rewrite(path, change, create=True)

@@ -54,16 +54,16 @@ class ScramExchange:
     async def step(self, data: bytes) -> bytes:
         """See AuthenticationExchange."""
         if self._is_over:
-            raise AccessError("this authentication is over")
+            raise AccessError("this authentication is already over")
         if not data and self._server is None and not self._was_asked:
             self._was_asked = True  # the client speaks first, and may wait to be asked
             return b""
         if len(data) > MESSAGE_BYTES_MAX:
-            raise self._refusal(f"a message of more than {MESSAGE_BYTES_MAX} bytes")
+            raise self._refusal(f"a message is longer than {MESSAGE_BYTES_MAX} bytes")
         try:
             text = data.decode()
         except UnicodeDecodeError:
-            raise self._refusal("a message that is not UTF-8") from None
+            raise self._refusal("a message is not UTF-8") from None
         if self._server is None:
             await self._users.refresh()
         try:

@@ -221,7 +221,7 @@ def make_hash(
     Raises: ValueError for an empty one.
     """
     if not password:
-        raise ValueError("an empty password is no password")
+        raise ValueError("an empty password is not allowed")
     made = hash_secret(
         password.encode(),
         secrets.token_bytes(_SALT_BYTES),
@@ -259,8 +259,8 @@ def parse_hash(text: str) -> PasswordHash:
     if text.startswith(("$apr1$", "$1$", "$5$", "$6$")):
         return _parse_crypt(text)
     raise ValueError(
-        "has no hash of a kind that is known (argon2id, bcrypt, apr1, SHA-crypt, {SHA},"
-        " mosquitto's $6$ and $7$, SCRAM)"
+        "has a hash of an unknown kind (known are argon2id, bcrypt, apr1, SHA-crypt, "
+        "{SHA}, mosquitto's $6$ and $7$, SCRAM)"
     )
 
 

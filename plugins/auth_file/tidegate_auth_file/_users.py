@@ -132,7 +132,7 @@ def checked_name(name: str) -> str:
         raise ValueError(f"a user name must not begin with {prepared[0]!r}")
     if prepared == ANONYMOUS:
         raise ValueError(
-            "nobody can be called 'anonymous': that is the name of clients without a user"
+            "'anonymous' is not allowed as a user name: it stands for clients without a user"
         )
     return prepared
 
@@ -142,7 +142,8 @@ def checked_groups(groups: Sequence[str]) -> frozenset[str]:
     for group in groups:
         if not _GROUP.fullmatch(group):
             raise ValueError(
-                f"{group[:40]!r} cannot be a group: 1 to 100 characters without spaces, ',' and ':'"
+                f"{group[:40]!r} is not a valid group: 1 to 100 characters without "
+                "spaces, ',' and ':'"
             )
     return frozenset(groups)
 
@@ -197,7 +198,9 @@ class _Parser:
         names = {*self.hashes, *(name for name, _ in self.verifiers)}
         for name, number in self.groups_at.items():
             if name not in names:
-                raise ValueError(f"line {number} has groups of {name!r}, who is no user here")
+                raise ValueError(
+                    f"line {number} gives groups to {name!r}, which is not a user in this file"
+                )
         return Users(self.hashes, self.verifiers, self.groups, self.secret)
 
 
@@ -219,7 +222,7 @@ def split_line(line: str) -> tuple[str, str]:
     """Name and hash of a user's line. Raises: ValueError."""
     marks = list(HASH_BEGINS.finditer(line))
     if not marks:
-        raise ValueError("is not NAME:HASH with a hash of a kind that is known; see docs/users.md")
+        raise ValueError("is not NAME:HASH with a hash of a known kind; see docs/users.md")
     mark = marks[-1]
     return line[: mark.start()], line[mark.end() :]
 
@@ -255,5 +258,5 @@ def read_text(path: Path) -> str:
         bytes_max=FILE_BYTES_MAX,
         others=_OTHERS,
         danger="try passwords",
-        missing=f"make it with tidegate user add --file {path} NAME",
+        missing=f"create it with: tidegate user add --file {path} NAME",
     )

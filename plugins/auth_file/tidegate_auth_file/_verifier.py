@@ -101,7 +101,7 @@ def make(password: str, method: str, iterations: int, salt: bytes) -> Verifier:
     mechanism = cast("Any", ScramMechanism)(method)
     try:
         if not _prepared(password, "password", PASSWORD_BYTES_MAX):
-            raise ValueError("an empty password is no password")
+            raise ValueError("an empty password is not allowed")
         salt, stored_key, server_key, iterations = mechanism.make_auth_info(
             password, iteration_count=iterations, salt=salt
         )
@@ -148,7 +148,7 @@ def _check_length(text: str, what: str, bytes_max: int) -> None:
 
 
 def _too_long(what: str, bytes_max: int) -> str:
-    return f"a {what} has at most {bytes_max} bytes"
+    return f"a {what} must not be longer than {bytes_max} bytes"
 
 
 def prepared_name(name: str) -> str:

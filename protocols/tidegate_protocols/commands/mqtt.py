@@ -41,7 +41,7 @@ _PENDING_MAX: Final = 100
 
 app = typer.Typer(
     rich_markup_mode=None,
-    help="Publish and subscribe at any MQTT broker, in 3.1, 3.1.1 and 5.0.",
+    help="Publish to and subscribe at any MQTT broker, with MQTT 3.1, 3.1.1 or 5.0.",
     epilog=f"The password is read from --password-file or {PASSWORD_VARIABLE}, or asked for. Exit "
     "code 8: the broker cannot be reached, refused, or did not answer in time.",
 )
@@ -65,48 +65,57 @@ UrlOption = Annotated[
 ]
 QosOption = Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="0, 1 or 2.")]
 ClientIdOption = Annotated[
-    str, typer.Option("--client-id", "-i", metavar="ID", help="Who we are; else any id.")
+    str,
+    typer.Option("--client-id", "-i", metavar="ID", help="Client id; without it, a random one."),
 ]
 ProtocolOption = Annotated[Version, typer.Option("--protocol", "-V", help="3.1, 3.1.1 or 5.")]
 KeepAliveOption = Annotated[
     str,
-    typer.Option("--keep-alive", metavar="TIME", help="How long the link may be silent; 0s: ever."),
+    typer.Option(
+        "--keep-alive", metavar="TIME", help="How long the connection may be silent; 0s: forever."
+    ),
 ]
 UserOption = Annotated[
-    str | None, typer.Option("--user", "-u", metavar="NAME", help="Who to log in as.")
+    str | None, typer.Option("--user", "-u", metavar="NAME", help="User name to log in with.")
 ]
 PasswordFileOption = Annotated[
     Path | None,
-    typer.Option("--password-file", metavar="FILE", help="The password is what is in this file."),
+    typer.Option("--password-file", metavar="FILE", help="File that contains the password."),
 ]
 CafileOption = Annotated[
     Path | None,
-    typer.Option("--cafile", metavar="FILE", help="PEM with the authorities to trust."),
+    typer.Option(
+        "--cafile", metavar="FILE", help="PEM file with the certificate authorities to trust."
+    ),
 ]
 CertOption = Annotated[
-    Path | None, typer.Option("--cert", metavar="FILE", help="PEM with our own certificate.")
+    Path | None,
+    typer.Option("--cert", metavar="FILE", help="PEM file with the client's certificate."),
 ]
 KeyOption = Annotated[
-    Path | None, typer.Option("--key", metavar="FILE", help="PEM with its key, if not in --cert.")
+    Path | None,
+    typer.Option(
+        "--key", metavar="FILE", help="PEM file with its private key, if that is not in --cert."
+    ),
 ]
 AnswerTimeoutOption = Annotated[
     str,
     typer.Option(
-        "--answer-timeout", metavar="TIME", help="How long to wait for each answer of the broker."
+        "--answer-timeout", metavar="TIME", help="How long to wait for each answer from the broker."
     ),
 ]
 WillTopicOption = Annotated[
     str | None,
-    typer.Option("--will-topic", metavar="TOPIC", help="Where a will is published."),
+    typer.Option("--will-topic", metavar="TOPIC", help="Topic of the will."),
 ]
 WillMessageOption = Annotated[
-    str | None, typer.Option("--will-message", metavar="BODY", help="What the will says.")
+    str | None, typer.Option("--will-message", metavar="BODY", help="Body of the will.")
 ]
-WillQosOption = Annotated[int, typer.Option("--will-qos", min=0, max=2, help="The will's QoS.")]
-WillRetainOption = Annotated[bool, typer.Option("--will-retain", help="The will is retained.")]
+WillQosOption = Annotated[int, typer.Option("--will-qos", min=0, max=2, help="QoS of the will.")]
+WillRetainOption = Annotated[bool, typer.Option("--will-retain", help="Retain the will.")]
 WillDelayOption = Annotated[
     str | None,
-    typer.Option("--will-delay", metavar="TIME", help="How long the broker keeps it back (5)."),
+    typer.Option("--will-delay", metavar="TIME", help="How long the broker delays the will (5)."),
 ]
 PropertyOption = Annotated[
     list[str] | None,
@@ -119,29 +128,38 @@ def pub(
     topic: Annotated[str, typer.Option("--topic", "-t", metavar="TOPIC", help="Where to.")],
     message: Annotated[
         str | None,
-        typer.Option("--message", "-m", metavar="BODY", help="The message; else all of stdin."),
+        typer.Option(
+            "--message", "-m", metavar="BODY", help="Body of the message; without it, all of stdin."
+        ),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Send what is in this file.")
+        Path | None,
+        typer.Option("--file", "-f", metavar="FILE", help="Send the contents of this file."),
     ] = None,
     lines: Annotated[
         bool, typer.Option("--lines", "-l", help="Each line of stdin is a message.")
     ] = False,
     qos: QosOption = 1,
-    retain: Annotated[bool, typer.Option("--retain", "-r", help="Keep it for who comes.")] = False,
+    retain: Annotated[
+        bool, typer.Option("--retain", "-r", help="Ask the broker to retain the message.")
+    ] = False,
     content_type: Annotated[
-        str | None, typer.Option("--content-type", metavar="TYPE", help="What the body is (5).")
+        str | None,
+        typer.Option("--content-type", metavar="TYPE", help="Content type of the body (5)."),
     ] = None,
     response_topic: Annotated[
-        str | None, typer.Option("--response-topic", metavar="TOPIC", help="Where to answer (5).")
+        str | None, typer.Option("--response-topic", metavar="TOPIC", help="Topic for answers (5).")
     ] = None,
     correlation_data: Annotated[
-        str | None, typer.Option("--correlation-data", metavar="DATA", help="Of a request (5).")
+        str | None,
+        typer.Option(
+            "--correlation-data", metavar="DATA", help="Correlation data of a request (5)."
+        ),
     ] = None,
     expiry: Annotated[
-        str | None, typer.Option("--expiry", metavar="TIME", help="How long it is worth (5).")
+        str | None, typer.Option("--expiry", metavar="TIME", help="When the message expires (5).")
     ] = None,
-    text: Annotated[bool, typer.Option("--text", help="Say that the body is UTF-8 (5).")] = False,
+    text: Annotated[bool, typer.Option("--text", help="Mark the body as UTF-8 text (5).")] = False,
     properties: PropertyOption = None,
     url: UrlOption = DEFAULT_URL,
     client_id: ClientIdOption = "",
@@ -158,14 +176,14 @@ def pub(
     will_retain: WillRetainOption = False,
     will_delay: WillDelayOption = None,
     answer_timeout: AnswerTimeoutOption = "10s",
-    as_json: Annotated[bool, typer.Option("--json", help="Say what was done, as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Publish a message, or one for each line.
 
     With --qos 1, the default, or 2, success means that the broker has confirmed it.
     """
     if sum((message is not None, file is not None, lines)) > 1:
-        raise typer.BadParameter("give one of --message, --file and --lines")
+        raise typer.BadParameter("give only one of --message, --file and --lines")
     values.read_topic(topic, "--topic")
     wanted = MessageProperties(
         content_type=content_type,
@@ -211,42 +229,53 @@ def pub(
 def sub(
     topics: Annotated[
         list[str],
-        typer.Option("--topic", "-t", metavar="FILTER", help="What to hear; repeatable."),
+        typer.Option("--topic", "-t", metavar="FILTER", help="Topic filter; repeatable."),
     ],
     count: Annotated[
-        int, typer.Option("--count", "-n", min=0, help="Stop after so many; 0: never.")
+        int, typer.Option("--count", "-n", min=0, help="Stop after this many messages; 0: never.")
     ] = 0,
     timeout: Annotated[
         str | None,
-        typer.Option("--timeout", metavar="TIME", help="Stop when none came for so long."),
+        typer.Option("--timeout", metavar="TIME", help="Stop after this time without a message."),
     ] = None,
     qos: QosOption = 1,
     clean: Annotated[
         bool,
         typer.Option(
-            "--clean/--keep-session", help="Begin anew, or go on with the client id's session."
+            "--clean/--keep-session",
+            help="Start a clean session, or resume the client id's session.",
         ),
     ] = True,
     session_expiry: Annotated[
         str | None,
         typer.Option(
-            "--session-expiry", metavar="TIME", help="How long it is kept (5); else for ever."
+            "--session-expiry",
+            metavar="TIME",
+            help="How long the session is kept (5); without it, forever.",
         ),
     ] = None,
     no_local: Annotated[
-        bool, typer.Option("--no-local", help="Not what this client id published (5).")
+        bool,
+        typer.Option(
+            "--no-local", help="Do not receive messages that this client id published (5)."
+        ),
     ] = False,
     retain_as_published: Annotated[
-        bool, typer.Option("--retain-as-published", help="RETAIN is as the publisher set it (5).")
+        bool,
+        typer.Option(
+            "--retain-as-published", help="Keep the RETAIN flag as the publisher set it (5)."
+        ),
     ] = False,
     retain_handling: Annotated[
         RetainHandling,
-        typer.Option("--retain-handling", help="When retained messages come (5)."),
+        typer.Option("--retain-handling", help="When to receive retained messages (5)."),
     ] = RetainHandling.ALWAYS,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Print the topic before each body.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line.")
+    ] = False,
     url: UrlOption = DEFAULT_URL,
     client_id: ClientIdOption = "",
     protocol: ProtocolOption = Version.V5,
@@ -269,7 +298,7 @@ def sub(
     before --count messages came.
     """
     if verbose and as_json:
-        raise typer.BadParameter("give --verbose or --json, not both")
+        raise typer.BadParameter("give either --verbose or --json, not both")
     output = Output.JSON if as_json else Output.VERBOSE if verbose else Output.PLAIN
     wanted = Wanted(qos, no_local, retain_as_published, list(RetainHandling).index(retain_handling))
     if protocol is not Version.V5 and wanted != Wanted(qos):
@@ -298,7 +327,7 @@ def sub(
             received += 1
             link.acknowledge(message)
     if received < count:
-        raise ClientError(f"{received} of {count} messages came; no more within {timeout}")
+        raise ClientError(f"received {received} of {count} messages; no more within {timeout}")
 
 
 def _login(

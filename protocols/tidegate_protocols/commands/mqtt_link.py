@@ -153,7 +153,7 @@ class Link:
         try:
             self.client.connect(login.address.host, login.address.port, login.keep_alive_s, **named)
         except OSError as error:
-            raise ClientError(f"{login.address} cannot be reached{_because(error)}") from error
+            raise ClientError(f"cannot reach {login.address}{_because(error)}") from error
         self.client.loop_start()
         _, code, more = self._wait("CONNACK", "answer to CONNECT")
         if code.is_failure:
@@ -171,7 +171,9 @@ class Link:
         try:
             self.client.subscribe(arguments)
         except ValueError as error:
-            raise ClientError(f"{', '.join(filters)}: no topic filter{_because(error)}") from error
+            raise ClientError(
+                f"{', '.join(filters)}: not a valid topic filter{_because(error)}"
+            ) from error
         _, codes, more = self._wait("SUBACK", "answer to SUBSCRIBE")
         for name, code in zip(filters, codes, strict=False):
             if code.is_failure:
@@ -200,7 +202,7 @@ class Link:
             if code.value == _PACKET_ID_NOT_FOUND:
                 # The PUBREC said why, which paho passes over; the PUBCOMP says only this.
                 raise ClientError(
-                    f"{self._login.address} refused the message; with --qos 1 it can say why"
+                    f"{self._login.address} refused the message; with --qos 1 it can give a reason"
                 )
             raise self._refused("the message", code, more)
         return str(code)
@@ -294,7 +296,7 @@ class Link:
             except queue.Empty:
                 seconds = self._login.answer_timeout_s
                 raise SilentError(
-                    f"{self._login.address}: no {what} within {seconds:g} s"
+                    f"no {what} from {self._login.address} within {seconds:g} s"
                 ) from None
             if kind == wanted:
                 return value

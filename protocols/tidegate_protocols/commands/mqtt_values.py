@@ -118,7 +118,7 @@ def read_address(url: str) -> Address:
             "--url", f"{url!r} is not HOST, HOST:PORT, or an mqtt://, mqtts://, ws://, wss:// URL"
         )
     if parts.username is not None or parts.password is not None:
-        raise bad("--url", f"write no login into the URL; use --user and {PASSWORD_VARIABLE}")
+        raise bad("--url", f"do not put a login into the URL; use --user and {PASSWORD_VARIABLE}")
     if is_websocket:
         path = path if path.strip("/") else _WEBSOCKET_PATH
         path += f"?{parts.query}" if parts.query else ""
@@ -173,16 +173,16 @@ def read_seconds(text: str, option: str, *, least: int = 0, most: int = SECONDS_
         return SECONDS_MAX
     seconds = read_time(text, option)
     if seconds != math.floor(seconds) or not least <= seconds <= most:
-        raise bad(option, f"{text!r} is not {least} to {most} whole seconds")
+        raise bad(option, f"{text!r} is not a whole number of seconds from {least} to {most}")
     return int(seconds)
 
 
 def read_topic(topic: str, option: str) -> str:
     """A topic name to publish to."""
     if not topic or "+" in topic or "#" in topic or "\0" in topic:
-        raise bad(option, f"{topic!r} is no topic to publish to: it is empty or has a wildcard")
+        raise bad(option, f"{topic!r} is not a topic to publish to: it is empty or has a wildcard")
     if len(topic.encode()) > 65_535:
-        raise bad(option, "a topic has at most 65535 bytes")
+        raise bad(option, "a topic must not be longer than 65535 bytes")
     return topic
 
 

@@ -47,7 +47,7 @@ _ATTEMPTS: Final = 1
 
 app = typer.Typer(
     rich_markup_mode=None,
-    help="Send, receive and look at messages of any STOMP 1.2 broker.",
+    help="Send, receive and browse messages at any STOMP 1.2 broker.",
     epilog=f"The password is read from {PASSWORD_VARIABLE}, or asked for. Exit code 8: the broker "
     "cannot be reached, refused, or did not answer in time.",
 )
@@ -63,11 +63,11 @@ class AckMode(StrEnum):
 
 UrlOption = Annotated[str, typer.Option("--url", metavar="URL", help="The broker.")]
 UserOption = Annotated[
-    str | None, typer.Option("--user", "-u", metavar="NAME", help="Who to log in as.")
+    str | None, typer.Option("--user", "-u", metavar="NAME", help="User name to log in with.")
 ]
 HeaderOption = Annotated[
     list[str] | None,
-    typer.Option("--header", "-H", metavar="NAME:VALUE", help="A further header; repeatable."),
+    typer.Option("--header", "-H", metavar="NAME:VALUE", help="Additional header; repeatable."),
 ]
 SelectorOption = Annotated[
     str | None,
@@ -78,7 +78,7 @@ SelectorOption = Annotated[
 TimeoutOption = Annotated[
     str, typer.Option("--timeout", metavar="TIME", help="How long to wait for the broker.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 DestinationArgument = Annotated[
     str, typer.Argument(metavar="DESTINATION", help="For example /queue/NAME or /topic/NAME.")
 ]
@@ -88,16 +88,20 @@ DestinationArgument = Annotated[
 def send(
     destination: DestinationArgument,
     body: Annotated[
-        str | None, typer.Argument(metavar="BODY", help="The message; else --file or stdin.")
+        str | None,
+        typer.Argument(metavar="BODY", help="Body of the message; without it, --file or stdin."),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Send what is in this file.")
+        Path | None,
+        typer.Option("--file", "-f", metavar="FILE", help="Send the contents of this file."),
     ] = None,
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Send it so many times.")] = 1,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=1, help="Send it this many times.")
+    ] = 1,
     receipt: Annotated[
         bool,
         typer.Option(
-            "--receipt/--no-receipt", help="Wait until the broker has taken each message."
+            "--receipt/--no-receipt", help="Wait until the broker has confirmed each message."
         ),
     ] = True,
     url: UrlOption = _DEFAULT_URL,
@@ -112,7 +116,7 @@ def send(
     """
     headers = _headers(header)
     if body is not None and file is not None:
-        raise typer.BadParameter("give BODY or --file, not both")
+        raise typer.BadParameter("give either BODY or --file, not both")
     host, port = _address(url)
     seconds = read_wait(timeout, "--timeout")
     password = _password(user)
@@ -137,7 +141,7 @@ def send(
 def receive(
     destination: DestinationArgument,
     count: Annotated[
-        int, typer.Option("--count", "-n", min=0, help="Stop after so many; 0: never.")
+        int, typer.Option("--count", "-n", min=0, help="Stop after this many messages; 0: never.")
     ] = 1,
     ack: Annotated[
         AckMode, typer.Option("--ack", help="auto, client, or client-individual.")
@@ -171,14 +175,14 @@ def receive(
                 link.acknowledge(frame)
         link.leave()
     if received < count:
-        raise ClientError(f"{received} of {count} messages came; no more within {timeout}")
+        raise ClientError(f"received {received} of {count} messages; no more within {timeout}")
 
 
 @app.command()
 def browse(
     destination: DestinationArgument,
     count: Annotated[
-        int, typer.Option("--count", "-n", min=0, help="Stop after so many; 0: all there are.")
+        int, typer.Option("--count", "-n", min=0, help="Stop after this many messages; 0: all.")
     ] = 0,
     url: UrlOption = _DEFAULT_URL,
     user: UserOption = None,
@@ -266,7 +270,7 @@ class _Link:
         try:
             self.connection.connect(user, password, wait=False)
         except (self._stomp.exception.StompException, OSError) as error:
-            raise ClientError(f"{self._broker} cannot be reached{_because(error)}") from error
+            raise ClientError(f"cannot reach {self._broker}{_because(error)}") from error
         self._wait("CONNECTED", "answer to CONNECT")
 
     def send(
@@ -314,7 +318,7 @@ class _Link:
             function(*arguments, **named)
         except (self._stomp.exception.StompException, OSError) as error:
             self._raise_what_was_said()
-            raise ClientError(f"{self._broker} is gone{_because(error)}") from error
+            raise ClientError(f"lost the connection to {self._broker}{_because(error)}") from error
 
     def _raise_what_was_said(self) -> None:
         """Of a connection that broke, the ERROR that came before says why."""
@@ -332,7 +336,7 @@ class _Link:
                 kind, frame = self._listener.heard.get(timeout=left)
             except queue.Empty:
                 raise _SilentError(
-                    f"{self._broker}: no {what} within {self._seconds:g} s"
+                    f"no {what} from {self._broker} within {self._seconds:g} s"
                 ) from None
             if kind == wanted:
                 return frame
@@ -400,7 +404,7 @@ def _address(url: str) -> tuple[str, int]:
     if parts.scheme != "stomp" or not parts.hostname or parts.path.strip("/") or parts.query:
         raise bad("--url", f"{url!r} is not like {_DEFAULT_URL}")
     if parts.username is not None or parts.password is not None:
-        raise bad("--url", f"write no login into the URL; use --user and {PASSWORD_VARIABLE}")
+        raise bad("--url", f"do not put a login into the URL; use --user and {PASSWORD_VARIABLE}")
     return parts.hostname, port if port is not None else _DEFAULT_PORT
 
 

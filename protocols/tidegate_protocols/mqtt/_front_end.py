@@ -89,7 +89,8 @@ class MqttFrontEnd:
             self._make_handler,
             profile=WEB_SOCKET,
             connections_max=options.connections_max,
-            refusal_text=f"this listener has {options.connections_max} connections, its limit",
+            refusal_text=f"this listener has reached its limit of {options.connections_max} "
+            "connections (connections_max)",
             sockets=broker,
         )
 

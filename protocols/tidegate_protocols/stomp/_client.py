@@ -178,7 +178,7 @@ class Client:
             known = self._remember(written, headers.get("destination-type", ""))
         transaction = headers.get("transaction")
         if transaction is not None and transaction not in self._transactions:
-            raise RequestError(f"there is no open transaction {transaction!r}; BEGIN it first")
+            raise RequestError(f"there is no open transaction {transaction!r}; send BEGIN first")
         self.connection.check_publish(known[0])
 
     def send(self, frame: Frame, large: LargeBody | None = None) -> None:
@@ -287,10 +287,11 @@ class Client:
             raise PeerProtocolError(f"SUBSCRIBE needs an id header in STOMP {version.value}")
         key = written if subscription_id is None else subscription_id
         if key in self._by_key:
-            raise PeerProtocolError(f"there is a subscription {key!r} on this connection already")
+            raise PeerProtocolError(f"subscription {key!r} already exists on this connection")
         if len(self._by_key) >= self._options.subscriptions_max:
             raise RequestError(
-                f"this connection has {len(self._by_key)} subscriptions, the listener's limit"
+                "this connection has reached the listener's limit of "
+                f"{len(self._by_key)} subscriptions"
             )
         browse = is_true("browser", headers.get("browser", "false"))
         retained = is_true("retained", headers.get("retained", "false"))
@@ -305,9 +306,11 @@ class Client:
         else:
             destination = self._make_temporary(own)
         if durable_name and not self._client_id:
-            raise RequestError("a durable subscription needs a client-id header on CONNECT")
+            raise RequestError("a durable subscription needs a client-id header in CONNECT")
         if durable_name and not names.is_topic(destination):
-            raise RequestError("only a subscription to a topic can be durable; a queue is anyway")
+            raise RequestError(
+                "only a topic subscription can be durable; queues are durable anyway"
+            )
         self._numbers += 1
         number = self._numbers
         names_acks = version is Version.V1_2 and mode is not AckMode.AUTO
@@ -357,7 +360,9 @@ class Client:
             raise RequestError(f"there is no subscription {key!r} on this connection")
         durable_name = durable_name_in(headers)
         if durable_name and durable_name != subscription.durable_name:
-            raise RequestError(f"subscription {key!r} is not the durable {durable_name!r}")
+            raise RequestError(
+                f"subscription {key!r} is not the durable subscription {durable_name!r}"
+            )
         self._forget(subscription)
         self.connection.unsubscribe(key, headers.get("receipt"), forget=bool(durable_name))
 
@@ -402,7 +407,9 @@ class Client:
             return self._numbered(number.encode()), sequence_in(sequence, ack_id)
         message_id = required(frame, "message-id")
         if not message_id.startswith(self._message_id_prefix):
-            raise PeerProtocolError(f"message-id {message_id[:80]!r} was not given by this gateway")
+            raise PeerProtocolError(
+                f"message-id {message_id[:80]!r} does not come from this gateway"
+            )
         sequence = sequence_in(message_id[len(self._message_id_prefix) :], message_id)
         key = frame.headers.get("subscription")
         if key is None and self._version is Version.V1_0:
@@ -421,8 +428,9 @@ class Client:
         subscription = self._by_number.get(number)
         if subscription is None:
             raise PeerProtocolError(
-                f"the ack id begins with {number.decode()[:20]!r}, which is no subscription of this "
-                "connection; use the value of the MESSAGE frame's ack header"
+                f"the ack id begins with {number.decode()[:20]!r}, which is not a "
+                "subscription of this connection; use the value of the MESSAGE frame's "
+                "ack header"
             )
         return subscription
 
@@ -431,8 +439,8 @@ class Client:
         transaction = required(frame, "transaction")
         if len(self._transactions) >= self._options.transactions_max:
             raise RequestError(
-                f"this connection has {len(self._transactions)} open transactions, "
-                "the listener's limit"
+                "this connection has reached the listener's limit of "
+                f"{len(self._transactions)} open transactions"
             )
         connection = self.connection
         connection.begin(transaction)

@@ -41,7 +41,8 @@ class StompFrontEnd:
             ended=self._sessions.discard,
         )
         refusal = FlowControlError(
-            f"this listener has {options.connections_max} connections, its limit; try again later"
+            f"this listener has reached its limit of {options.connections_max} "
+            "connections; try again later"
         )
         self._listener = make_listener(
             config,

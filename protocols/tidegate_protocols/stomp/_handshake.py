@@ -96,8 +96,8 @@ def _negotiate(accepted: str | None, bound: Version | None) -> Version:
         if bound.value in wanted:
             return bound
         raise NoCommonVersionError(
-            f"the WebSocket subprotocol binds this connection to STOMP {bound.value}, "
-            "which accept-version does not have"
+            f"the WebSocket subprotocol requires STOMP {bound.value}, but "
+            "accept-version does not include it"
         )
     for version in _VERSIONS:
         if version.value in wanted:
@@ -188,7 +188,7 @@ class Admission:
             self._task = None
 
     def _timed_out(self) -> None:
-        what = "no CONNECT came" if self.handshake is None else "CONNECT was not answered"
+        what = "no answer to CONNECT" if self.handshake is None else "no CONNECT received"
         self._refuse(RequestError(f"{what} within {format_duration(self._timeout_s)}"))
 
     def stop(self) -> None:

@@ -35,14 +35,14 @@ def required(frame: Frame, name: str) -> str:
     """A header that must be there and not empty."""
     value = frame.headers.get(name)
     if not value:
-        raise PeerProtocolError(f"{frame.command} needs a header {name} that is not empty")
+        raise PeerProtocolError(f"{frame.command} needs a non-empty {name} header")
     return value
 
 
 def sequence_in(digits: str, whole: str) -> int:
     """The sequence in the id *whole*."""
     if not (digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS_MAX):
-        raise PeerProtocolError(f"{whole[:80]!r} is no id that this gateway has given")
+        raise PeerProtocolError(f"{whole[:80]!r} is not an id that this gateway assigned")
     return int(digits)
 
 

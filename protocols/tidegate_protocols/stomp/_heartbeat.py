@@ -35,7 +35,8 @@ def parse(header: str) -> tuple[int, int]:
         part.isascii() and part.isdigit() and len(part) <= _DIGITS_MAX for part in parts
     ):
         raise PeerProtocolError(
-            f"heart-beat:{header[:40]} is not two numbers of milliseconds such as 10000,10000"
+            f"heart-beat:{header[:40]} is not valid; write two numbers of milliseconds, "
+            "such as 10000,10000"
         )
     return int(parts[0]), int(parts[1])
 

@@ -458,7 +458,7 @@ class Session:
         logger.info(
             "heart-beat missed peer=%s last_heard_ms=%d", self._wire.link.peer, silent_s * 1000
         )
-        problem = f"no heart-beat: nothing was heard for {round(silent_s * 1000)} ms"
+        problem = f"heart-beat missed: nothing received for {round(silent_s * 1000)} ms"
         error = ConnectionEndedError("heart-beat", problem)
         receiving = self._receiving
         if receiving is None or self.state is not _CONNECTED or not receiving.fail_behind(error):

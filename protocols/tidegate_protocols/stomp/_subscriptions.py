@@ -101,15 +101,15 @@ class Subscription:
         """As :meth:`cover`, with what :meth:`restore` needs to undo it."""
         if self.mode is AckMode.AUTO:
             raise PeerProtocolError(
-                f"subscription {self.key!r} has ack:auto, nothing of it can be acknowledged"
+                f"subscription {self.key!r} has ack:auto, so its messages cannot be acknowledged"
             )
         in_flight = self._in_flight
         if in_flight is None:
             return [(sequence, 0)]
         if sequence not in in_flight:
             raise PeerProtocolError(
-                f"message {sequence} is not in flight on subscription {self.key!r}; "
-                "was it acknowledged before?"
+                f"message {sequence} is not in flight on subscription {self.key!r}; was "
+                "it already acknowledged?"
             )
         if self.mode is AckMode.CLIENT_INDIVIDUAL:
             return [(sequence, in_flight.pop(sequence))]

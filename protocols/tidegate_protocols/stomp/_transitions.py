@@ -17,7 +17,7 @@ class State(enum.Enum):
 
     WAITING = "before CONNECT"
     CONNECTING = "before the answer to CONNECT"
-    CONNECTED = "on a connection that is connected already"
+    CONNECTED = "on a connection that is already connected"
     LEAVING = "after DISCONNECT"
     REFUSED = "after a frame that was refused"
     CLOSED = "on a closed connection"

@@ -221,12 +221,12 @@ class FrameDecoder:
         """A data frame begins. RFC 6455 sections 5.4, 5.6 and 10.4."""
         if opcode == CONTINUATION:
             if not self._in_message:
-                raise WebSocketError(CLOSE_PROTOCOL_ERROR, "a continuation of no message")
+                raise WebSocketError(CLOSE_PROTOCOL_ERROR, "a continuation without a message")
             self._message_bytes += size
         elif opcode > BINARY:
             raise WebSocketError(CLOSE_PROTOCOL_ERROR, f"unknown opcode {opcode:#x}")
         elif self._in_message:
-            raise WebSocketError(CLOSE_PROTOCOL_ERROR, "a message inside another one")
+            raise WebSocketError(CLOSE_PROTOCOL_ERROR, "a new message inside another one")
         else:
             self.is_text = opcode == TEXT
             if self.is_text and not self._text_allowed:
@@ -234,7 +234,7 @@ class FrameDecoder:
             self._message_bytes = size
         if self._message_bytes > self._message_bytes_max:
             raise WebSocketError(
-                CLOSE_TOO_BIG, f"a message has more than {self._message_bytes_max} bytes"
+                CLOSE_TOO_BIG, f"the message is longer than {self._message_bytes_max} bytes"
             )
         self._in_message = not is_last
         self._is_last = is_last

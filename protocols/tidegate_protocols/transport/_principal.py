@@ -46,13 +46,14 @@ class PrincipalRule:
             for name in ("tls_principal_pattern", "tls_principal_unmatched", "tls_groups"):
                 if getattr(options, name) != getattr(TlsOptions(), name):
                     raise ConfigError(
-                        "has no effect while tls_principal is 'none'; say there what is to be read",
+                        "has no effect because tls_principal is 'none'; set "
+                        "tls_principal to the part of the certificate to read",
                         key=name,
                     )
             return
         if options.tls_client_certificate == "none":
             raise ConfigError(
-                "clients show no certificate to take it from; set tls_client_certificate",
+                "needs client certificates; set tls_client_certificate to 'optional' or 'required'",
                 key="tls_principal",
             )
         if options.tls_principal_pattern:
@@ -60,7 +61,8 @@ class PrincipalRule:
         if options.tls_groups_pattern:
             if self._groups_source == "none":
                 raise ConfigError(
-                    "has no effect while tls_groups is 'none'; say there what is to be read",
+                    "has no effect because tls_groups is 'none'; set tls_groups to the "
+                    "part of the certificate to read",
                     key="tls_groups_pattern",
                 )
             self._groups_pattern = _compiled(options.tls_groups_pattern, "tls_groups_pattern")
@@ -125,7 +127,7 @@ def _compiled(text: str, key: str) -> re.Pattern[str]:
     try:
         pattern = re.compile(text)
     except re.error as error:
-        raise ConfigError(f"{text!r} is no regular expression: {error}", key=key) from None
+        raise ConfigError(f"{text!r} is not a regular expression: {error}", key=key) from None
     if pattern.groups != 1:
         raise ConfigError(
             f"{text!r} has {pattern.groups} groups in parentheses; it needs one, around the name"

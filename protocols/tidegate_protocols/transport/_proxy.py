@@ -56,7 +56,8 @@ def parse_networks(addresses: Sequence[str]) -> tuple[Network, ...]:
             found.append(ipaddress.ip_network(text))
         except ValueError as error:
             raise ConfigError(
-                f"{text!r} is no address of a proxy: {error}; write '192.0.2.7' or '10.0.0.0/8'",
+                f"{text!r} is not the address of a proxy: {error}; write '192.0.2.7' or "
+                "'10.0.0.0/8'",
                 key="proxy_addresses",
             ) from None
     return tuple(found)
@@ -78,17 +79,19 @@ async def client_of(
             size = length_of(head)
             return parse(head, await _exactly(loop, accepted, size))
     except TimeoutError:
-        raise ProxyHeaderError(f"no complete header within {proxies.timeout_s:g} s") from None
+        raise ProxyHeaderError(f"no complete PROXY header within {proxies.timeout_s:g} s") from None
 
 
 def length_of(head: bytes) -> int:
     """Bytes behind the first FIXED_BYTES, *head*. Raises: ProxyHeaderError."""
     if not head.startswith(SIGNATURE):
         if head.startswith(b"PROXY "):
-            raise ProxyHeaderError("a header of version 1; let the proxy send version 2")
-        raise ProxyHeaderError("it does not begin with a header of the PROXY protocol")
+            raise ProxyHeaderError(
+                "PROXY header of version 1; configure the proxy to send version 2"
+            )
+        raise ProxyHeaderError("the connection does not begin with a PROXY protocol header")
     if head[12] >> 4 != _VERSION:
-        raise ProxyHeaderError(f"version {head[12] >> 4} is not known")
+        raise ProxyHeaderError(f"unknown PROXY version {head[12] >> 4}")
     size = int.from_bytes(head[14:16], "big")
     if size > VARIABLE_BYTES_MAX:
         raise ProxyHeaderError(f"a header of {size} bytes, {VARIABLE_BYTES_MAX} at most")
@@ -101,12 +104,12 @@ def parse(head: bytes, rest: bytes) -> str:
     if command == _LOCAL:
         return ""  # "the receiver must accept this connection as valid and must use the real one"
     if command != _PROXY:
-        raise ProxyHeaderError(f"command {command} is not known")
+        raise ProxyHeaderError(f"unknown PROXY command {command}")
     if family in _WITHOUT_ADDRESS:
         return ""
     size = _ADDRESS_BYTES.get(family)
     if size is None:
-        raise ProxyHeaderError(f"family and protocol {family:#x}: only TCP comes here")
+        raise ProxyHeaderError(f"family and protocol {family:#x} are not supported: only TCP is")
     if len(rest) < 2 * size + 4:
         raise ProxyHeaderError("the header ends inside its addresses")
     address = ipaddress.ip_address(rest[:size])
@@ -121,9 +124,9 @@ def _check_listed(accepted: socket.socket, networks: Sequence[Network]) -> None:
         host = cast("str", accepted.getpeername()[0])
         address = ipaddress.ip_address(host.partition("%")[0])
     except (OSError, ValueError):
-        raise ProxyHeaderError("it is gone already") from None
+        raise ProxyHeaderError("the connection is already closed") from None
     if not any(address in network for network in networks):
-        raise ProxyHeaderError("it is not among proxy_addresses")
+        raise ProxyHeaderError("the peer is not listed in proxy_addresses")
 
 
 async def _exactly(loop: asyncio.AbstractEventLoop, accepted: socket.socket, size: int) -> bytes:

@@ -217,7 +217,7 @@ class TcpListener:
         self._beginning.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, OSError):
-            logger.error("a connection could not begin", exc_info=error)
+            logger.error("starting a connection failed", exc_info=error)
         if not connection.is_made:  # the handshake failed, or the listener stops
             accepted.close()
             self.forget(connection)

@@ -146,7 +146,7 @@ def server_context(options: TlsOptions) -> ssl.SSLContext:
             context.set_ciphers(options.tls_ciphers)
         except ssl.SSLError:
             raise ConfigError(
-                f"{options.tls_ciphers!r} selects no cipher suite; `openssl ciphers` knows them",
+                f"{options.tls_ciphers!r} selects no cipher suite; `openssl ciphers` lists them",
                 key="tls_ciphers",
             ) from None
     _load_certificate(context, certificate, options)
@@ -184,8 +184,8 @@ def _load_certificate(context: ssl.SSLContext, certificate: Path, options: TlsOp
     key_option = "tls_certificate" if options.tls_key is None else "tls_key"
     key = options.tls_key or certificate
     if b"PRIVATE KEY-----" not in _read(key, key_option):
-        hint = "; name the key's file with tls_key" if options.tls_key is None else ""
-        raise ConfigError(f"{key}: holds no private key in PEM form{hint}", key=key_option)
+        hint = "; set tls_key to the file that holds the key" if options.tls_key is None else ""
+        raise ConfigError(f"{key}: contains no private key in PEM form{hint}", key=key_option)
     _check_mode(key, key_option)
     was_asked = False
 
@@ -227,7 +227,7 @@ def _load_authorities(context: ssl.SSLContext, options: TlsOptions) -> None:
     if mode == "none":
         if options.tls_ca is not None:
             raise ConfigError(
-                "has no effect while tls_client_certificate is 'none'; "
+                "has no effect because tls_client_certificate is 'none'; "
                 "set that to 'optional' or 'required'",
                 key="tls_ca",
             )
@@ -235,7 +235,7 @@ def _load_authorities(context: ssl.SSLContext, options: TlsOptions) -> None:
     if options.tls_ca is None:
         raise ConfigError(
             f"is required with tls_client_certificate = {mode!r}: "
-            "without authorities no client certificate could be checked",
+            "without authorities, no client certificate can be checked",
             key="tls_ca",
         )
     _check_mode(options.tls_ca, "tls_ca", among=WRITABLE)  # who adds an authority is anybody
@@ -248,7 +248,7 @@ def _load_authorities(context: ssl.SSLContext, options: TlsOptions) -> None:
 def _check_certificates(data: bytes, path: Path, key: str) -> None:
     """Raises ConfigError unless *data* is at least one certificate in PEM form."""
     if b"-----BEGIN CERTIFICATE-----" not in data:
-        raise ConfigError(f"{path}: holds no certificate in PEM form", key=key)
+        raise ConfigError(f"{path}: contains no certificate in PEM form", key=key)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(
             cadata=data.decode("ascii", "replace")

@@ -83,14 +83,16 @@ class Upgrade:
         """Take bytes; None: the request is not complete. Never raises on what a peer sends."""
         self._data = data = self._data + data
         if not data.startswith(_METHOD[: len(data)]):
-            return refuse(HTTPStatus.BAD_REQUEST, "this port speaks WebSocket; it wants HTTP GET")
+            return refuse(
+                HTTPStatus.BAD_REQUEST, "this is a WebSocket port and expects an HTTP GET request"
+            )
         end = data.find(_HEAD_END, 0, self._bytes_max)
         if end < 0:
             if len(data) < self._bytes_max:
                 return None
             return refuse(
                 HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
-                f"a request has more than {self._bytes_max} bytes",
+                f"the request is longer than {self._bytes_max} bytes",
             )
         end += len(_HEAD_END)
         return self._answer(data[:end], data[end:])
@@ -166,7 +168,7 @@ class _Server(ServerProtocol):
             return cast(Origin, origin)
         if _is_same(origin, host) and _cannot_be_rebound(host):
             return cast(Origin, origin)
-        raise InvalidOrigin(f"{origin} is not among websocket_origins")
+        raise InvalidOrigin(f"{origin} is not listed in websocket_origins")
 
     def select_subprotocol(self, subprotocols: Sequence[Subprotocol]) -> Subprotocol | None:
         """RFC 6455 section 4.2.2: none offered is none agreed; only unknown ones are refused.
@@ -179,7 +181,7 @@ class _Server(ServerProtocol):
             if name in subprotocols:
                 return cast(Subprotocol, name)
         raise NegotiationError(
-            f"no common subprotocol; this listener has {', '.join(self._subprotocols)}"
+            f"no common subprotocol; this listener supports {', '.join(self._subprotocols)}"
         )
 
 

@@ -100,7 +100,7 @@ async def test_nobody_is_called_what_the_gateway_calls_clients_that_nobody_knows
     name: str,
 ) -> None:
     async with Broker(extensions=[Impostor()]) as broker:
-        with pytest.raises(AccessError, match="nobody can be called"):
+        with pytest.raises(AccessError, match="is not allowed as a user name"):
             await broker.client(username=name)
         assert not broker.core.connections
 

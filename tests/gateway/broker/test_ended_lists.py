@@ -87,7 +87,7 @@ async def take_another_selector(broker: Broker) -> str:
     await filled(broker, 3, "topic://t")
     client.connection.unsubscribe("s")
     client.subscribe("topic://t", durable_name="d", selector="a = 1")
-    return "another filter or selector took its name"
+    return "its name is now used with another filter or selector"
 
 
 async def end_the_connection(broker: Broker) -> str:
@@ -96,7 +96,7 @@ async def end_the_connection(broker: Broker) -> str:
     client.subscribe("topic://t")
     await filled(broker, 3, "topic://t")
     client.connection.disconnect(graceful=True)
-    return "its connection ended"
+    return "the connection ended"
 
 
 async def leave_a_group(broker: Broker) -> str:
@@ -131,7 +131,7 @@ async def stay_away(broker: Broker) -> str:
     await filled(broker, 3, "topic://t")
     client.connection.disconnect(graceful=True)
     await asyncio.sleep(3700)
-    return "its client was away for too long"
+    return "its client was disconnected for too long"
 
 
 WAYS = (

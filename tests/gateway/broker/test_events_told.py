@@ -75,8 +75,11 @@ async def test_a_client_comes_and_goes() -> None:
         (row,) = told.rows()
         assert row.event is Event.CLIENT_DISCONNECTED
         assert row.about["connection"] == number
-        assert row.text.endswith("disconnected: its client left")
-        for reason, why in (("", "it was lost"), ("it sent rubbish", "it sent rubbish")):
+        assert row.text.endswith("disconnected: the client disconnected")
+        for reason, why in (
+            ("", "the connection was lost"),
+            ("it sent rubbish", "it sent rubbish"),
+        ):
             client = await broker.client()
             client.connection.disconnect(graceful=False, reason=reason)
             assert told.rows()[-1].text.endswith(f"disconnected: {why}")

@@ -45,7 +45,7 @@ def test_clients_do_not_make_a_queue_that_only_the_operator_makes() -> None:
                 lambda: client.send(A, "0", qos=0),
                 lambda: client.subscribe(A),
             ):
-                with pytest.raises(RequestError, match="clients do not make it"):
+                with pytest.raises(RequestError, match="clients must not create it"):
                     refused()
             client.connection.begin("t")
             with pytest.raises(RequestError):

@@ -124,7 +124,7 @@ async def test_the_same_facts_are_metrics() -> None:
 async def test_a_sink_that_cannot_tell_its_health_is_one_that_fails(
     caplog: pytest.LogCaptureFixture, logged_errors: list[str]
 ) -> None:
-    logged_errors.append("cannot tell its health")
+    logged_errors.append("cannot report its health")
 
     class Mute(ToySink):
         def health(self) -> SinkHealth:
@@ -136,7 +136,7 @@ async def test_a_sink_that_cannot_tell_its_health_is_one_that_fails(
         await asyncio.sleep(5)
         seen = await shown(broker, "lake")
         assert seen.health.state is SinkState.FAILING
-        assert "cannot tell its health" in seen.health.problem
+        assert "cannot report its health" in seen.health.problem
     told = [record for record in caplog.records if record.name != "tidegate.broker.sink"]
     assert len(told) == 1, "said once"
 
@@ -155,8 +155,8 @@ async def test_a_sink_is_asked_for_upkeep_if_it_has_such_a_thing() -> None:
         log.reader("new")
         assert await perform(operations, WHO, CompactSink("lake")) == SinkTurn(7)
         for name, problem in (
-            ("sea", "'sea' has nothing to compact"),
-            ("new", "does not run yet"),
+            ("sea", "'sea' cannot be compacted"),
+            ("new", "is not running yet"),
             ("pond", "no sink 'pond'; there are: lake, sea, new"),
         ):
             with pytest.raises(RequestError, match=problem):

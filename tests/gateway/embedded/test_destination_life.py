@@ -79,8 +79,8 @@ async def test_clients_are_told_in_the_words_of_their_protocol(tmp_path: Path, s
         await ask(tmp_path, CreateDestination("queue://deleted"))
         await asyncio.to_thread(story, gateway.mqtt_port, tmp_path)
         for frame, text in (
-            (("SEND", "/queue/closed.none"), "clients do not make it"),
-            (("SUBSCRIBE", "/queue/closed.none"), "clients do not make it"),
+            (("SEND", "/queue/closed.none"), "clients must not create it"),
+            (("SUBSCRIBE", "/queue/closed.none"), "clients must not create it"),
             (("SEND", "/queue/paused"), "paused its producers"),
         ):
             client = await StompClient.connect(gateway.stomp_port)

@@ -163,7 +163,7 @@ async def test_nobody_is_let_in_and_it_is_not_ready(world: World) -> None:
     assert overview.state is GatewayState.DRAINING
     refused = await (await world.stomp(is_let_in=False)).frame()
     assert refused.startswith("ERROR\n")
-    assert "takes no clients any more" in refused
+    assert "accepts no more clients" in refused
     assert await world.ask(Undrain()) == DrainState(False, 0, 0)
     assert desk.readiness().is_ready
     await world.publish("a")
@@ -207,7 +207,7 @@ async def test_who_has_not_gone_is_served_again_when_it_is_over(world: World) ->
 async def test_what_makes_no_sense_is_refused(world: World) -> None:
     from tidegate.spi import RequestError
 
-    with pytest.raises(RequestError, match="moved where"):
+    with pytest.raises(RequestError, match="`moved` needs a server_reference"):
         await world.ask(Drain(is_moved=True))
     with pytest.raises(RequestError, match="printable"):
         await world.ask(Drain("a\nb"))

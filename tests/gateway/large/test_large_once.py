@@ -97,7 +97,7 @@ async def test_the_body_of_a_repeated_large_message_is_removed_while_the_gateway
         async with connected(running.stomp_port) as client:
             for number in range(3):
                 await send(client, 1, f"again-{number}")
-            # The connection stays open: the file does not wait for its end.
+            # The connection stays open: the file is not waiting for its end.
             await until_files(running, original)
         await consume(running, [1])
         await until_files(running, [])

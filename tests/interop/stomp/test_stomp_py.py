@@ -194,7 +194,7 @@ def test_a_request_is_answered_through_a_temporary_destination(gateway, version,
     eavesdropper, other = connect(gateway)
     eavesdropper.subscribe(reply_to, id="1", ack="auto")
     refused = other.errors.get(timeout=WAIT_S)
-    assert b"only the connection that made" in refused.body
+    assert b"only the connection that created" in refused.body
     asking.disconnect(receipt="bye")
     assert answers.receipts.get(timeout=WAIT_S) == "bye"
     assert answers.disconnected.wait(WAIT_S)

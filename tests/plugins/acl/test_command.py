@@ -53,7 +53,7 @@ def test_the_rule_is_named_with_its_line(ask) -> None:
 def test_what_no_rule_fits_is_refused_with_exit_code_1(ask) -> None:
     assert ask("ann", "connect", "--group", "users")[0] == 0
     code, out, _ = ask("ann", "connect")
-    assert (code, out.splitlines()[1]) == (1, "  no rule of 3 fits, so it is refused")
+    assert (code, out.splitlines()[1]) == (1, "  none of the 3 rules matches, so it is refused")
 
 
 def test_machines_are_told_in_json(ask) -> None:
@@ -107,4 +107,4 @@ def test_the_file_is_beside_the_configuration_for_the_command_as_for_the_gateway
 def test_what_has_no_effect_is_told(rules_file, capsys) -> None:
     path = rules_file("[[rules]]\ndeny = 'connect'\n[[rules]]\nallow = 'connect'\n")
     assert main(["acl", "test", "ann", "connect", "--rules", str(path)]) == 1
-    assert "rule 2 (line 3) decides nothing" in capsys.readouterr().err
+    assert "rule 2 (line 3) has no effect" in capsys.readouterr().err

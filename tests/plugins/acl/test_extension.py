@@ -63,7 +63,7 @@ def test_it_explains_what_it_decides_by_the_rule_that_does(rules_file, somebody)
         "rule 1 (line 1): allows, by groups senders; destinations queue://a.>",
     )
     assert acl.explain(other, Action.PUBLISH, "queue://a.b").why == (
-        "no rule of 1 fits, so it is refused",
+        "none of the 1 rules matches, so it is refused",
     )
 
 
@@ -119,7 +119,7 @@ async def test_a_changed_file_counts_and_a_broken_one_does_not(
         assert [rule.allows for rule in acl.access_rules()] == [False]
         assert acl.authorize(somebody(), Action.CONNECT, "") is Verdict.DENY
         rules_file("[[rules]]\nallow = 'nothing at all'\n")
-        while "stay as they were" not in caplog.text:
+        while "rules unchanged" not in caplog.text:
             await asyncio.sleep(0.001)
         assert "rule 1 (line 1), allow: there is no action" in caplog.text
         assert acl.authorize(somebody(), Action.CONNECT, "") is Verdict.DENY
@@ -276,7 +276,7 @@ def test_a_full_disk_leaves_whole_lines_and_is_told_once(tmp_path, monkeypatch, 
     last = json.loads(lines[2])
     assert (last["event"], last["suppressed_before"]) == ("four", 2)
     assert caplog.text.count("cannot be written") == 1
-    assert caplog.text.count("is written again") == 1
+    assert caplog.text.count("is being written again") == 1
     log.close()
 
 

@@ -136,7 +136,9 @@ def test_a_queue_as_mqtt_writes_it_is_the_queue(somebody) -> None:
             addresses = '10.0.0.0/8'
             [[rules]]
             allow = 'consume'""",
-            ["rule 3 (line 6) decides nothing: rule 2 (line 4) has decided all of it"],
+            [
+                "rule 3 (line 6) has no effect: rule 2 (line 4) already decides everything that it matches"
+            ],
         ),
     ],
 )
@@ -151,12 +153,15 @@ def test_what_has_no_effect_is_told(text, warnings) -> None:
     ("text", "problem"),
     [
         ("", "there is no"),
-        ("[[rules]]\nallow='subscribe'\ndestinations='queue://a'", "asked of topics only"),
-        ("[[rules]]\ndeny=['publish', 'create']\ndestinations='mqtt:a/b'", "asked of queues only"),
-        ("[[rules]]\ndeny='publish'\ndestinations='mqtt:$share/g/a'", "behind its name"),
-        ("[[rules]]\ndeny='publish'\ndestinations='topic://$queue.a'", "no topic is called so"),
-        ("[[rules]]\ndeny='publish'\ndestinations='$share.g.a'", "no topic is called so"),
-        ("[[rules]]\ndeny='publish'\ndestinations='queue://$temporary.>'", "nobody is asked"),
+        ("[[rules]]\nallow='subscribe'\ndestinations='queue://a'", "applies to topics only"),
+        (
+            "[[rules]]\ndeny=['publish', 'create']\ndestinations='mqtt:a/b'",
+            "applies to queues only",
+        ),
+        ("[[rules]]\ndeny='publish'\ndestinations='mqtt:$share/g/a'", "after the group's name"),
+        ("[[rules]]\ndeny='publish'\ndestinations='topic://$queue.a'", "no topic has such a name"),
+        ("[[rules]]\ndeny='publish'\ndestinations='$share.g.a'", "no topic has such a name"),
+        ("[[rules]]\ndeny='publish'\ndestinations='queue://$temporary.>'", "is not checked"),
         ("[[rules]]\nallow='connect'\naddresses='::ffff:10.0.0.0/104'", "as an IPv4 address"),
         ("rules = 1", "there is no"),
         ("[[rule]]\nallow='all'", "did you mean 'rules'"),
@@ -167,7 +172,7 @@ def test_what_has_no_effect_is_told(text, warnings) -> None:
         ("[[rules]]\nallow=[]", "at least one"),
         ("[[rules]]\nallow='all'\nprincipal='a'", "did you mean 'principals'"),
         ("[[rules]]\nallow='all'\nprincipals=[1]", "list of strings"),
-        ("[[rules]]\nallow='connect'\ndestinations='a'", "done to no destination"),
+        ("[[rules]]\nallow='connect'\ndestinations='a'", "does not apply to destinations"),
         ("[[rules]]\nallow='publish'\ndestinations='topics://a'", "neither queue"),
         ("[[rules]]\nallow='publish'\ndestinations='a/#'", "'mqtt:a/#'"),
         ("[[rules]]\nallow='publish'\ndestinations='a.>.b'", "must be the last level"),

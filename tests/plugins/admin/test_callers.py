@@ -15,7 +15,7 @@ PEER = "192.0.2.7:5000"
 
 
 class Known:
-    """A caller. Attributes: problem: why it does not count any more."""
+    """A caller. Attributes: problem: why it is no longer valid."""
 
     def __init__(self, name: str, address: str) -> None:
         self.identity = Identity(name, frozenset({"ops"}), "", address, "admin")

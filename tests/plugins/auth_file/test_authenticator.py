@@ -297,7 +297,7 @@ class TestRehash:
         for _ in range(2):
             assert await authenticator.authenticate(credentials("alice", b"sesame")) is not None
         assert len(caplog.records) == 1
-        assert "hashes stay as they are" in caplog.text
+        assert "hashes are not replaced" in caplog.text
 
 
 async def test_while_it_runs_it_watches_and_then_it_ends(users_file, hashed, monkeypatch):

@@ -92,7 +92,7 @@ async def test_a_page_has_the_rows_that_the_client_may_see(world: World) -> None
 
 
 @pytest.mark.parametrize(
-    "error", [RequestError("the connection is closed"), AccessError("no such user any more")]
+    "error", [RequestError("the connection is closed"), AccessError("user no longer exists")]
 )
 async def test_a_client_whose_session_ends_while_it_reads_has_to_log_in_again(
     world: World, error: GatewayError

@@ -215,7 +215,7 @@ def test_a_refusal_is_told_in_the_gateways_words(server: Server) -> None:
     for error in (
         fl.FlightServerError("rows 1 to 5 are not in the log any more", b"invalid"),
         fl.FlightUnauthorizedError("no reader 'x' belongs to you", b"denied"),
-        fl.FlightUnauthenticatedError("a user name and a password are required"),
+        fl.FlightUnauthenticatedError("user name and password are required"),
     ):
         server.failures = [error]
         with pytest.raises(Gone) as raised:

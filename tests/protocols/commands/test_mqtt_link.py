@@ -104,7 +104,7 @@ def test_older_return_codes_have_names_too(script, code, name) -> None:
 
 def test_nobody_listens() -> None:
     with (
-        pytest.raises(ClientError, match=r"127\.0\.0\.1:\d+ cannot be reached: .*refused"),
+        pytest.raises(ClientError, match=r"cannot reach 127\.0\.0\.1:\d+: .*refused"),
         connected(login(free_port())),
     ):
         pass
@@ -113,7 +113,9 @@ def test_nobody_listens() -> None:
 def test_a_broker_that_says_nothing_is_given_up(script) -> None:
     broker = script()
     with (
-        pytest.raises(SilentError, match=r"no answer to CONNECT within 0\.3 s"),
+        pytest.raises(
+            SilentError, match=r"no answer to CONNECT from 127\.0\.0\.1:\d+ within 0\.3 s"
+        ),
         connected(login(broker.port, answer_timeout_s=0.3)),
     ):
         pass
@@ -169,7 +171,7 @@ def test_an_illegal_filter_is_refused_before_it_is_sent(script) -> None:
     broker = script(ACCEPTED)
     with (
         connected(login(broker.port)) as link,
-        pytest.raises(ClientError, match="a/#/b: no topic filter"),
+        pytest.raises(ClientError, match="a/#/b: not a valid topic filter"),
     ):
         link.subscribe(["a/#/b"], Wanted())
 
@@ -205,7 +207,9 @@ def test_a_message_that_is_never_confirmed_is_given_up(script) -> None:
     broker = script(ACCEPTED)
     with connected(login(broker.port, answer_timeout_s=3.0)) as link:  # CONNACK's time, too
         mid = link.publish("a", b"x", 1, retain=False, properties=None)
-        with pytest.raises(SilentError, match="no confirmation of message 1 within"):
+        with pytest.raises(
+            SilentError, match=r"no confirmation of message 1 from 127\.0\.0\.1:\d+ within"
+        ):
             link.wait_published(mid)
 
 

@@ -72,7 +72,7 @@ def test_what_was_sent_is_received_once(call, at) -> None:
     assert call("receive", "/queue/cli.once", *at) == (0, "hello wörld\n", "")
     code, out, err = call("receive", "/queue/cli.once", *at, "--timeout", "3s")
     assert (code, out) == (8, "")
-    assert err == "tidegate: error: 0 of 1 messages came; no more within 3s\n"
+    assert err == "tidegate: error: received 0 of 1 messages; no more within 3s\n"
 
 
 def test_headers_go_along_and_come_back_as_json(call, at) -> None:
@@ -160,14 +160,15 @@ def test_browse_ends_at_the_brokers_end_frame(call) -> None:
 def test_a_broker_that_is_not_there(call) -> None:
     code, out, err = call("send", "/queue/a", "x", "--url", f"stomp://127.0.0.1:{free_port()}")
     assert (code, out) == (8, "")
-    assert re.fullmatch(r"tidegate: error: 127\.0\.0\.1:\d+ cannot be reached.*\n", err)
+    assert re.fullmatch(r"tidegate: error: cannot reach 127\.0\.0\.1:\d+.*\n", err)
 
 
 def test_a_broker_that_says_nothing(call) -> None:
     url = f"stomp://127.0.0.1:{answer(b'')}"
     code, _, err = call("send", "/queue/a", "x", "--url", url, "--timeout", "300ms")
     assert code == 8
-    assert "no answer to CONNECT within 0.3 s" in err
+    assert "no answer to CONNECT from " in err
+    assert " within 0.3 s" in err
 
 
 def test_a_broker_that_refuses_the_login(call, monkeypatch) -> None:
@@ -241,7 +242,7 @@ def test_without_a_command_the_help_is_shown(call) -> None:
         (("send", "/queue/a", "x", "--url", "localhost"), "is not like stomp://"),
         (("send", "/queue/a", "x", "--url", "http://x:1"), "is not like stomp://"),
         (("send", "/queue/a", "x", "--url", "stomp://x:99999"), "--url"),
-        (("send", "/queue/a", "x", "--url", "stomp://me:pw@x"), "write no login into the URL"),
+        (("send", "/queue/a", "x", "--url", "stomp://me:pw@x"), "do not put a login into the URL"),
         (("send", "/queue/a", "x", "--timeout", "soon"), "is not a time"),
         (("send", "/queue/a", "x", "--timeout", "0s"), "above 0"),
         (("send", "/queue/a", "x", "--user", "me"), "set TIDEGATE_STOMP_PASSWORD"),

@@ -213,7 +213,9 @@ async def test_a_connection_too_many_is_told():
         await frame(reader)
         refused_reader, refused = await asyncio.open_connection("127.0.0.1", port)
         answer = await refused_reader.read()
-        assert answer.startswith(b"ERROR\nmessage:this listener has 1 connections")
+        assert answer.startswith(
+            b"ERROR\nmessage:this listener has reached its limit of 1 connections"
+        )
         await hang_up(refused)
         await hang_up(writer)
 

@@ -49,7 +49,7 @@ def test_a_websocket_subprotocol_binds_the_version(bound, headers, is_accepted):
     if is_accepted:
         assert read_handshake(frame, bound=bound).version is bound
         return
-    with pytest.raises(NoCommonVersionError, match=f"binds this connection to STOMP {bound.value}"):
+    with pytest.raises(NoCommonVersionError, match=f"requires STOMP {bound.value}"):
         read_handshake(frame, bound=bound)
 
 

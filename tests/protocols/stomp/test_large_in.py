@@ -334,7 +334,7 @@ async def test_a_body_without_its_nul_is_an_error():
     await settled()
     assert [number for number, _ in case.published] == [1]
     ((error, number),) = case.refused
-    assert ("not the NUL" in str(error), number) == (True, "2")
+    assert ("not followed by NUL" in str(error), number) == (True, "2")
     assert case.bodies.writers[1].is_abandoned
 
 

@@ -218,11 +218,11 @@ def test_names_are_bounded(files: Path) -> None:
     ("changes", "key", "problem"),
     [
         ({"tls_principal": "CN", "tls_client_certificate": "", "tls_ca": ""}, "tls_principal",
-         "clients show no certificate"),
+         "needs client certificates"),
         ({"tls_principal_pattern": "(.*)"}, "tls_principal_pattern", "has no effect"),
         ({"tls_principal_unmatched": "authenticate"}, "tls_principal_unmatched", "has no effect"),
         ({"tls_principal": "CN", "tls_principal_pattern": "("}, "tls_principal_pattern",
-         "no regular expression"),
+         "not a regular expression"),
         ({"tls_principal": "CN", "tls_principal_pattern": ".*"}, "tls_principal_pattern",
          "has 0 groups"),
         ({"tls_principal": "CN", "tls_principal_pattern": "(a)(b)"}, "tls_principal_pattern",

@@ -77,8 +77,8 @@ def test_a_header_without_a_client_leaves_the_real_address(data):
         (b"PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r\n", "version 1"),
         (b"CONNECT\naccept-version:1.2\n\n\0", "does not begin"),
         (b"\x16\x03\x01" + bytes(20), "does not begin"),
-        (header(version=1), "version 1 is not known"),
-        (header(version=3), "version 3 is not known"),
+        (header(version=1), "unknown PROXY version 1"),
+        (header(version=3), "unknown PROXY version 3"),
         (header(command=2), "command 2"),
         (header(family=0x12), "only TCP"),  # UDP
         (header(family=0x22), "only TCP"),
@@ -238,7 +238,7 @@ async def test_an_address_that_is_not_listed_is_closed_whatever_it_sends(caplog)
             assert await reader.read() == b""
         writer.close()
     assert handlers == []
-    assert "not among proxy_addresses" in caplog.text
+    assert "not listed in proxy_addresses" in caplog.text
 
 
 async def test_half_a_header_is_waited_for_no_longer_than_the_handshake(caplog):
@@ -252,7 +252,7 @@ async def test_half_a_header_is_waited_for_no_longer_than_the_handshake(caplog):
             assert await reader.read() == b""
         writer.close()
     assert handlers == []
-    assert "no complete header within 0.05 s" in caplog.text
+    assert "no complete PROXY header within 0.05 s" in caplog.text
 
 
 async def test_one_too_many_is_closed_before_it_has_sent_a_header():

@@ -83,7 +83,7 @@ def test_compression_is_not_agreed_upon():
 @pytest.mark.parametrize(
     ("data", "status", "says"),
     [
-        (request(Sec_WebSocket_Protocol="mqtt"), 400, b"this listener has v12.stomp, v11"),
+        (request(Sec_WebSocket_Protocol="mqtt"), 400, b"this listener supports v12.stomp, v11"),
         (request(Sec_WebSocket_Protocol="V12.STOMP"), 400, b"no common subprotocol"),
         (request(Upgrade=None), 426, b"Upgrade"),
         (request(Upgrade="h2c"), 426, b"Upgrade"),
@@ -100,12 +100,12 @@ def test_compression_is_not_agreed_upon():
         (request("GET /"), 400, b"valid HTTP"),
         (b"GET / HTTP/1.1\r\nno colon here\r\n\r\n", 400, b"valid HTTP"),
         (b"GET \xff\xfe\r\n\r\n", 400, b"valid HTTP"),
-        (b"POST / HTTP/1.1\r\n", 400, b"wants HTTP GET"),
-        (b"CONNECT\naccept-version:1.2\n\n\0", 400, b"this port speaks WebSocket"),
-        (b"\x16\x03\x01", 400, b"this port speaks WebSocket"),  # TLS
-        (b"\n", 400, b"this port speaks WebSocket"),
-        (b"GET /" + b"x" * 2048, 431, b"more than 2048 bytes"),
-        (request(Cookie="x" * 2048), 431, b"more than 2048 bytes"),
+        (b"POST / HTTP/1.1\r\n", 400, b"expects an HTTP GET"),
+        (b"CONNECT\naccept-version:1.2\n\n\0", 400, b"this is a WebSocket port"),
+        (b"\x16\x03\x01", 400, b"this is a WebSocket port"),  # TLS
+        (b"\n", 400, b"this is a WebSocket port"),
+        (b"GET /" + b"x" * 2048, 431, b"longer than 2048 bytes"),
+        (request(Cookie="x" * 2048), 431, b"longer than 2048 bytes"),
     ],
 )
 def test_a_refusal_is_http_that_says_why_and_closes(data, status, says):

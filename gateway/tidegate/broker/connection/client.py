@@ -195,7 +195,11 @@ class Client(ABC):
     def _front_end_failed(self, what: str) -> None:
         """The contract forbids it, but one client's front-end must not stop the others."""
         _log.exception("peer=%s: front-end failed to %s", self.address, what)
-        self.end(ConnectionEndedError("internal-error", "internal error in the front-end"))
+        self.end(
+            ConnectionEndedError(
+                "internal-error", "internal error in the protocol front-end; see the gateway's log"
+            )
+        )
 
     @property
     def throttled_for(self) -> Collection[object]:

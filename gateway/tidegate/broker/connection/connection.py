@@ -61,8 +61,8 @@ _END_WORK: Final = 4
 CONNECTION_BYTES: Final = 6 * 1024
 
 #: Why a connection ended of which nobody says anything else.
-_LEFT: Final = "its client left"
-_LOST: Final = "it was lost"
+_LEFT: Final = "the client disconnected"
+_LOST: Final = "the connection was lost"
 
 #: No QoS 2 message is in the middle of its handshake.
 NOTHING_UNANSWERED: Final[Mapping[str, Sequence[int]]] = {}
@@ -200,7 +200,7 @@ class Connection(Client):
         vouched = vouched_of(exchange)
         principal = vouched.principal
         if principal.name != self.principal:
-            raise AccessError("authenticated again as somebody else", principal=self.principal)
+            raise AccessError("authenticated again as a different user", principal=self.principal)
         if self.is_certified:
             return  # its groups, and how long it may stay, are those of the certificate
         self.vouched = vouched
@@ -451,7 +451,7 @@ class Connection(Client):
         principal = self.vouched.now()
         if principal is None:
             raise AccessError(
-                "there is no such user any more, or it has to log in anew",
+                "the user no longer exists, or has to log in again",
                 principal=self.principal,
             )
         if self._given is not None and access.authorizers and self._peer.has_unsent:

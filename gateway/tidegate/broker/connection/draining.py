@@ -123,7 +123,7 @@ class Draining:
         reference = self.server_reference
         return ConnectionEndedError(
             MOVED if self.is_moved else USE_ANOTHER,
-            "the gateway takes no clients any more" + (f"; use {reference}" if reference else ""),
+            "the gateway accepts no more clients" + (f"; use {reference}" if reference else ""),
             reference,
         )
 

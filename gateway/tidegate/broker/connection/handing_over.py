@@ -31,16 +31,18 @@ _log = logging.getLogger("tidegate.broker")
 #: How often it is told how far it is, and what was refused is tried again, in seconds.
 TELL_EVERY_S: Final = 10.0
 
-_PAUSED: Final = "its consumers are paused: resume it, and it goes"
-_PURGED: Final = "it was purged, and is kept until that can be undone no more"
+_PAUSED: Final = "its consumers are paused; resume it to hand it over"
+_PURGED: Final = "it was purged, and is kept until the purge can no longer be undone"
 _SUBSCRIPTION: Final = (
-    "its messages are this subscription's alone: let its client take them here first"
+    "its messages belong to this subscription only; let its client receive them here first"
 )
-_EMPTY: Final = "clients make them again at the other broker"
-_SESSIONS: Final = "clients begin a new one at the other broker"
-_RETAINED: Final = "publish them at the other broker, or bridge their topics before"
-_WILLS: Final = "they are published here when they are due; what queues get of them goes, too"
-_BRANCHES: Final = "end these transactions here (XA): what they hold is in doubt"
+_EMPTY: Final = "clients create them again at the other broker"
+_SESSIONS: Final = "clients start a new session at the other broker"
+_RETAINED: Final = "publish them at the other broker, or bridge their topics first"
+_WILLS: Final = (
+    "they are published here when they are due; what queues receive from them is handed over"
+)
+_BRANCHES: Final = "end these transactions (XA) here: what they hold is in doubt"
 
 
 class _FailedError(Exception):

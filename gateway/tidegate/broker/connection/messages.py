@@ -276,8 +276,9 @@ class Messages:
             for entry in entries:
                 in_flight[entry[0].sequence] = entry
             raise RequestError(
-                f"message {error.args[0]} is not in flight on subscription {consumer.key!r};"
-                " it was acknowledged already or never delivered there"
+                f"message {error.args[0]} is not in flight on subscription "
+                f"{consumer.key!r}; it was already acknowledged, or never delivered "
+                "there"
             ) from None
         consumer.count(-len(entries), -size)
         if was_full and not _are_being_handed(entries):

@@ -167,7 +167,7 @@ class Serving:
         """Begin to show a queue; it begins when everything asked for before is durable."""
         parts, destination = self._parts, request.destination
         if not names.is_queue(destination) or names.is_filter(destination):
-            raise RequestError(f"{destination!r} cannot be browsed; only one queue at a time can")
+            raise RequestError(f"{destination!r} cannot be browsed; only a single queue can")
         if names.is_temporary(destination):
             raise RequestError(f"{destination!r} is a temporary queue, which cannot be browsed")
         browser = Browser(
@@ -221,7 +221,7 @@ class Serving:
         while ended:
             for pending_list, in_flight in ended[:REMOVED_AT_ONCE]:
                 self._parts.destinations.remove_subscription(
-                    pending_list, "its connection ended", in_flight
+                    pending_list, "the connection ended", in_flight
                 )
             del ended[:REMOVED_AT_ONCE]
             yield flow.add_own_work(STATE_WORK * REMOVED_AT_ONCE)

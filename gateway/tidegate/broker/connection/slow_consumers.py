@@ -225,8 +225,8 @@ class SlowConsumers:
         elif act == DISCONNECT:
             connection.end(
                 FlowControlError(
-                    f"subscription {consumer.key!r} is too slow: {text} ({found_by}); acknowledge"
-                    " sooner, or ask for fewer"
+                    f"subscription {consumer.key!r} is too slow: {text} ({found_by}); "
+                    "acknowledge sooner, or use a smaller prefetch"
                 )
             )
 
@@ -242,7 +242,7 @@ class SlowConsumers:
         self.tell(
             Event.CONSUMER_RECOVERED,
             _log,
-            "consumer=%r destination=%s client=%r: it is slow no more (%s)",
+            "consumer=%r destination=%s client=%r: no longer slow (%s)",
             consumer.key,
             consumer.destination,
             connection.client_id,

@@ -80,7 +80,9 @@ def _subscribe_topic(client: Client, request: SubscribeRequest) -> tuple[Consume
                 destinations.attend(found)
                 return consumer, True
             # Another filter or selector under its name: the old one ends (JMS 2.0, 8.3.3).
-            destinations.remove_subscription(found, "another filter or selector took its name")
+            destinations.remove_subscription(
+                found, "its name is now used with another filter or selector"
+            )
     is_stored = (durable or consumer.acknowledge) and not names.is_temporary(request.destination)
     pending_list = destinations.add_subscription(
         client, request, is_stored=is_stored, durable=durable
@@ -102,7 +104,8 @@ def _subscribe_shared(client: Client, request: SubscribeRequest, consumer: Consu
         found = destinations.add_subscription(client, whole, is_stored=True, durable=False)
     elif found.matches is not consumer.matches:
         raise RequestError(
-            f"share group {request.share_group!r} has another selector for {request.destination!r}"
+            f"share group {request.share_group!r} uses another selector for "
+            f"{request.destination!r}; all members need the same"
         )
     found.attach(consumer)
     return taken_up

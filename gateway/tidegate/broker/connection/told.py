@@ -46,7 +46,7 @@ def refused(tell: Tell, request: ConnectRequest, error: GatewayError) -> None:
     tell(
         Event.CLIENT_REFUSED,
         _log,
-        "client=%r username=%r peer=%s listener=%s is not let in: %s",
+        "client=%r username=%r peer=%s listener=%s refused: %s",
         request.client_id,
         request.username,
         request.peer,

@@ -49,8 +49,8 @@ class Transacting:
         limits = self._parts.config
         if len(self._transactions) >= limits.transactions_open_max:
             raise RequestError(
-                f"{len(self._transactions)} transactions are open;"
-                " that is the limit (broker.transactions_open_max)"
+                f"this connection has {len(self._transactions)} open transactions, the "
+                "limit (broker.transactions_open_max)"
             )
         self._transactions[transaction] = Transaction(
             limits.transaction_operations_max, self._client.account
@@ -181,7 +181,7 @@ class Transacting:
         """The open one of that name. Raises: RequestError."""
         held = self._transactions.get(transaction)
         if held is None:
-            raise RequestError(f"there is no open transaction {transaction!r}; BEGIN it first")
+            raise RequestError(f"there is no open transaction {transaction!r}; send BEGIN first")
         return held
 
     def hold(

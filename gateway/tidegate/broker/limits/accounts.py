@@ -129,9 +129,9 @@ class Account:
                 if limit and node.kinds[kind] + size > limit:
                     node.note_refusal()
                     raise QuotaError(
-                        f"{node.name} has {node.kinds[kind]} bytes of retained messages, and"
-                        f" {size} more would be above quotas.retained_limit ="
-                        f" {format_size(limit)}; clear some of them"
+                        f"{node.name} has {node.kinds[kind]} bytes of retained "
+                        f"messages; {size} more would exceed quotas.retained_limit = "
+                        f"{format_size(limit)}; clear some of them"
                     )
             node = node.parent
 
@@ -183,8 +183,8 @@ class Account:
         self.note_refusal()
         error = FlowControlError if self.parent is None else QuotaError
         return error(
-            f"{self.name} holds {self.held} bytes, and {size} more would be above"
-            f" {self.option} = {format_size(self.limit)}"
+            f"{self.name} holds {self.held} bytes; {size} more would exceed "
+            f"{self.option} = {format_size(self.limit)}"
         )
 
     def add(self, kind: Held, size: int) -> None:

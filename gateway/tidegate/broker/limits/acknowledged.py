@@ -305,9 +305,9 @@ class AcknowledgedLog:
             known = ", ".join(reader.name for reader in self._readers) or "none"
             raise RequestError(f"there is no sink {name!r}; there are: {known}")
         if found.sink is None:
-            raise RequestError(f"the sink {name!r} does not run yet; try again in a moment")
+            raise RequestError(f"the sink {name!r} is not running yet; try again in a moment")
         if not isinstance(found.sink, spi.CompactingSink):
-            raise RequestError(f"the sink {name!r} has nothing to compact")
+            raise RequestError(f"the sink {name!r} cannot be compacted")
         return found.sink.compact()
 
     def _seen(self, now: int) -> list[SinkStatus]:
@@ -349,7 +349,7 @@ class AcknowledgedLog:
                     "full" if refusing else "ok",
                     statistics.held_bytes,
                     format_size(limit),
-                    "the sinks do not keep up; publishes are refused until they do"
+                    "the sinks are not keeping up; publishes are refused until they do"
                     if refusing
                     else "publishes are accepted again",
                 )
@@ -362,7 +362,7 @@ class AcknowledgedLog:
             self.tell(
                 Event.ACKNOWLEDGED_LOG_DISCARDED,
                 _log,
-                "acknowledged_log=discard rows=%d..%d bytes=%d: sinks did not keep up",
+                "acknowledged_log=discard rows=%d..%d bytes=%d: the sinks did not keep up",
                 first,
                 through,
                 statistics.held_bytes,
@@ -389,8 +389,9 @@ class AcknowledgedLog:
         self.tell(
             Event.ACKNOWLEDGED_LOG_FILLING,
             _log,
-            "acknowledged_log=filling bytes=%d limit=%s: the sinks do not keep up (%s); at the limit %s;"
-            " see why they do not (their problems are in this log), or raise broker.acknowledged_limit",
+            "acknowledged_log=filling bytes=%d limit=%s: the sinks are not keeping up "
+            "(%s); at the limit %s; look for the sinks' problems in this log, or raise "
+            "broker.acknowledged_limit",
             held,
             format_size(limit),
             behind,
@@ -461,8 +462,8 @@ async def whole(message: Message, bodies: LargeBodies, limit: int) -> Message:
     assert large is not None, "only a large message has its body elsewhere"
     if large.size > limit:
         _log.warning(
-            "body_bytes=%d destination=%s: too large for the sinks, its row has no body"
-            " (broker.acknowledged_body_max)",
+            "body_bytes=%d destination=%s: too large for the sinks; its row has no "
+            "body (broker.acknowledged_body_max)",
             large.size,
             message.destination,
         )

@@ -147,17 +147,20 @@ class DiskWatch:
             self.tell(
                 Event.STORE_FULL,
                 _log,
-                "disk=short free_bytes=%d reusable_bytes=%d claimed_bytes=%d: publishes are refused"
-                " until there is a quarter more than %s (broker.disk_free_limit); make room, or consume"
-                " messages",
+                "disk=short free_bytes=%d reusable_bytes=%d claimed_bytes=%d: "
+                "publishes are refused until a quarter more than %s is free "
+                "(broker.disk_free_limit); free disk space, or consume messages",
                 free,
                 reusable,
                 promised,
                 format_size(limit),
             )
-            self._begin(name, limit, f"less than {_said(name, limit)} is left on its disk")
+            self._begin(name, limit, f"its disk has less than {_said(name, limit)} free")
         elif name in self._refusals and is_room_again(room, limit):
-            text = "disk=enough free_bytes=%d: the disk has room for publishes again"
+            text = (
+                "disk=enough free_bytes=%d: there is enough disk space, and publishes are "
+                "accepted again"
+            )
             self.tell(Event.STORE_ROOM, _log, text, free)
             self._end(name, limit)
 
@@ -168,22 +171,23 @@ class DiskWatch:
             self.tell(
                 Event.STORE_FULL,
                 _log,
-                "store=full used_bytes=%d disk_bytes=%d: publishes are refused until a tenth of %s"
-                " (broker.store_limit) is free; consume messages, or raise it",
+                "store=full used_bytes=%d disk_bytes=%d: publishes are refused until a "
+                "tenth of %s (broker.store_limit) is free; consume messages, or raise "
+                "the limit",
                 used,
                 statistics.disk_bytes,
                 format_size(limit),
             )
-            self._begin(name, limit, f"it takes {_said(name, limit)}")
+            self._begin(name, limit, f"it has reached {_said(name, limit)}")
         elif name in self._refusals and is_store_low_again(used, limit):
-            text = "store=enough used_bytes=%d: the store has room for publishes again"
+            text = (
+                "store=enough used_bytes=%d: the store has room, and publishes are accepted again"
+            )
             self.tell(Event.STORE_ROOM, _log, text, used)
             self._end(name, limit)
 
     def _begin(self, name: str, limit: int, why: str) -> None:
-        self._refusals[name] = StoreFullError(
-            f"the message store is full, send again later ({why})"
-        )
+        self._refusals[name] = StoreFullError(f"the message store is full; try again later ({why})")
         self._tell(name, limit, is_over=False)
 
     def _end(self, name: str, limit: int) -> None:

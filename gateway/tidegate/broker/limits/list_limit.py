@@ -249,14 +249,15 @@ class ListLimit(Ledger):
         if self.pending_list.is_queue:
             weight = f" with {self.bytes} bytes" if self.weighs else ""
             problem = (
-                f"{self.pending_list.destination} has {self.count} messages{weight} pending, which is"
-                f" its limit ({limit}); send again when some were consumed"
+                f"{self.pending_list.destination} has {self.count} pending "
+                f"messages{weight}, which is its limit ({limit}); try again when some "
+                "have been consumed"
             )
         else:  # whose it is, is not the publisher's to know
             problem = (
-                f"a subscription to this destination has {self.count} messages pending, which is"
-                f" its limit ({limit}; the log says which); send again when its client has received"
-                " some"
+                f"a subscription to this destination has {self.count} pending messages, "
+                f"which is its limit ({limit}; see the gateway's log); try again when "
+                "its client has received some"
             )
         return (DisconnectError if self.bounds.overflow == DISCONNECT else FlowControlError)(
             problem
@@ -272,7 +273,9 @@ class ListLimit(Ledger):
             self._overflow.dropped(1, self._limit())
             around.count_dropped(1)
         if is_news and bounds.overflow == DISCONNECT:
-            error = FlowControlError("too many messages wait for this client, which takes too few")
+            error = FlowControlError(
+                "too many messages are waiting for this client; it must receive them faster"
+            )
             loop = asyncio.get_running_loop()
             for consumer in self.pending_list.consumers:  # not now: others publish just now
                 loop.call_soon(consumer.client.end, error)

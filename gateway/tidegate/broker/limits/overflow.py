@@ -143,7 +143,7 @@ class Overflow:
         self._all.tell(
             Event.LIMIT_LEFT,
             _log,
-            f"{text} dropped=%d dead_lettered=%d refused=%d: there is room again",
+            f"{text} dropped=%d dead_lettered=%d refused=%d: below the limit again",
             *values,
             self._dropped,
             self._dead_lettered,

@@ -66,14 +66,14 @@ class Overload:
             self.tell(
                 Event.OVERLOAD_BEGUN,
                 _log,
-                "overloaded=1 loop_lag_ms=%d: new connections are closed at once until that is less"
-                " than %d ms (broker.overload_lag)",
+                "overloaded=1 loop_lag_ms=%d: new connections are closed at once until "
+                "the delay is below %d ms (broker.overload_lag)",
                 lag * 1000,
                 lag_max * 500,
             )
         elif self.is_on and self._calm >= CALM_LOOKS_MIN:
             self.is_on = False
-            text = "overloaded=0 refused=%d: new connections are taken again"
+            text = "overloaded=0 refused=%d: new connections are accepted again"
             self.tell(Event.OVERLOAD_ENDED, _log, text, self.refused)
 
     def refuses(self) -> bool:

@@ -70,8 +70,8 @@ class Sockets:
             self.tell(
                 Event.CONNECTIONS_LIMITED,
                 _log,
-                "sockets=%d refused=%d: at the limit, more are closed at once"
-                " (broker.connections_max=%d, descriptors of the process less %d)",
+                "sockets=%d refused=%d: limit reached, new connections are closed at "
+                "once (broker.connections_max=%d, file descriptors minus %d)",
                 limit,
                 self._refused,
                 self.connections_max,

@@ -47,8 +47,9 @@ class Unauthenticated:
     def _make_room(self) -> None:
         wanted = self._limit - self._limit // _STEP
         error = FlowControlError(
-            f"unauthenticated clients hold more than {format_size(self._limit)}, and this"
-            " one is among those that hold most (broker.login_input_limit); try again later"
+            f"unauthenticated clients hold more than {format_size(self._limit)}, and "
+            "this client is one of the largest (broker.login_input_limit); try again "
+            "later"
         )
         count = 0
         for peer in sorted(self._held, key=lambda item: self._held[item], reverse=True):

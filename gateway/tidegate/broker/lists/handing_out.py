@@ -57,7 +57,7 @@ async def wait_after(
 def can_be_read(around: Surroundings, pending_list: PendingList, log: logging.Logger) -> None:
     """A page of the list was read, or the list is gone."""
     if around.unreadable.pop(pending_list, "") and not pending_list.is_removed:
-        text = "destination=%s page_in=done: its messages can be read again"
+        text = "destination=%s page_in=done: its messages are readable again"
         around.tell(Event.DESTINATION_READABLE, log, text, pending_list.destination)
 
 
@@ -185,5 +185,5 @@ def _discard(
     around: Surroundings, pending_list: PendingList, messages: list[StoredMessage]
 ) -> None:
     if messages and pending_list.is_stored:
-        reason = "nobody there may have it"
+        reason = "nobody there is allowed to have it"
         take_off(around.writer, pending_list, messages, Outcome.DROPPED, reason)

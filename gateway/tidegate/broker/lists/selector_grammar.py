@@ -129,8 +129,8 @@ class _ToTuples(Transformer[Token, Any]):
         token = children[0]
         if token.upper() in _RESERVED:
             raise RequestError(
-                f"selector: {str(token)!r} is not expected at column {token.column}; quote it if it"
-                " is a header's name"
+                f"selector: unexpected {str(token)!r} at column {token.column}; quote "
+                "it if it is the name of a header"
             )
         return ("name", str(token))
 
@@ -167,7 +167,9 @@ def parse(text: str) -> Tree:
     Raises: RequestError that says what is wrong and, where that is known, at which column.
     """
     if len(text) > LENGTH_MAX:
-        raise RequestError(f"selector: it has {len(text)} characters; {LENGTH_MAX} are allowed")
+        raise RequestError(
+            f"selector: it is {len(text)} characters long; at most {LENGTH_MAX} are allowed"
+        )
     prefix = _PREFIXES.match(text)
     start = prefix.end() if prefix is not None else 0
     try:
@@ -181,14 +183,14 @@ def parse(text: str) -> Tree:
 def _explain(text: str, error: UnexpectedInput) -> str:
     token: Any = getattr(error, "token", None)
     if token is not None and token.type == "$END":
-        return f"it ends too early, at column {len(text) + 1}"
+        return f"it ends unexpectedly, at column {len(text) + 1}"
     position = error.pos_in_stream or 0
     found = text[position : position + 20]
     if found.startswith(("'", '"')):
         kind = "string" if found.startswith("'") else "quoted name"
         if not isinstance(error, UnexpectedToken):
-            return f"the {kind} that begins at column {position + 1} does not end"
-    return f"{found!r} is not expected at column {position + 1}"
+            return f"the {kind} that begins at column {position + 1} is not closed"
+    return f"unexpected {found!r} at column {position + 1}"
 
 
 def _check_size(tree: Tree) -> None:
@@ -204,4 +206,4 @@ def _check_size(tree: Tree) -> None:
         ]
         if not level:
             return
-    raise RequestError(f"selector: more than {DEPTH_MAX} expressions are inside each other")
+    raise RequestError(f"selector: expressions are nested more than {DEPTH_MAX} levels deep")

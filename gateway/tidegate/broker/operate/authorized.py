@@ -13,7 +13,7 @@ from tidegate.spi.operate import BridgeRow, PluginRow, Reloaded
 
 
 async def _cannot_reload(check_only: bool) -> Reloaded:
-    raise RequestError("there is no configuration that could be read again")
+    raise RequestError("the gateway has no configuration file to reload")
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ from tidegate.spi.replay import (
 #: Destinations asked about before others have their turn: an authorizer may take some microseconds for each.
 _ASKED_AT_ONCE: Final = 50
 
-_AGAIN: Final = "No queue is there any more; the next client that uses it makes it anew."
+_AGAIN: Final = "The queue no longer exists; the next client that uses it creates it again."
 
 
 class Operations(
@@ -142,7 +142,7 @@ class Operations(
         """See Operator."""
         self._authorize(who)
         if not self._core.acknowledged_log.is_read:
-            raise RequestError("there are no sinks, and so there is no acknowledged log")
+            raise RequestError("there are no sinks, and therefore no acknowledged log")
         found = await log_rows(self._core.acknowledged_log, request)
         destinations = {row.message.destination for row in found.rows}
         self._authorize(who, *((Action.BROWSE, name) for name in sorted(destinations)))
@@ -164,12 +164,12 @@ class Operations(
         self._authorize(who, (Action.CREATE, destination))
         if not names.is_queue(destination):
             raise RequestError(
-                f"{destination!r} is no queue; topics are there as soon as somebody uses them"
+                f"{destination!r} is not a queue; topics exist as soon as somebody uses them"
             )
         if names.is_temporary(destination):
-            raise RequestError("temporary queues are made by their connections")
+            raise RequestError("temporary queues are created by their connections only")
         if destination in core.destinations.queues:
-            return Done(note="It was there already.")
+            return Done(note="The queue already existed.")
         core.writer.check_writable()
         core.publisher.resolve(destination)
         await durable(core.flow)
@@ -192,8 +192,8 @@ class Operations(
             pending_list.cursor.size or not is_empty or core.writer.is_adding(pending_list)
         ):
             raise RequestError(
-                f"{destination} is not empty; purge it or move its messages, or ask for it to be"
-                " deleted with its messages"
+                f"{destination} is not empty; purge it, move its messages, or delete it "
+                "together with its messages"
             )
         self._end_consumers(pending_list)
         lost = pending_list.cursor.size
@@ -208,8 +208,8 @@ class Operations(
         consumers = len(pending_list.all_consumers())
         if consumers and not request.with_consumers:
             raise RequestError(
-                f"{request.destination} has {consumers} consumers; end them, or ask for it to be"
-                " deleted with its consumers"
+                f"{request.destination} has {consumers} consumers; end them, or delete "
+                "the queue together with its consumers"
             )
 
     def _end_consumers(self, pending_list: PendingList) -> None:
@@ -243,7 +243,7 @@ class Operations(
     ) -> Done:
         self._authorize(who)
         if not sides:
-            raise RequestError("say whom: producers, consumers or both")
+            raise RequestError("say what to pause or resume: producers, consumers or both")
         pending_list: PendingList | None = None
         if names.is_queue(destination) or Side.CONSUMERS in sides:
             pending_list = self._queue(destination)
@@ -333,10 +333,12 @@ class Operations(
         core = self._core
         if origin_of(destination) is not None:
             raise RequestError(
-                "what was purged once is purged for good: ask for it without `keep_until`"
+                "purged messages cannot be kept a second time: purge them without `keep_until`"
             )
         if not 1_000_000 <= until - core.writer.now() <= KEPT_S * 1_000_000:
-            raise RequestError(f"`keep_until` must be a second to {KEPT_S // 86_400} days from now")
+            raise RequestError(
+                f"`keep_until` must be between one second and {KEPT_S // 86400} days from now"
+            )
         core.writer.check_writable()
         name = kept_name(destination, until)
         core.publisher.resolve(name)
@@ -352,12 +354,12 @@ class Operations(
         self._authorize(who, (Action.DELETE, destination), (Action.PUBLISH, destination))
         if found is None:
             raise RequestError(
-                f"{request.kept!r} is not what a purge has kept; `list-purged` says what is"
+                f"{request.kept!r} is not kept from a purge; `list-purged` shows what is"
             )
         kept = self._queue(request.kept)
         done = await self._over.move(kept, self._queue(destination), request)
         self._tell(who, Action.PUBLISH, destination, f"took {done.count} purged messages back")
-        await self._forget_empty(kept, "all of it was taken back")
+        await self._forget_empty(kept, "all of it has been taken back")
         return done
 
     async def _forget_empty(self, kept: PendingList, why: str) -> bool:
@@ -402,7 +404,9 @@ class Operations(
         def home_of(origin: str) -> PendingList:
             self._authorize(who, (Action.PUBLISH, origin))
             if origin == destination:
-                raise RequestError(f"a message in {destination} says that it comes from there")
+                raise RequestError(
+                    f"a message in {destination} names this same queue as its origin"
+                )
             return self._queue(origin)
 
         done = await self._over.retry(self._queue(destination), request, home_of)
@@ -474,13 +478,14 @@ class Operations(
     def _queue(self, destination: str) -> PendingList:
         """Raises: RequestError when it is no queue, or a temporary one."""
         if not names.is_queue(destination):
-            raise RequestError(f"{destination!r} is no queue, and this is for queues only")
+            raise RequestError(f"{destination!r} is not a queue; this works for queues only")
         found = self._core.destinations.queues.get(destination)
         if found is None:
             raise no_such(destination)
         if not found.is_stored:
             raise RequestError(
-                f"{destination} is a temporary queue: it is its connection's alone, and ends with it"
+                f"{destination} is a temporary queue: it belongs to its connection, and "
+                "ends with it"
             )
         return found
 

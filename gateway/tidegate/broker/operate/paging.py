@@ -135,5 +135,5 @@ def key_after(after: str) -> Key | None:
         return None
     number, _, name = after.partition(" ")
     if not number.removeprefix("-").isdecimal():
-        raise RequestError("`after` must be what the page before said")
+        raise RequestError("`after` must be the `next` of the previous page")
     return -int(number), name

@@ -21,7 +21,10 @@ from tidegate.spi.operate import WORK_S, Side
 _log = logging.getLogger("tidegate.broker")
 
 #: What an operator is told when the store could not take it yet.
-NOT_STORED: Final = "The store has no room for that just now: it is stored when it has, and until then it ends with the gateway."
+NOT_STORED: Final = (
+    "The store has no room to record this now; it is recorded as soon as there is room, "
+    "and until then a restart forgets it."
+)
 
 
 class Pausing:

@@ -36,9 +36,11 @@ class RunningOperated(Authorized):
         self._authorize(who)
         reference = request.server_reference
         if not reference.isprintable():
-            raise RequestError("a server reference is host:port; this one is not even printable")
+            raise RequestError(
+                "a server reference must be host:port; this one contains unprintable characters"
+            )
         if request.is_moved and not reference:
-            raise RequestError("moved where? give a server_reference")
+            raise RequestError("`moved` needs a server_reference")
         core, bridge = self._core, request.hand_over
         through = self._through(bridge) if bridge else None
         if core.handing_over.bridge != bridge or core.handing_over.has_failed:
@@ -100,9 +102,7 @@ class RunningOperated(Authorized):
         there = {one.name: one for one in self._around.takes_queues()}
         if bridge not in there:
             names = ", ".join(sorted(there)) or "there is none"
-            raise RequestError(
-                f"no bridge of this gateway has the name {bridge!r}; its bridges: {names}"
-            )
+            raise RequestError(f"this gateway has no bridge named {bridge!r}; its bridges: {names}")
         return there[bridge]
 
 

@@ -153,5 +153,5 @@ def feed_of(pending_list: PendingList) -> Feed:
 
 def no_such(destination: str) -> RequestError:
     """What to raise when there is no *destination*."""
-    kind = "queue" if names.is_queue(destination) else "topic that anybody subscribes to"
+    kind = "queue" if names.is_queue(destination) else "topic with subscribers"
     return RequestError(f"there is no {kind} {destination!r}")

@@ -250,7 +250,7 @@ class Access:
             return verdict
         if verdict is not Verdict.DENY:
             _log.error(
-                "authorizer=%s action=%s answer=%r: taken for a refusal",
+                "authorizer=%s action=%s answer=%r: not a valid answer, treated as a refusal",
                 authorizer,
                 action.value,
                 verdict,
@@ -329,8 +329,8 @@ class Access:
         """Limits and authorizers. Raises: AccessError, FlowControlError."""
         if self._log.refusing:
             raise FlowControlError(
-                "publishes are refused: the sinks do not keep up and the acknowledged log is at"
-                " its limit (broker.acknowledged_limit)"
+                "publishes are refused: the acknowledged log is at its limit because "
+                "the sinks are not keeping up (broker.acknowledged_limit)"
             )
         publishable = requester.rights.publishable
         if not self.authorizers or destination in publishable:
@@ -439,7 +439,7 @@ class Access:
             yield 1
         if given is None:
             raise AccessError(
-                "rights have changed, and what was on its way may not be allowed any more",
+                "permissions have changed, and messages in flight may no longer be allowed",
                 principal=requester.principal,
             )
 

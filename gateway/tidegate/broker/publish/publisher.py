@@ -88,7 +88,8 @@ class Publisher:
         """Raises: FlowControlError."""
         if destination in self.paused:
             raise FlowControlError(
-                f"{destination} takes no messages just now: an operator has paused its producers"
+                f"{destination} accepts no messages at the moment: an operator has "
+                "paused its producers"
             )
 
     # --- routes --------------------------------------------------------------------------------
@@ -112,7 +113,7 @@ class Publisher:
                 self._temporary.check_exists(destination)
             if is_system(destination):  # never cached, so this is always found out here
                 raise AccessError(
-                    "clients cannot publish to topics of the gateway", destination=destination
+                    "clients must not publish to the gateway's own topics", destination=destination
                 )
             if owner and names.is_queue(destination):
                 self._destinations.check_creatable(destination)

@@ -45,7 +45,7 @@ class TemporaryDestinations:
             raise RequestError(str(error)) from None
         if len(owned) >= TEMPORARY_MAX:
             raise RequestError(
-                f"this connection has {TEMPORARY_MAX} temporary destinations; that is the limit"
+                f"this connection has {TEMPORARY_MAX} temporary destinations, which is the limit"
             )
         if names.is_queue(made):
             self._lists.add_temporary_queue(made, connection.principal)
@@ -66,7 +66,7 @@ class TemporaryDestinations:
         """Raises: AccessError unless *connection* owns it; RequestError when it is to be kept."""
         if self._owners.get(request.destination) is not connection:
             raise AccessError(
-                "only the connection that made a temporary destination may subscribe to it",
+                "only the connection that created a temporary destination may subscribe to it",
                 principal=connection.principal,
                 destination=request.destination,
             )

@@ -159,9 +159,9 @@ class RetainedMessages:
         more = _cost(message) - (_cost(before) if before is not None else 0)
         if more > 0 and self.memory_bytes + more > self.limit_bytes:
             raise FlowControlError(
-                f"retained messages take {format_size(self.memory_bytes)} of memory, and"
-                f" {format_size(self.limit_bytes)} is the limit (broker.retained_limit);"
-                " clear some of them"
+                f"retained messages use {format_size(self.memory_bytes)} of memory, and "
+                f"{format_size(self.limit_bytes)} is the limit (broker.retained_limit); "
+                "clear some of them"
             )
         if before is not None and before.owner != owner:
             more = _cost(message)

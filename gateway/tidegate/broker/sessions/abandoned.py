@@ -72,12 +72,12 @@ class Abandoned:
         subscription = item.subscription
         self.expired += 1
         _log.warning(
-            "subscription=%r client=%r principal=%r ended with %d messages: its client was away for"
-            " %gs (subscription_expiry)",
+            "subscription=%r client=%r principal=%r ended with %d messages: its client "
+            "was disconnected for %gs (subscription_expiry)",
             name,
             subscription.client_id if subscription else "",
             subscription.owner if subscription else "",
             item.cursor.size,
             expiry,
         )
-        self._destinations.remove_subscription(item, "its client was away for too long")
+        self._destinations.remove_subscription(item, "its client was disconnected for too long")

@@ -227,7 +227,7 @@ class Authentication:
         if request.anonymous_allowed:
             # A name that nobody checked must not open what it is allowed.
             return Vouched(Principal(ANONYMOUS))
-        raise AccessError("a user name and a password are required", principal=request.username)
+        raise AccessError("user name and password are required", principal=request.username)
 
 
 class _OutOfOrderError(AccessError):
@@ -285,7 +285,7 @@ def _of_certificate(owner: Principal, exchange: AuthenticationExchange | None) -
         other = exchange.principal
         if other is None or other.name != owner.name:
             raise AccessError(
-                "the certificate and the authentication name two users", principal=owner.name
+                "the certificate and the login name two different users", principal=owner.name
             )
     return owner
 
@@ -303,7 +303,7 @@ def _vouched(principal: Principal, by: object) -> Vouched:
     vouched = Vouched(_checked(principal), by if isinstance(by, Directory) else None)
     now = vouched.now()
     if now is None:
-        raise AccessError("the authentication does not count any more", principal=principal.name)
+        raise AccessError("the authentication is no longer valid", principal=principal.name)
     # Of a directory's answer only the groups count: how long the login lasts it need not know.
     return Vouched(dataclasses.replace(principal, groups=now.groups), vouched.by)
 
@@ -312,7 +312,7 @@ def _checked(principal: Principal) -> Principal:
     """What an extension answered. Raises: AccessError for a name that it cannot give."""
     if not principal.name or principal.name == ANONYMOUS:
         raise AccessError(
-            f"nobody can be called {principal.name!r}; give the user another name",
+            f"{principal.name!r} is not allowed as a user name; give the user another name",
             principal=principal.name,
         )
     return principal

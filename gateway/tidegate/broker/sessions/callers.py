@@ -36,6 +36,6 @@ class LoggedIn:
         principal, expires_at = self.vouched.now(), self.vouched.principal.expires_at
         if principal is None or (expires_at and expires_at <= self.now()):
             raise AccessError(
-                "these credentials do not count any more", principal=self.identity.principal
+                "these credentials are no longer valid", principal=self.identity.principal
             )
         return dataclasses.replace(self.identity, groups=principal.groups)

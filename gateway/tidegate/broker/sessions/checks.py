@@ -225,7 +225,7 @@ class Checks:
             if not waiter.future.done():
                 self.dropped += 1
                 waiter.future.set_exception(
-                    FlowControlError("too many logins wait to be checked; try again later")
+                    FlowControlError("too many logins are waiting to be checked; try again later")
                 )
             if lane.size_bytes < share and self._waiting_bytes <= self._waiting_bytes_max:
                 break

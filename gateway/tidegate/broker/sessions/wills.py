@@ -91,7 +91,7 @@ def _identify(will: Will) -> None:
     if will.who_now is not None:
         principal = will.who_now()
         if principal is None:
-            raise AccessError("there is no such user any more", principal=will.principal)
+            raise AccessError("the user no longer exists", principal=will.principal)
         if principal.groups != will.identity.groups:
             will.identity = dataclasses.replace(will.identity, groups=principal.groups)
             will.rights.forget()

@@ -135,11 +135,11 @@ class Branches:
         except ValueError as error:
             raise RequestError(str(error)) from None
         if branch_id in self._by_id:
-            raise RequestError(f"branch {branch_id} is there already")  # XAER_DUPID
+            raise RequestError(f"branch {branch_id} already exists")  # XAER_DUPID
         limit = self._prepared_max
         if len(self._by_id) >= limit:
             raise FlowControlError(
-                f"{limit} branches are prepared; that is the limit (broker.prepared_branches_max)"
+                f"{limit} branches are prepared, which is the limit (broker.prepared_branches_max)"
             )
         for step in transaction.published:
             if names.is_temporary(step.message.destination):
@@ -270,7 +270,7 @@ class Branches:
         if branch is None:
             raise RequestError(f"there is no prepared branch {branch_id}")  # XAER_NOTA
         if branch.is_busy:
-            raise RequestError(f"branch {branch_id} is just being prepared or completed")
+            raise RequestError(f"branch {branch_id} is being prepared or completed at this moment")
         return branch
 
     async def _complete(

@@ -102,8 +102,8 @@ class DuplicateIds:
         """Take up what the store knows; call once, before anybody publishes."""
         if self.is_on and self._is_wanted and not self._persists:
             _log.warning(
-                "duplicate_ids=volatile: the store does not keep them, so after a restart"
-                " a repeated message is not found to be one"
+                "duplicate_ids=volatile: the store does not keep them, so duplicates "
+                "of messages from before a restart are not detected"
             )
         for known in sorted(ids, key=lambda item: item.sequence):
             ring = self._rings.pop(known.destination, {})
@@ -132,8 +132,8 @@ class DuplicateIds:
             if branch_id.owner != owner:
                 name = "a prepared transaction"
             raise RequestError(
-                f"a message with the duplicate id {text!r} is part of {name};"
-                " send it again when that is completed"
+                f"a message with the duplicate id {text!r} is part of {name}; try again "
+                "when that is completed"
             )
         ring = self._rings.get(destination)
         return ring is not None and text in ring
@@ -149,8 +149,9 @@ class DuplicateIds:
             if place in seen or self.is_known(destination, duplicate_id, owner):
                 self._count_discarded(destination, duplicate_id)
                 raise RequestError(
-                    f"the transaction was rolled back: it sends a message to {destination} with the"
-                    f" duplicate id {place[1]!r}, which was sent before"
+                    "the transaction was rolled back: it sends a message to "
+                    f"{destination} with the duplicate id {place[1]!r}, which was "
+                    "already sent"
                 )
             seen.add(place)
 
@@ -213,7 +214,7 @@ class DuplicateIds:
         fresh = self._fresh.pop((destination, text), None)
         if fresh is None:
             return
-        error = StoreFullError("the message store is full, send again later")
+        error = StoreFullError("the message store is full; try again later")
         for unit, undo in fresh.repeats:
             # In the turn that is dropped, or the one behind it: neither is confirmed yet.
             for step in undo:

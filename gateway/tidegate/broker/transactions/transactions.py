@@ -97,8 +97,8 @@ class Transaction:
         """Call before adding *count* operations. Raises: FlowControlError at the limit."""
         if self.count + count > self._operations_max:
             raise FlowControlError(
-                f"the transaction already has {self.count} operations;"
-                f" broker.transaction_operations_max is {self._operations_max}"
+                f"the transaction has {self.count} operations, and the limit is "
+                f"{self._operations_max} (broker.transaction_operations_max)"
             )
 
     def publish(self, step: Published) -> None:

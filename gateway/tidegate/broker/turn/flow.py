@@ -359,7 +359,8 @@ class Flow:
         """
         if pending_list in self._read:
             raise RequestError(
-                f"another operation on {pending_list.destination} is under way; wait for its end"
+                f"another operation on {pending_list.destination} is in progress; wait "
+                "until it ends"
             )
         read = self._read[pending_list] = set[int]()
         return read

@@ -156,7 +156,7 @@ class Following:
 
     def _failed(self, observer: Observer) -> None:
         """It would fail with the next turn, too, some thousand times a second."""
-        _log.exception("observer=%s failed, and is not called again", observer)
+        _log.exception("observer=%s failed and is not called again", observer)
         self._observers = [item for item in self._observers if item is not observer]
 
 

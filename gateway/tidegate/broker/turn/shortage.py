@@ -69,16 +69,18 @@ class Shortage:
             tell(Event.STORE_SHORT, _log, text, str(error), FULL_BACK_OFF_S)
         self._lasts()
         if isinstance(error, StoreFullError):
-            self._found = StoreFullError(f"the message store is full, send again later ({error})")
+            self._found = StoreFullError(f"the message store is full; try again later ({error})")
         else:
-            self._found = StoreUnavailableError(f"the message store cannot write for now: {error}")
+            self._found = StoreUnavailableError(
+                f"the message store cannot write at the moment: {error}"
+            )
         return self._found
 
     def is_over(self, tell: Tell) -> None:
         """The store had room for a batch."""
         if self._is_told and not self.is_near:
             self._is_told = False
-            tell(Event.STORE_ROOM, _log, "store=enough: the store takes messages again")
+            tell(Event.STORE_ROOM, _log, "store=enough: the store accepts messages again")
 
     def give_up(self) -> None:
         """From now on nobody waits for room: the gateway stops."""

@@ -361,7 +361,7 @@ def _remaining_max(packet_bytes_max: int, level: int) -> int:
 
 def _too_large(length: int, limit: int) -> FrameTooLargeError:
     return FrameTooLargeError(
-        f"a packet of {length} bytes; the limit is {limit}",
+        f"a packet of {length} bytes is larger than the limit of {limit}",
         wire_code=ReasonCode.PACKET_TOO_LARGE,
     )
 
@@ -383,7 +383,8 @@ def _long_length(buffer: bytes, start: int, length: int, level: int) -> tuple[in
         if byte < 128:
             if not byte and level == LEVEL_5_0:
                 raise MalformedPacketError(
-                    "a remaining length of more bytes than it needs", "5.0:MQTT-1.5.5-1"
+                    "the remaining length is not encoded in the fewest possible bytes",
+                    "5.0:MQTT-1.5.5-1",
                 )
             return length, start
-    raise MalformedPacketError("a remaining length of more than four bytes", "MQTT 3.1.1 2.2.3")
+    raise MalformedPacketError("the remaining length has more than four bytes", "MQTT 3.1.1 2.2.3")

@@ -48,7 +48,7 @@ def decode_connect(body: bytes) -> Connect:
     """Read what is behind the remaining length. Raises: MalformedPacketError; UnsupportedVersionError."""
     name, at = read_bytes(body, 0, "protocol name")
     if name not in (b"MQTT", b"MQIsdp"):
-        raise MalformedPacketError(f"protocol name {name[:16]!r}", "MQTT-3.1.2-1")
+        raise MalformedPacketError(f"unknown protocol name {name[:16]!r}", "MQTT-3.1.2-1")
     if at + 4 > len(body):
         raise MalformedPacketError("CONNECT ends inside its header", "MQTT-3.1.4-1")
     level = body[at]

@@ -87,14 +87,14 @@ def text_of(raw: bytes, what: str, clauses: FieldClauses = CLAUSES_3_1_1) -> str
 def read_packet_id(body: bytes, clauses: FieldClauses = CLAUSES_3_1_1) -> int:
     """The packet identifier at the beginning of *body*, 0 to 65535."""
     if len(body) < 2:
-        raise MalformedPacketError("no packet identifier", clauses.packet_id)
+        raise MalformedPacketError("the packet identifier is missing", clauses.packet_id)
     return body[0] << 8 | body[1]
 
 
 def check_end(body: bytes, at: int, what: str, clauses: FieldClauses = CLAUSES_3_1_1) -> None:
     """Raise MalformedPacketError unless *body* ends at *at*."""
     if at != len(body):
-        raise MalformedPacketError(f"{what} of a wrong length", clauses.length)
+        raise MalformedPacketError(f"{what} has the wrong length", clauses.length)
 
 
 def read_variable(body: bytes, at: int, stop: int, what: str) -> tuple[int, int]:
@@ -112,10 +112,10 @@ def read_variable(body: bytes, at: int, stop: int, what: str) -> tuple[int, int]
         if byte < 128:
             if not byte and shift:
                 raise MalformedPacketError(
-                    f"a {what} of more bytes than it needs", "5.0:MQTT-1.5.5-1"
+                    f"{what} is not encoded in the fewest possible bytes", "5.0:MQTT-1.5.5-1"
                 )
             return value, at
-    raise MalformedPacketError(f"a {what} of more than four bytes", "5.0:MQTT-1.5.5-1")
+    raise MalformedPacketError(f"{what} has more than four bytes", "5.0:MQTT-1.5.5-1")
 
 
 def check_filter_count(count: int) -> None:

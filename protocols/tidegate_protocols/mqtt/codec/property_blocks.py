@@ -100,7 +100,7 @@ def decode_properties(block: bytes, place: int) -> Properties:
         elif repeats:
             values[name].append(value)
         else:
-            raise PacketViolationError(f"property {name} comes twice", "MQTT 5.0 2.2.2.2")
+            raise PacketViolationError(f"property {name} appears twice", "MQTT 5.0 2.2.2.2")
     if not values:
         return NO_PROPERTIES
     for name in _SEVERAL:
@@ -221,7 +221,7 @@ def encode_properties(properties: Properties, place: int) -> bytes:
             raise LocalProtocolError(f"property {rule.name} is not allowed here")
         several = rule.name in _SEVERAL
         if several and len(value) > 1 and place not in rule.repeats:
-            raise LocalProtocolError(f"property {rule.name} comes twice")
+            raise LocalProtocolError(f"property {rule.name} appears twice")
         for one in value if several else (value,):
             parts += (bytes((rule.identifier,)), _value_bytes(rule, one))
     block = b"".join(parts)

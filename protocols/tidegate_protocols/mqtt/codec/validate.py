@@ -33,9 +33,9 @@ def validate_publish(packet: Publish) -> None:
     """Check a PUBLISH. Apart from :func:`validate` because it is called for every message."""
     topic = packet.topic
     if not topic:
-        raise PacketViolationError("an empty topic name", "MQTT-4.7.3-1")
+        raise PacketViolationError("the topic name is empty", "MQTT-4.7.3-1")
     if "+" in topic or "#" in topic:
-        raise PacketViolationError("a wildcard in a topic name", "MQTT-3.3.2-2")
+        raise PacketViolationError("the topic name contains a wildcard", "MQTT-3.3.2-2")
     if packet.qos:
         if not packet.packet_id:
             raise PacketViolationError("packet identifier 0", "MQTT-2.3.1-1")

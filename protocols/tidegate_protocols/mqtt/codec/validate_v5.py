@@ -38,7 +38,7 @@ def validate_publish_v5(packet: Publish) -> None:
     """Check a PUBLISH. Apart from :func:`validate_v5` because it is called for every message."""
     topic = packet.topic
     if "+" in topic or "#" in topic:
-        raise PacketViolationError("a wildcard in a topic name", "5.0:MQTT-3.3.2-2")
+        raise PacketViolationError("the topic name contains a wildcard", "5.0:MQTT-3.3.2-2")
     if packet.qos:
         if not packet.packet_id:
             raise PacketViolationError("packet identifier 0", "5.0:MQTT-2.2.1-3")
@@ -86,16 +86,16 @@ def check_filter(topic_filter: str, clauses: FilterClauses) -> None:
     What is well-formed and still not accepted (0x8F in SUBACK) is the session's to say.
     """
     if not topic_filter:
-        raise PacketViolationError("an empty topic filter", clauses.empty)
+        raise PacketViolationError("the topic filter is empty", clauses.empty)
     if "#" in topic_filter:
         before, _, after = topic_filter.partition("#")
         if after or (before and not before.endswith("/")):
-            problem = f"# is not the whole last level of the topic filter {topic_filter[:80]!r}"
+            problem = f"'#' must be the whole last level of the topic filter {topic_filter[:80]!r}"
             raise PacketViolationError(problem, clauses.hash)
     if "+" in topic_filter and any(
         "+" in level and level != "+" for level in topic_filter.split("/")
     ):
-        problem = f"+ is not a whole level of the topic filter {topic_filter[:80]!r}"
+        problem = f"'+' must be a whole level of the topic filter {topic_filter[:80]!r}"
         raise PacketViolationError(problem, clauses.plus)
 
 
@@ -131,7 +131,8 @@ def validate_sender(packet: Packet, *, from_client: bool) -> None:
             wrong = ReasonCode.SUCCESS if from_client else ReasonCode.REAUTHENTICATE
             if packet.reason_code == wrong:
                 raise PacketViolationError(
-                    f"AUTH with reason {wrong.name} from this side", "5.0:MQTT-3.15.2-1"
+                    f"AUTH with reason {wrong.name} is not allowed in this direction",
+                    "5.0:MQTT-3.15.2-1",
                 )
         case _:
             pass
@@ -142,17 +143,21 @@ def _check_disconnect_sender(packet: Disconnect, *, from_client: bool) -> None:
     if from_client:
         if reason not in CLIENT_DISCONNECT_REASONS:
             raise PacketViolationError(
-                f"DISCONNECT with reason {reason.name} of a client", "5.0:MQTT-3.14.2-1"
+                f"a client must not send DISCONNECT with reason {reason.name}", "5.0:MQTT-3.14.2-1"
             )
         if properties.server_reference is not None:
-            raise PacketViolationError("a server reference of a client", "MQTT 5.0 3.14.2.2.5")
+            raise PacketViolationError(
+                "a client must not send a server reference", "MQTT 5.0 3.14.2.2.5"
+            )
     else:
         if reason is ReasonCode.DISCONNECT_WITH_WILL:
             raise PacketViolationError(
-                f"DISCONNECT with reason {reason.name} of a server", "5.0:MQTT-3.14.2-1"
+                f"a server must not send DISCONNECT with reason {reason.name}", "5.0:MQTT-3.14.2-1"
             )
         if properties.session_expiry_interval is not None:
-            raise PacketViolationError("a session expiry of a server", "5.0:MQTT-3.14.2-2")
+            raise PacketViolationError(
+                "a server must not send a session expiry", "5.0:MQTT-3.14.2-2"
+            )
 
 
 def _check_message(properties: Properties) -> None:
@@ -173,9 +178,9 @@ def _check_flag(properties: Properties, name: str, clause: str) -> None:
 
 def _check_limits(properties: Properties, receive_maximum: str, packet_size: str) -> None:
     if properties.receive_maximum == 0:
-        raise PacketViolationError("receive maximum 0", receive_maximum)
+        raise PacketViolationError("the receive maximum must not be 0", receive_maximum)
     if properties.maximum_packet_size == 0:
-        raise PacketViolationError("maximum packet size 0", packet_size)
+        raise PacketViolationError("the maximum packet size must not be 0", packet_size)
 
 
 def _validate_connect(packet: Connect) -> None:
@@ -199,7 +204,9 @@ def _validate_connect(packet: Connect) -> None:
 
 def _validate_connack(packet: Connack) -> None:
     if packet.reason_code and packet.session_present:
-        raise PacketViolationError("session present in a refusing CONNACK", "5.0:MQTT-3.2.2-6")
+        raise PacketViolationError(
+            "a CONNACK that refuses must not say session present", "5.0:MQTT-3.2.2-6"
+        )
     properties = packet.properties
     if properties is not NO_PROPERTIES:
         _check_limits(properties, "MQTT 5.0 3.2.2.3.3", "MQTT 5.0 3.2.2.3.6")

@@ -41,7 +41,7 @@ class AliasesIn:
         """
         if not 0 < alias <= self._alias_max:
             raise PacketViolationError(
-                f"topic alias {alias}; the maximum is {self._alias_max}",
+                f"topic alias {alias} is above the maximum of {self._alias_max}",
                 "5.0:MQTT-3.3.2-9",
                 ReasonCode.TOPIC_ALIAS_INVALID,
             )
@@ -54,7 +54,7 @@ class AliasesIn:
             return topic
         known = self._topics.get(alias)
         if known is None:
-            raise PacketViolationError(f"topic alias {alias} means nothing", "MQTT 5.0 3.3.2.3.4")
+            raise PacketViolationError(f"topic alias {alias} is not defined", "MQTT 5.0 3.3.2.3.4")
         return known
 
 

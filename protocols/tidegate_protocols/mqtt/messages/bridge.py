@@ -188,7 +188,9 @@ def _reply_destination(topic: str) -> str:
 def _response_topic(reply_to: str) -> str:
     name = names.name_of(reply_to)
     if not name or names.is_filter(name):
-        raise LocalProtocolError(f"{reply_to!r} cannot be a response topic")  # [MQTT-3.3.2-14]
+        raise LocalProtocolError(
+            f"{reply_to!r} is not allowed as a response topic"
+        )  # [MQTT-3.3.2-14]
     return topic_of(reply_to)
 
 

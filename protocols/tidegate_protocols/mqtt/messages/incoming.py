@@ -276,7 +276,8 @@ class Incoming:
     def _count(self) -> None:
         if self._unanswered_count >= self._options.receive_maximum:
             raise PacketViolationError(
-                f"more than {self._options.receive_maximum} messages without an answer",
+                f"more than {self._options.receive_maximum} messages without an "
+                "acknowledgement (receive_maximum)",
                 "5.0:MQTT-3.3.4-7",
                 ReasonCode.RECEIVE_MAXIMUM_EXCEEDED,
             )
@@ -325,8 +326,8 @@ class Incoming:
             if packet.retain and names.is_topic(destination):
                 raise RefusedError(
                     ReasonCode.QUOTA_EXCEEDED,
-                    "the packet is larger than packet_bytes_max, and a message that is to be"
-                    " retained is kept in memory",
+                    "the packet is larger than packet_bytes_max; a retained message "
+                    "must fit, because it is kept in memory",
                 )
             self._connection.check_publish(destination)
         except GatewayError as error:
@@ -364,7 +365,10 @@ class Incoming:
                 self._connection.synchronize(known)
                 return
         if body is None:
-            self._refuse(packet, RequestError("the first message under this id was not published"))
+            self._refuse(
+                packet,
+                RequestError("the first message with this packet identifier was not published"),
+            )
             return
         token: bytes | bytearray | None = None
         if qos:

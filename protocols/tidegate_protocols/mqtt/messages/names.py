@@ -82,7 +82,7 @@ def destination_of(topic: str) -> str:
         except ValueError as error:
             raise RequestError(str(error)) from error
     if topic.startswith((SHARE_PREFIX, SYSTEM_PREFIX)):
-        raise AccessError("clients cannot publish to topics of the gateway", destination=topic)
+        raise AccessError("clients must not publish to the gateway's own topics", destination=topic)
     return names.topic(names.swap_separators(topic))
 
 
@@ -98,7 +98,7 @@ def target_of(topic_filter: str) -> FilterTarget:
         share_group, _, rest = rest[len(SHARE_PREFIX) :].partition("/")
         if not share_group or not rest or "+" in share_group or "#" in share_group:
             raise ValueError(
-                f"{topic_filter!r}: write $share/GROUP/FILTER, GROUP without wildcards"
+                f"{topic_filter!r}: write $share/GROUP/FILTER, with a GROUP without wildcards"
             )
     if rest.startswith(QUEUE_PREFIX):
         # The consumers of a queue share it anyway: the group adds nothing.
@@ -113,7 +113,7 @@ def target_of(topic_filter: str) -> FilterTarget:
 def _queue_name(topic: str) -> str:
     name = names.swap_separators(topic[len(QUEUE_PREFIX) :])
     if not name:
-        raise ValueError(f"{topic!r} names no queue; write $queue/NAME")
+        raise ValueError(f"{topic!r} does not name a queue; write $queue/NAME")
     return name
 
 

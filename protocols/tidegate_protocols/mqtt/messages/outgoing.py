@@ -253,7 +253,7 @@ class Outgoing:
                     was_sent = known or stored.delivery_count or sequence <= window.sent_before
                     if not was_sent and message.expires_at <= self._now_us():
                         # Not one that was sent before [MQTT-4.3.3-7] [MQTT-3.3.2-5].
-                        raise _LeftOutError("it expired while it waited", is_consumed=False)
+                        raise _LeftOutError("it expired while waiting", is_consumed=False)
                 topic = TOPIC_FIELDS[message.destination]
                 if is_v5:
                     if has_more or not (
@@ -374,10 +374,10 @@ class Outgoing:
 
     def _too_large(self, length: int, *, is_consumed: bool) -> LocalProtocolError:
         if length > REMAINING_LENGTH_MAX:
-            return LocalProtocolError(f"{length} bytes are longer than MQTT can say")
+            return LocalProtocolError(f"{length} bytes are more than an MQTT packet can have")
         # As if it had been delivered [MQTT-3.1.2-25]; but of a queue or a group another member may
         # be able to take it, unless this one has it, perhaps, from before [MQTT-4.8.2-5].
-        problem = f"{length} bytes are longer than the client takes"
+        problem = f"{length} bytes are more than the client accepts"
         return _LeftOutError(problem, is_consumed=is_consumed)
 
     def _leave_out(

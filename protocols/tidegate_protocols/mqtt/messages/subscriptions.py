@@ -210,7 +210,9 @@ class Subscriptions:
         before = self.by_key.get(key)
         if before is None and len(self.by_key) >= self._subscriptions_max:
             raise RefusedError(
-                ReasonCode.QUOTA_EXCEEDED, f"subscriptions_max is {self._subscriptions_max}"
+                ReasonCode.QUOTA_EXCEEDED,
+                f"this client has reached its limit of {self._subscriptions_max} "
+                "subscriptions (subscriptions_max)",
             )
         qos = min(request.qos, QUEUE_QOS_MAX) if target.is_queue else request.qos
         subscription = before

@@ -477,6 +477,6 @@ def _check(is_allowed: bool, name: str, packet_id: int) -> None:
     """An answer to a resent PUBLISH may come before it was resent; any other is a violation."""
     if not is_allowed:
         raise PacketViolationError(
-            f"{name} for packet identifier {packet_id}, which does not wait for it",
+            f"{name} for packet identifier {packet_id}, which is not waiting for it",
             "MQTT-2.3.1-6",
         )

@@ -312,7 +312,8 @@ class Admission:
         authentication = self._authentication
         if authentication is None:
             raise PacketViolationError(
-                "AUTH from a client that connected without a method", "5.0:MQTT-4.12.0-6"
+                "AUTH from a client that connected without an authentication method",
+                "5.0:MQTT-4.12.0-6",
             )
         authentication.check(packet)
         try:
@@ -351,7 +352,7 @@ class Admission:
             return None
         if expiry and not self.session_expiry:
             raise PacketViolationError(
-                "a session that was to end with its connection cannot be kept",
+                "a session that was to end with its connection cannot be kept now",
                 "MQTT 5.0 3.14.2.2.2",
             )
         return bounded_expiry(expiry, self._context.options)
@@ -398,7 +399,7 @@ class Admission:
         try:
             # The client would wait for messages that never come.
             problem = ", ".join(item.name for item in result.refused)
-            problem = f"not allowed any more, so not resumed: {problem}" if problem else ""
+            problem = f"no longer allowed, so not resumed: {problem}" if problem else ""
             return answers.connack(present, properties, problem)
         except PeerProtocolError as error:
             result.connection.disconnect(graceful=True)
@@ -409,4 +410,4 @@ def _no_connect(data: bytes) -> str:
     """Say what is wrong with bytes that begin no CONNECT; "": they may begin one."""
     if said := mistaken(data, "MQTT"):
         return said  # TLS begins as a CONNECT with flags would
-    return "" if data[0] >> 4 == PacketType.CONNECT else "the first packet is not a CONNECT"
+    return "" if data[0] >> 4 == PacketType.CONNECT else "the first packet must be CONNECT"

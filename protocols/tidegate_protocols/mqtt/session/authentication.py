@@ -54,7 +54,7 @@ class EnhancedAuthentication:
         if exchange is None:
             raise RefusedError(
                 ReasonCode.BAD_AUTHENTICATION_METHOD,
-                f"there is no authentication method {self.method!r}",
+                f"unknown authentication method {self.method!r}",
             )
         self._exchange = exchange
 
@@ -65,13 +65,13 @@ class EnhancedAuthentication:
             to no question, a second question before the answer to the first.
         """
         if packet.properties.authentication_method != self.method:
-            raise PacketViolationError("AUTH by another method", "5.0:MQTT-4.12.0-5")
+            raise PacketViolationError("AUTH with a different method", "5.0:MQTT-4.12.0-5")
         is_under_way = self._exchange is not None and not self.principal
         if self._is_stepping or is_under_way is not (
             packet.reason_code is ReasonCode.CONTINUE_AUTHENTICATION
         ):
             raise PacketViolationError(
-                f"AUTH {packet.reason_code.name} is not what comes next", "5.0:MQTT-4.12.0-3"
+                f"AUTH {packet.reason_code.name} is not expected now", "5.0:MQTT-4.12.0-3"
             )
 
     async def step(self, data: bytes) -> bytes:

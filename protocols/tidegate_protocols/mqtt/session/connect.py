@@ -191,19 +191,20 @@ def _client_id(packet: Connect, options: MqttOptions, tls_subject: str) -> tuple
         if not client_id:
             raise RefusedError(
                 ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
-                "the client's certificate has no common name, or there is no certificate",
+                "no client certificate, or it has no common name",
             )
     elif not client_id:
         if not packet.clean_session and packet.level != LEVEL_5_0:  # [MQTT-3.1.3-8]
             raise RefusedError(
                 ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
-                "a session without a client id cannot be kept",
+                "a session without a client id cannot be kept; send a client id, or clean session",
             )
         client_id = f"auto-{uuid.uuid4().hex}"  # [MQTT-3.1.3-6]
     if len(client_id.encode()) > options.client_id_bytes_max:  # [MQTT-3.1.3-9]
         raise RefusedError(
             ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
-            f"the client id is longer than {options.client_id_bytes_max} bytes",
+            f"the client id is longer than {options.client_id_bytes_max} bytes "
+            "(client_id_bytes_max)",
         )
     return client_id, not packet.client_id
 
@@ -216,7 +217,7 @@ def _keep_alive(packet: Connect, options: MqttOptions) -> int:
         if packet.level != LEVEL_5_0:
             raise RefusedError(
                 ReasonCode.CLIENT_IDENTIFIER_NOT_VALID,
-                f"keep-alive {asked}s; the listener allows {longest}s",
+                f"keep-alive of {asked}s; this listener allows at most {longest}s",
             )
         return longest
     return asked or int(options.keep_alive_default)

@@ -422,11 +422,11 @@ class Session:
     # ------------------------------------------------------------------------------ the end
 
     def _connect_timed_out(self) -> None:
-        problem = f"no accepted CONNECT within {self._options.connect_timeout:g}s"
+        problem = f"no CONNECT was accepted within {self._options.connect_timeout:g}s"
         self.end(Input.TIMED_OUT, problem, logging.INFO, code=ReasonCode.SERVER_BUSY)
 
     def _was_silent(self) -> None:  # [MQTT-3.1.2-24]
-        problem = f"no packet for {self._silence_s:g}s"
+        problem = f"no packet from the client for {self._silence_s:g}s"
         self.end(Input.TIMED_OUT, problem, logging.INFO, code=ReasonCode.KEEP_ALIVE_TIMEOUT)
 
     def end(
@@ -494,7 +494,7 @@ class Session:
             )
 
     def _renew(self, exchange: AuthenticationExchange) -> None:
-        assert self._conversation is not None, "only a connected client authenticates again"
+        assert self._conversation is not None, "only a connected client can authenticate again"
         self._conversation.connection.authenticated_again(exchange)
 
     def _cancel_timers(self) -> None:

@@ -327,8 +327,7 @@ class Decoder:
             return -1
         if buffer[stop]:
             raise self._broken(
-                f"content-length is {length_text}, but the byte behind so many bytes of body is "
-                "not the NUL that ends a frame"
+                f"content-length is {length_text}, but the body is not followed by NUL there"
             )
         return stop
 
@@ -390,8 +389,7 @@ class Decoder:
             return False
         if pieces[0][0]:
             raise self._broken(
-                "the byte behind as many bytes of body as content-length states is not the NUL "
-                "that ends a frame"
+                "the body is not followed by NUL where content-length says that it ends"
             )
         pieces[0] = pieces[0][1:]
         if not pieces[0]:

@@ -83,19 +83,18 @@ def _required(name: str, routing_type: str) -> str:
     destination = canonical(name)
     if destination is not None and destination.startswith(_NOT_TOPICS):
         raise PeerProtocolError(
-            f"destination {name!r}: a topic cannot begin with $queue. or $share., which mean"
-            " something else in MQTT; a queue is /queue/NAME"
+            f"destination {name!r}: a topic must not begin with $queue. or $share., "
+            "which have a special meaning in MQTT; write /queue/NAME for a queue"
         )
     if destination is None and routing_type and not name.startswith("/"):
         prefix = _ROUTING_TYPES.get(routing_type)
         if prefix is None:
             raise PeerProtocolError(
-                f"destination type {routing_type[:40]!r} is not known; write ANYCAST or MULTICAST"
+                f"unknown destination type {routing_type[:40]!r}; write ANYCAST or MULTICAST"
             )
         return _required(prefix + name, "")
     if destination is None:
         raise PeerProtocolError(
-            f"destination {name!r} names neither a queue nor a topic; "
-            "write /queue/NAME or /topic/NAME"
+            f"destination {name!r} is neither a queue nor a topic; write /queue/NAME or /topic/NAME"
         )
     return destination

@@ -191,7 +191,7 @@ class Heads:
 
 def too_large(what: str, limit: int, *, unit: str = "bytes") -> FrameTooLargeError:
     """*what* is larger than the listener allows."""
-    return FrameTooLargeError(f"the {what} is above this listener's limit of {limit} {unit}")
+    return FrameTooLargeError(f"the {what} exceeds this listener's limit of {limit} {unit}")
 
 
 def _trimmed(name: str, value: str) -> tuple[str, str]:

@@ -138,9 +138,9 @@ def _correlation_data(headers: dict[str, str]) -> bytes | None:
         try:
             return base64.b64decode(text, validate=True) or None
         except (binascii.Error, ValueError):
-            raise PeerProtocolError(f"correlation-id:{text[:40]} is not base64") from None
+            raise PeerProtocolError(f"correlation-id:{text[:40]} is not valid base64") from None
     raise PeerProtocolError(
-        f"correlation-id-encoding:{encoding[:40]} is not known; write {CORRELATION_BASE64}"
+        f"unknown correlation-id-encoding:{encoding[:40]}; write {CORRELATION_BASE64}"
     )
 
 

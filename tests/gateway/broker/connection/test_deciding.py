@@ -247,7 +247,7 @@ async def test_a_user_who_is_gone_can_do_nothing_more(has_rules: bool) -> None:
         users.is_there = False
         broker.core.rights_changed()
         for _ in range(2):
-            with pytest.raises(AccessError, match="log in anew"):
+            with pytest.raises(AccessError, match="log in again"):
                 client.send("topic://t", "m")
         with pytest.raises(AccessError):
             client.subscribe("topic://other", "o")

@@ -170,7 +170,7 @@ async def test_by_rate_it_is_told_once_and_when_it_is_quick_again(
             assert (counts["consumers.slow"], counts["consumers.slowed"]) == (0, 1)
     texts = [r.getMessage() for r in caplog.records if r.name == "tidegate.broker.slow"]
     assert "it has acknowledged 10 in 10s of at least 2/s (slow_consumer_rate)" in texts[0]
-    assert texts[1].endswith("it is slow no more (slow_consumer_rate)")
+    assert texts[1].endswith("no longer slow (slow_consumer_rate)")
 
 
 @pytest.mark.parametrize("count", [2, 3])

@@ -95,7 +95,7 @@ def test_what_is_kept_at_the_limit_is_what_the_policy_says(
             assert broker.core.flow.dropped == 7 - refused
             assert other.bodies() == bodies(range(5) if refused else range(12))
             assert await received(broker) == bodies(kept)
-            assert send(sender, range(20, 25)) == 0  # there is room again
+            assert send(sender, range(20, 25)) == 0  # below the limit again
             await broker.settle()
             assert await received(broker) == bodies(range(20, 25))
 
@@ -112,7 +112,7 @@ def test_a_refused_publish_changes_nothing_and_the_log_says_which_subscription_i
             sequence, batches = broker.core.writer.next_sequence, len(broker.store.batches)
             for retain in (False, True):
                 with pytest.raises(
-                    FlowControlError, match="a subscription to this destination has 1 mess"
+                    FlowControlError, match="a subscription to this destination has 1 pending mess"
                 ):
                     sender.send("topic://t", "2", retain=retain)
             await broker.settle()

@@ -38,7 +38,7 @@ def test_what_is_kept_of_a_queue_at_its_limit_is_what_the_policy_says(
             assert broker.core.flow.dropped == 4 - refused
             assert broker.store.pending(QUEUE) == bodies(kept)
             assert await consume(broker) == bodies(kept)
-            assert await send(broker, sender, range(5)) == 0  # there is room again
+            assert await send(broker, sender, range(5)) == 0  # below the limit again
 
     run(main())
 
@@ -270,7 +270,7 @@ def test_an_overflow_is_told_when_it_begins_and_when_it_is_over(
     begun = "destination='queue://q' limit=10 overflow=drop_oldest: messages are dropped"
     assert texts[:2] == [
         f"{begun} until consumers take some",
-        "destination='queue://q' dropped=5 dead_lettered=0 refused=0: there is room again",
+        "destination='queue://q' dropped=5 dead_lettered=0 refused=0: below the limit again",
     ]
     common = ("queue://q", "", "", "", "drop_oldest")
     assert told == [

@@ -176,7 +176,7 @@ def test_a_pause_begins_while_the_store_has_no_room_and_is_stored_when_it_has() 
             client = await broker.client()
             with pytest.raises(FlowControlError, match="paused its producers"):
                 client.send(A, "1")
-            assert "stored when it has" in (await asking).note
+            assert "as soon as there is room" in (await asking).note
             broker.store.refuse(0)
             await broker.settle()
             await broker.kill()

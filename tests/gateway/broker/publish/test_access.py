@@ -445,7 +445,7 @@ async def test_an_answer_that_is_none_is_a_refusal(
             client.send("topic://t", "m")
         with pytest.raises(AccessError):
             client.subscribe("topic://t")
-    assert "taken for a refusal" in caplog.text
+    assert "treated as a refusal" in caplog.text
 
 
 async def test_what_is_remembered_of_rights_is_held_for_the_connection() -> None:

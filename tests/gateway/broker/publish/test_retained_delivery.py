@@ -313,7 +313,7 @@ async def test_what_is_to_come_again_goes_out_before_what_is_published_now_too()
             client.subscribe("topic://t.*", qos=1, retain_handling=SEND, durable_name="s")
             broker.store.refuse(1)
             await broker.core.writer.drained()
-            await asyncio.sleep(2)  # the store takes messages again, but the delivery still waits
+            await asyncio.sleep(2)  # the store accepts messages again, but the delivery still waits
             assert client.deliveries == []
             sender.send("topic://t.1", "live", qos=1)
             await broker.settle()

@@ -71,7 +71,7 @@ async def test_only_the_owner_may_subscribe(kind: str) -> None:
         own = make(owner, f"{kind}a")
         token = own.split(".")[1]
         for wanted in (own, f"{kind}$temporary.{token}.*", f"{kind}$temporary.>"):
-            with pytest.raises(AccessError, match="only the connection that made"):
+            with pytest.raises(AccessError, match="only the connection that created"):
                 other.subscribe(wanted)
         with pytest.raises(AccessError):
             owner.subscribe(f"{kind}$temporary.{token}.>")
@@ -218,7 +218,7 @@ async def test_a_connection_has_a_limit() -> None:
         for number in range(TEMPORARY_MAX):
             make(client, f"topic://{number}")
         make(client, "topic://0")
-        with pytest.raises(RequestError, match="that is the limit"):
+        with pytest.raises(RequestError, match="which is the limit"):
             make(client, "topic://more")
         make(other)
 

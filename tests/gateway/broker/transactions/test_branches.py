@@ -322,7 +322,7 @@ async def test_a_branch_cannot_be_completed_twice_at_a_time() -> None:
     async with Broker() as broker:
         client = await prepared(broker)
         client.connection.commit_branch(ONE, "first")
-        with pytest.raises(RequestError, match="just being"):
+        with pytest.raises(RequestError, match="being prepared or completed"):
             client.connection.roll_back_branch(ONE)
         await broker.settle()
         assert client.confirmations[-1] == "first"
@@ -354,7 +354,7 @@ async def test_ids_and_limits_are_checked_and_the_transaction_stays_open() -> No
     async with Broker(prepared_branches_max=1) as broker:
         client = await prepared(broker, acknowledge=False)
         client.connection.begin("t")
-        with pytest.raises(RequestError, match="there already"):
+        with pytest.raises(RequestError, match="already exists"):
             client.connection.prepare("t", ONE)
         with pytest.raises(FlowControlError, match="prepared_branches_max"):
             client.connection.prepare("t", TWO)

@@ -105,7 +105,10 @@ def test_a_purge_is_undone(running: Running, command: Any) -> None:
     assert command("purged") == (0, "no purged messages are kept\n")
     running.send("p.a", "1", "2", "3")
     code, text = command("purge", "p.a", "--keep", "1h", "--count", "2")
-    assert (code, text.startswith("purged 2 messages of queue://p.a. They are kept in ")) == (
+    assert (
+        code,
+        text.startswith("purged 2 messages of queue://p.a. They are kept in "),
+    ) == (
         0,
         True,
     )

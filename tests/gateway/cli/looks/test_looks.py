@@ -61,7 +61,7 @@ async def test_who_may_do_what_is_said_by_the_rules_of_the_gateway_that_runs(
         code, shown = await command("access", "explain", "ann", "queue://a")
         assert code == 0
         assert "publish: allowed\n  acl: rule 1 (line 1): allows, to everybody" in shown
-        assert "consume: refused\n  acl: no rule of 1 fits" in shown
+        assert "consume: refused\n  acl: none of the 1 rules matches" in shown
         found = await command.rows("access", "explain", "ann", "--group", "g", "--address", "::1")
         assert [one["verdict"] for one in found["decided"]] == ["allow", "allow"]
         assert found["groups"] == ["g"]
@@ -123,7 +123,7 @@ async def test_a_database_is_shown_with_its_files_and_who_has_it(
         for words in ("write-ahead log", "pages of 4096 bytes", "held by", "unless it is renewed"):
             assert words in " ".join(text.split())
         code, text = await command("store", "files")
-        assert (code, "does not say which files" in text) == (ExitCode.CONFIG, True)
+        assert (code, "does not list its files" in text) == (ExitCode.CONFIG, True)
 
 
 async def test_the_store_says_how_large_it_is_and_why_it_keeps_a_file(

@@ -124,14 +124,14 @@ async def until_input_ended(running: EmbeddedGateway) -> Any:
 
 
 REFUSED = {
-    "too large": ({"destination": "/queue/a"}, 9 * MB, "above this listener's limit of 8388608"),
+    "too large": ({"destination": "/queue/a"}, 9 * MB, "exceeds this listener's limit of 8388608"),
     "no destination": ({"x": "y"}, SIZE, "needs a destination"),
     "no such transaction": (
         {"destination": "/queue/a", "transaction": "t"},
         SIZE,
         "no open transaction",
     ),
-    "gateway's own topic": ({"destination": "/topic/$SYS.x"}, SIZE, "topics of the gateway"),
+    "gateway's own topic": ({"destination": "/topic/$SYS.x"}, SIZE, "the gateway's own topics"),
     "bad priority": ({"destination": "/queue/a", "priority": "x"}, SIZE, "priority"),
 }
 
@@ -158,7 +158,7 @@ async def test_a_body_that_does_not_end_where_it_should_is_an_error() -> None:
             producer.writer.write(b"x" * (SIZE + 1))
             arrived = await producer.receive()
             assert arrived.command == "ERROR"
-            assert "not the NUL" in arrived.headers["message"]
+            assert "not followed by NUL" in arrived.headers["message"]
         await until_files(running, 0)
 
 

@@ -17,7 +17,7 @@ OTHERS: list[GatewayProcess] = []
 
 
 def EXTRA(directory: Path) -> str:
-    """A bridge to another gateway, which does not run yet, and one that cannot take queues."""
+    """A bridge to another gateway, which is not running yet, and one that cannot take queues."""
     (directory / "other").mkdir()
     other = GatewayProcess(directory / "other")
     OTHERS[:] = [other]
@@ -90,7 +90,7 @@ def test_a_gateway_is_drained_handed_over_and_lets_clients_in_again(console: Con
         browser.shows("7 messages")
         left = browser.rows("What stays here")
         assert [row[:3] for row in left] == [["queue", 'queue://<b class="x"', "1"]]
-        assert "resume it, and it goes" in left[0][3]
+        assert "resume it to hand it over" in left[0][3]
         assert asyncio.run(bodies(other, "/queue/orders", 5)) == [b"0", b"1", b"2", b"3", b"4"]
         browser.press("Let clients in again …")
         browser.shows("What has gone does not come back.")

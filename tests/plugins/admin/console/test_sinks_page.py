@@ -22,4 +22,4 @@ def test_a_sink_says_how_far_it_is_and_what_it_waits_for(console: Console) -> No
     browser = console.go("sinks")
     browser.shows("lake", "Behind", "5 messages", "Oldest of them", "Kept by the log", "5 rows")
     browser.press("Tidy its target now")
-    browser.shows("the sink 'lake' has nothing to compact")  # rows go where they are asked for
+    browser.shows("the sink 'lake' cannot be compacted")  # rows go where they are asked for

@@ -535,7 +535,7 @@ def test_what_is_retained_and_fits_comes_whole(level):
 def test_each_kind_of_packet_has_its_limit(wire, limit):
     codec = streaming(4, limit=2000, packet_bytes_max=1000)
     codec.receive_data(wire)
-    with pytest.raises(FrameTooLargeError, match=f"the limit is {limit}"):
+    with pytest.raises(FrameTooLargeError, match=f"larger than the limit of {limit}"):
         codec.next_event()
     with pytest.raises(FrameTooLargeError):
         codec.events()

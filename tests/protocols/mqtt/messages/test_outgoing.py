@@ -231,7 +231,7 @@ def test_a_packet_limit_never_exceeds_what_mqtt_can_say():
     [
         (0, True, []),
         # As if it had been delivered, but for its row.
-        (1, True, [("refuse", ("a", [2], "21 bytes are longer than the client takes"))]),
+        (1, True, [("refuse", ("a", [2], "21 bytes are more than the client accepts"))]),
         (1, False, [("reject", ("a", [2]))]),  # another member may be able to take it
     ],
 )

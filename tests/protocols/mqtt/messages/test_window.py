@@ -483,7 +483,7 @@ def test_the_id_of_a_message_that_cannot_be_sent_any_more_is_free(make_side, sto
     side.window.restore([InflightRecord("dev", OUT, 4, PUBLISHED, "a", 41, 1)], side.by_key)
     side.outgoing.deliver(wanted, [stored(41, body=b"x" * 30)])
     side.outgoing.settle()
-    why = "36 bytes are longer than the client takes"
+    why = "36 bytes are more than the client accepts"
     assert side.connection.take("refuse") == [("a", [41], why)]
     assert side.connection.take("record_inflight") == [([], [(OUT, 4)])]
     assert side.window.inflight == {}
@@ -496,6 +496,6 @@ def test_what_is_in_doubt_at_a_member_and_too_large_by_now_goes_to_no_other(make
     record = InflightRecord("dev", OUT, 4, PUBLISHED, "$share/g/a", 41, 2)
     side.window.restore([record], side.by_key)
     side.outgoing.deliver(wanted, [stored(at, body=b"x" * 30, qos=2) for at in (41, 42)])
-    why = "36 bytes are longer than the client takes"
+    why = "36 bytes are more than the client accepts"
     assert side.connection.take("refuse") == [("$share/g/a", [41], why)]
     assert side.connection.take("reject") == [("$share/g/a", [42])]

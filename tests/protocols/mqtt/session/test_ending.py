@@ -132,9 +132,9 @@ def test_the_log_says_why_and_never_what(client, caplog):
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"\x16\x03\x01\x02\x00\x01\x00", "the peer speaks TLS [MQTT-3.1.0-1]"),
-        (b"STOMP\naccept-version:1.2\n", "the peer speaks STOMP [MQTT-3.1.0-1]"),
-        (b"\xff\xff", "the first packet is not a CONNECT [MQTT-3.1.0-1]"),
+        (b"\x16\x03\x01\x02\x00\x01\x00", "the client speaks TLS [MQTT-3.1.0-1]"),
+        (b"STOMP\naccept-version:1.2\n", "the client speaks STOMP [MQTT-3.1.0-1]"),
+        (b"\xff\xff", "the first packet must be CONNECT [MQTT-3.1.0-1]"),
     ],
 )
 def test_the_log_says_which_other_protocol_a_peer_speaks(make_client, caplog, data, said):

@@ -103,7 +103,7 @@ ERRORS = [
     ("content-length is no number", V12, b"SEND\ncontent-length:x\n\nab\0", "not a number"),
     ("content-length is negative", V12, b"SEND\ncontent-length:-1\n\nab\0", "not a number"),
     ("content-length in Arabic digits", V12, "SEND\ncontent-length:٣\n\nabc\0".encode(), "not a n"),
-    ("content-length too small", V12, b"SEND\ncontent-length:1\n\nab\0", "not the NUL"),
+    ("content-length too small", V12, b"SEND\ncontent-length:1\n\nab\0", "not followed by NUL"),
     ("server frame from a client", V12, b"MESSAGE\n\n\0", "unknown command"),
 ]  # fmt: skip
 

@@ -55,7 +55,7 @@ def test_impossible_names_are_refused(written):
 )
 def test_a_topic_that_mqtt_would_take_for_something_else_is_refused(written, kind):
     for check in (to_publish, to_subscribe):
-        with pytest.raises(PeerProtocolError, match="something else in MQTT"):
+        with pytest.raises(PeerProtocolError, match="a special meaning in MQTT"):
             check(written, kind)
 
 

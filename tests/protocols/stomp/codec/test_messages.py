@@ -163,8 +163,8 @@ def test_what_is_not_acted_upon_is_carried_in_order(also):
         ({"expires": "٣"}, "milliseconds"),
         ({"retain": "1"}, "true, false"),
         ({"payload-format": "2"}, "0, 1"),
-        ({"correlation-id": "a", "correlation-id-encoding": "base64"}, "not base64"),
-        ({"correlation-id": "ü===", "correlation-id-encoding": "base64"}, "not base64"),
+        ({"correlation-id": "a", "correlation-id-encoding": "base64"}, "not valid base64"),
+        ({"correlation-id": "ü===", "correlation-id-encoding": "base64"}, "not valid base64"),
         ({"correlation-id": "a", "correlation-id-encoding": "hex"}, "write base64"),
     ],
 )

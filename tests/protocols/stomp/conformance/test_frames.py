@@ -260,7 +260,7 @@ def test_a_body_with_nul_passes_by_its_length(connected):
 @ALL
 def test_a_nul_must_follow_the_counted_body(connected):
     connected.feed("SEND\ndestination:/queue/a\ncontent-length:3\n\nabcd\0")
-    assert "not the NUL that ends a frame" in connected.error().body.decode()
+    assert "the body is not followed by NUL" in connected.error().body.decode()
 
 
 @pytest.mark.clause("stomp-1.0/content-length/absent")

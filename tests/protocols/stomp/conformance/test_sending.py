@@ -94,7 +94,9 @@ def test_user_headers_arrive_unchanged_and_in_order(connected):
 @ALL
 @pytest.mark.parametrize("command", ["BEGIN", "COMMIT", "ABORT"])
 def test_transactions_are_named(connected, command):
-    assert f"{command} needs a header transaction" in connected.refusal(f"{command}\n\n\0")
+    assert f"{command} needs a non-empty transaction header" in connected.refusal(
+        f"{command}\n\n\0"
+    )
 
 
 @pytest.mark.clause("stomp-1.0,1.1,1.2/commit/transaction", "stomp-1.0,1.1,1.2/abort/transaction")

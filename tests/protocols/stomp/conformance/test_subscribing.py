@@ -14,7 +14,7 @@ from tidegate.spi import AccessError, RequestError
 @pytest.mark.clause("stomp-1.0,1.1,1.2/subscribe/destination", "stomp-1.1,1.2/subscribe/error")
 @ALL
 def test_subscribe_needs_a_destination(connected):
-    assert "needs a header destination" in connected.refusal("SUBSCRIBE\nid:1\n\n\0")
+    assert "needs a non-empty destination header" in connected.refusal("SUBSCRIBE\nid:1\n\n\0")
 
 
 @pytest.mark.clause("stomp-1.1,1.2/subscribe/error")
@@ -220,7 +220,7 @@ def test_unsubscribe_names_an_existing_subscription(connected, header):
         ("1.1", "message-id:st0re-5\n", "needs a subscription header"),
         ("1.1", "message-id:st0re-5\nsubscription:2\n", "there is no subscription '2'"),
         ("1.1", "message-id:st0re-9\nsubscription:1\n", "not in flight"),
-        ("1.2", "message-id:st0re-5\nsubscription:1\n", "needs a header id"),
+        ("1.2", "message-id:st0re-5\nsubscription:1\n", "needs a non-empty id header"),
         ("1.2", "id:st0re-5\n", "ack header"),
         ("1.2", "id:1-9\n", "not in flight"),
     ],

@@ -122,7 +122,7 @@ class TestRefusedBehindOthers:
             refused.session._heart_beat_expired(2.0)
         else:
             getattr(refused.session, how)(ConnectionEndedError("shutdown", "over"))
-        assert refused.error().headers["message"].startswith(("over", "no heart-beat"))
+        assert refused.error().headers["message"].startswith(("over", "heart-beat missed"))
         refused.session.confirmed(["0", "1", "2", refused.farewell])
         assert refused.frames() == []
 
@@ -138,7 +138,7 @@ class TestRefusedBehindOthers:
         assert not harness.link.is_closing
         harness.link.written.clear()
         harness.loop.advance(30)
-        assert "no heart-beat" in harness.error().headers["message"]
+        assert "heart-beat missed" in harness.error().headers["message"]
 
     async def test_a_large_body_on_its_way_to_the_client_ends_it_at_once(self, harness):
         harness.connect()

@@ -113,7 +113,7 @@ class TestHeartBeats:
             harness.feed("\n")
         assert harness.frames() == []
         harness.loop.advance(10.2)
-        assert "nothing was heard for 101" in harness.error().headers["message"]
+        assert "nothing received for 101" in harness.error().headers["message"]
         assert "heart-beat missed peer=10.0.0.9:5555 last_heard_ms=10" in caplog.text
         assert harness.loop.live_timers == []
         assert harness.connection.take() == [("disconnect", {"graceful": False})]

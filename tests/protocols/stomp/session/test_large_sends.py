@@ -164,7 +164,7 @@ class TestLargeSendsBeforeTheEnd:
         bodies.finish_door.set()
         await settled()
         assert self.published(harness) == [1, "disconnect"]
-        assert "no heart-beat" in harness.error().headers["message"]
+        assert "heart-beat missed" in harness.error().headers["message"]
         assert bodies.writers[1].is_abandoned
 
     @pytest.mark.parametrize("lost", [False, True])

@@ -52,7 +52,7 @@ class TestEveryFrameInEveryState:
         harness.connect()
         harness.feed(CONNECTS[name])
         message = harness.error().headers["message"]
-        assert message == f"{name} is not allowed on a connection that is connected already"
+        assert message == f"{name} is not allowed on a connection that is already connected"
         assert len(harness.broker.requests) == 1
 
     @pytest.mark.parametrize("name", [*WORK, *DISCONNECT, *CONNECTS])

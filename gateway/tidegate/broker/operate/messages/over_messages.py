@@ -151,7 +151,7 @@ class OverMessages:
         done = await self._go_over(pending_list, request, self._retry, sort=sort)
         if not stays:
             return done
-        note = f"{stays} messages are not from a queue, and stay; move them where they belong."
+        note = f"{stays} messages did not come from a queue and stay here; move them yourself."
         return msgspec.structs.replace(done, note=note)
 
     async def _go_over(
@@ -218,7 +218,7 @@ class OverMessages:
         """
         for item in (pending_list, target):
             if item is not None and item.is_removed:
-                raise RequestError(f"{item.destination} was deleted meanwhile")
+                raise RequestError(f"{item.destination} was deleted in the meantime")
         self._flow.writer.check_writable(adds=target is not None)
         limit = None if target is None else target.limit
         room, room_bytes = (PAGE_COUNT, _ANY) if limit is None else limit.spare()
@@ -361,7 +361,9 @@ def _fitting(wanted: list[StoredMessage], room: int, room_bytes: int) -> list[St
 
 def is_full(target: PendingList) -> FlowControlError:
     """What to raise where a queue that is full is to be given more."""
-    return FlowControlError(f"{target.destination} is full: its consumers must make room first")
+    return FlowControlError(
+        f"{target.destination} is full: wait until its consumers have made room"
+    )
 
 
 def _claim(pending_list: PendingList, wanted: list[StoredMessage]) -> list[StoredMessage]:

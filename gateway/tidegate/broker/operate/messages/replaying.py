@@ -125,7 +125,8 @@ class Replaying:
             record = await self._durable_record(request.replay)
             if record is None:
                 raise RequestError(
-                    f"there is no replay {request.replay!r}; it is to be begun first, or was forgotten"
+                    f"there is no replay {request.replay!r}; begin it first; perhaps it "
+                    "was forgotten"
                 )
             if record.position != request.after or record.is_complete:
                 return _answer(request.replay, record)

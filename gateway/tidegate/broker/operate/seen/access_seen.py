@@ -130,7 +130,7 @@ class AccessSeen(Authorized):
         destination, match = request.destination, request.match.casefold()
         actions = _actions(destination)
         if not destination or names.is_filter(names.name_of(destination)):
-            raise RequestError("say one queue or topic, without wildcards")
+            raise RequestError("give one queue or topic, without wildcards")
         groups, connected = await self._groups(), await self._connected()
 
         def key(name: str) -> Key | None:

@@ -225,7 +225,7 @@ class HeldSeen(Authorized):
         for account in self._core.accounts.principals():
             if _user(account) == user:
                 return account
-        raise RequestError(f"nothing is held for a user {user!r}, who is not connected")
+        raise RequestError(f"nothing is held for user {user!r}, who is not connected")
 
     # --- of cursors ------------------------------------------------------------------------------
 

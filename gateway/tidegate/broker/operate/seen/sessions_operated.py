@@ -83,7 +83,8 @@ class SessionsOperated(Authorized):
         connection = session.connection
         if isinstance(connection, Connection) and not request.with_connection:
             raise RequestError(
-                "its client is connected; end the connection, or ask for it to be ended with the session"
+                "its client is connected; end the connection first, or delete the "
+                "session together with its connection"
             )
         core.writer.check_writable(adds=False)
         lists = core.destinations.lists_of(session.key).values()
@@ -146,11 +147,13 @@ class SessionsOperated(Authorized):
         if subscription is None or not subscription.durable:
             raise RequestError("it is not durable: it ends with its connection")
         if subscription.share_group and core.destinations.is_member_of(subscription):
-            raise RequestError("sessions have it: it ends with the last of them; delete these")
+            raise RequestError(
+                "it is shared by sessions and ends with the last of them; delete those"
+            )
         if consumers and not request.with_connection:
             raise RequestError(
-                "its client is connected; end the connection, or ask for it to be ended with the"
-                " subscription"
+                "its client is connected; end the connection first, or delete the "
+                "subscription together with its connection"
             )
         core.writer.check_writable(adds=False)
         lost = _left(found)
@@ -180,7 +183,7 @@ class SessionsOperated(Authorized):
         )
         if found is not None:
             return found
-        raise RequestError(f"there is no subscription {number} with a list of its own")
+        raise RequestError(f"there is no subscription {number} with a pending list of its own")
 
     def _pending(self, session: SessionState) -> int:
         lists = self._core.destinations.lists_of(session.key)

@@ -110,5 +110,5 @@ class StoreSeen(Authorized):
     def _files(self) -> StoreFiles:
         found = self._core.store.capabilities.files
         if found is None:
-            raise RequestError("this store does not say which files it has")
+            raise RequestError("this store does not list its files")
         return found

@@ -103,7 +103,7 @@ def test_a_selector_chooses_what_is_shown_and_what_has_expired_is_not() -> None:
                 await ask(broker, BrowseMessages(A, "n = "))
             with pytest.raises(RequestError, match="there is no queue"):
                 await ask(broker, BrowseMessages(B))
-            with pytest.raises(RequestError, match="is no queue"):
+            with pytest.raises(RequestError, match="is not a queue"):
                 await ask(broker, BrowseMessages("topic://t"))
             await filled(broker, 1, B, expires_at=1)
             assert (await ask(broker, BrowseMessages(B))).rows == ()
@@ -211,7 +211,7 @@ def test_dead_letters_go_back_to_where_they_come_from_as_they_were() -> None:
             assert broker.store.pending(DEAD) == bodies(0, 1, 2, 3, 4)
             found = await ask(broker, RetryMessages(DEAD))
             assert (found.count, found.is_complete) == (4, True)
-            assert found.note.startswith("1 messages are not from a queue")
+            assert found.note.startswith("1 messages did not come from a queue")
             assert broker.store.pending(A) == bodies(0, 1, 4)
             assert broker.store.pending(B) == bodies(2)
             assert broker.store.pending(DEAD) == bodies(3)
@@ -260,7 +260,7 @@ def test_a_dead_letter_whose_queue_is_gone_or_full_stays_and_those_before_it_wen
             await ask(broker, itself)
             with pytest.raises(RequestError, match="there is no queue 'queue://gone'"):
                 await ask(broker, RetryMessages(DEAD, "\"original-destination\" LIKE '%gone'"))
-            with pytest.raises(RequestError, match="says that it comes from there"):
+            with pytest.raises(RequestError, match="names this same queue as its origin"):
                 await ask(broker, RetryMessages(DEAD, "\"original-destination\" LIKE '%DLQ%'"))
             assert len(broker.store.pending(DEAD)) == 5
 

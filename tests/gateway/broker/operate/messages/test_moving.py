@@ -299,7 +299,7 @@ def test_two_operations_on_one_queue_do_not_mix() -> None:
         (MoveMessages(A, A), "the same queue"),
         (MoveMessages(A, "queue://none"), "there is no queue"),
         (MoveMessages("queue://none", A), "there is no queue"),
-        (MoveMessages(A, "topic://t"), "is no queue"),
+        (MoveMessages(A, "topic://t"), "is not a queue"),
         (MoveMessages(A, B, "n = "), "selector"),
     ],
 )

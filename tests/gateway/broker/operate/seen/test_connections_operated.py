@@ -135,7 +135,7 @@ async def test_a_page_is_sorted_and_goes_on_where_the_one_before_ended() -> None
         assert [row.client_id for row in await listed(broker, match="10.0.0.3")] == ["c"]
         assert [row.client_id for row in await listed(broker, match="ANONYM")] == by_name
         assert await listed(broker, match="nobody") == []
-        with pytest.raises(RequestError, match="page before"):
+        with pytest.raises(RequestError, match="previous page"):
             await ask_now(broker, ListConnections(after="nonsense"))
         for client in clients.values():
             client.connection.holds(Held.OUTPUT, 0)

@@ -160,7 +160,7 @@ async def test_what_is_held_for_a_user_is_shown_with_its_connections() -> None:
         assert [(below.name, below.number) for below in everybody.below] == [(user, 0)]
         assert everybody.held.limit == broker.config.held_limit
         assert everybody.counts["queues"].limit == broker.config.queues_max
-        with pytest.raises(RequestError, match="nothing is held for a user 'nobody'"):
+        with pytest.raises(RequestError, match="nothing is held for user 'nobody'"):
             await ask_now(broker, ShowHeld("nobody"))
         await ended(broker, one, two)
 

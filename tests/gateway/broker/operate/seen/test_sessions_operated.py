@@ -243,7 +243,7 @@ async def test_what_is_not_durable_and_what_sessions_share_is_not_deleted() -> N
         await away(broker, member)
         (row,) = await subscriptions(broker)
         assert (row.share_group, row.client_id, row.durable) == ("g", "", True)
-        with pytest.raises(RequestError, match="delete these"):
+        with pytest.raises(RequestError, match="delete those"):
             await ask_now(broker, DeleteSubscription(row.number))
         await ask_now(broker, DeleteSession(key_of("m")))
         assert await subscriptions(broker) == []

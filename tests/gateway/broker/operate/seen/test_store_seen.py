@@ -152,7 +152,7 @@ async def test_a_file_is_explained_by_who_keeps_most_of_it(files: Files) -> None
 async def test_a_store_that_names_no_files_says_so() -> None:
     async with Broker() as broker:
         for request in (ListFiles(), ExplainFile("a")):
-            with pytest.raises(RequestError, match="does not say"):
+            with pytest.raises(RequestError, match="does not list"):
                 await ask_now(broker, request)
 
 
