@@ -1,4 +1,4 @@
-"""What a store is made of, as its options say. Nothing is opened here; :mod:`.engine` puts it together."""
+"""Makes the parts of a store from its options. :mod:`.engine` assembles and opens them."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def open_directory(
 
 
 def large_storage_of(context: StoreContext, options: JournalOptions) -> Storage | None:
-    """Where large bodies are; None: nowhere."""
+    """The storage for large bodies; None for none."""
     if not context.persistent:
         return None
     directory = directory_of(context, options.directory) / Path(options.large_messages_directory)
-    # Switched off, those that are there still have to be delivered.
+    # Even when switched off, existing ones still have to be delivered.
     is_used = options.large_message_min_size or directory.is_dir()
     return DirectoryStorage(directory) if is_used else None
 
@@ -68,12 +68,12 @@ def claim(context: StoreContext, options: JournalOptions, storage: Storage) -> N
             "is on, or make the directory"
         )
     storage.lock(owner)
-    if not place.is_relative_to(context.data_directory):  # of that the host says it
+    if not place.is_relative_to(context.data_directory):  # the host reports its own
         warn_of_others(place, "journal directory")
 
 
 def _refuse_other_journal(context: StoreContext, own: Path) -> None:
-    """Do not begin an empty store beside one that another preset made. Blocks.
+    """Refuse to start an empty store beside one made with another preset. Blocks.
 
     Without this, changing ``preset`` would look like losing every message.
     Raises: StoreIOError; OSError.
@@ -89,14 +89,14 @@ def _refuse_other_journal(context: StoreContext, own: Path) -> None:
 
 
 def keeps_orphans(options: JournalOptions, found: Replay) -> bool:
-    """Large bodies that no message names may be all that is left of messages whose records are lost."""
-    # Without an index on disk every start rebuilds; that says nothing of losses.
+    """Whether to keep unreferenced large bodies: their messages' records may have been lost."""
+    # Without an index on disk every start rebuilds, which is no sign of a loss.
     if found.rebuilt and options.persistent_index:
         return True
-    # Which files are missing cannot always be told; nothing that may be missed goes.
+    # Missing files cannot always be detected, so keep everything that may be needed.
     if options.ignore_missing_journalfiles:
         return True
-    # Something was taken out or cut off. (A policy that stays set is no sign of it, and each kill
-    # would leave its files for good.)
+    # Something was removed or cut off. (That the policy allows it proves nothing: each kill would
+    # then leave its files for good.)
     is_repaired = bool(found.report.name or found.repaired_bytes)
     return options.quarantines and is_repaired

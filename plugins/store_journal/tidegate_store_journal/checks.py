@@ -1,8 +1,8 @@
-"""What no option may be: against another one, or without any effect.
+"""Refuses options that contradict each other, or that have no effect.
 
-Whoever writes ``memory_limit`` believes that memory is limited. So the factory, which has what was
-written, refuses by name what would do nothing. ``broker.persistent = false`` is the exception: it is
-one switch for a whole configuration, which has to start with it too, so there a warning names them.
+A user who sets ``memory_limit`` expects memory to be limited. So the factory, which knows what was
+set, refuses by name any option that would do nothing. ``broker.persistent = false`` is different:
+one switch for a whole configuration that must still start, so there a warning names them.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tidegate.spi.machine.lease import check_lease
 from tidegate_store_journal.options import ALWAYS, ASYNCIO, NEVER, PERIODIC, JournalOptions
 from tidegate_store_journal.presets import is_default
 
-#: The header of a data file is a page, and there must be room for something behind it.
+#: The header of a data file is a page, and records must fit behind it.
 _FILE_BYTES_MIN: Final = 16 << 10
-#: One that fills, one that is ready, one that is compacted, and one for acknowledgements at the limit.
+#: One being filled, one ready, one being compacted, one for acknowledgements at the limit.
 _MEMORY_FILES_MIN: Final = 4
 
-#: What has an effect without files, too.
+#: Options that have an effect even without files.
 IN_MEMORY_TOO: Final = frozenset(
     [
         "preset",
@@ -43,7 +43,7 @@ _DEFAULTS: Final = JournalOptions()
 
 
 def check(options: JournalOptions, *, persistent: bool = True) -> None:
-    """Refuse values that cannot work together. Raises: ConfigError."""
+    """Refuse values that contradict each other. Raises: ConfigError."""
     for field in fields(options):
         choices, value = option_info(field).choices, getattr(options, field.name)
         if choices and value not in choices:
@@ -115,7 +115,7 @@ def _check_directories(options: JournalOptions) -> None:
 
 
 def refuse_idle(options: JournalOptions) -> None:
-    """For a store on disk. Raises: ConfigError: the first option that would do nothing."""
+    """For a store on disk. Raises: ConfigError for the first option without effect."""
     for keys, when in _idle(options):
         for key in keys.split():
             if is_written(options, key):
@@ -123,7 +123,7 @@ def refuse_idle(options: JournalOptions) -> None:
 
 
 def _idle(options: JournalOptions) -> Iterator[tuple[str, str]]:
-    """Options that would do nothing if somebody wrote them, and when that is."""
+    """Options without effect if set, and when that is so."""
     strategy, compacts = options.sync_strategy, options.journal_compact_percentage
     if not options.journal_datasync and options.journal_disk_sync_strategy != NEVER:
         keys = "journal_disk_sync_strategy sync_on_write"
@@ -154,13 +154,13 @@ def _idle(options: JournalOptions) -> Iterator[tuple[str, str]]:
 
 
 def idle_without_files(options: JournalOptions) -> list[str]:
-    """The options that somebody wrote and that have no effect without files."""
+    """The options that were set and have no effect without files."""
     keys = (field.name for field in fields(options) if field.name not in IN_MEMORY_TOO)
     return [key for key in keys if is_written(options, key)]
 
 
 def is_written(options: JournalOptions, key: str) -> bool:
-    """Tell whether somebody wrote *key*. A truth value or None that is the default never counts."""
+    """Whether *key* was set. A boolean or None equal to the default never counts."""
     value = getattr(options, key)
     if value is None or isinstance(value, bool):
         return value is not getattr(_DEFAULTS, key)

@@ -1,9 +1,9 @@
-"""What a journal store is made of, and its life: opened once, closed once.
+"""The parts of a journal store and its life cycle: opened once, closed once.
 
 :class:`tidegate_store_journal.store.JournalStore` is the contract on top of it. The work is in the
-folders: ``start`` reads what is there, ``write`` appends, ``index`` knows what is pending where,
-``checkpoint`` saves it, ``space`` gives room back, ``bodies`` has directories of destinations and large
-bodies, all over the files of ``log``.
+folders: ``start`` reads what is there, ``write`` appends, ``index`` tracks what is pending where,
+``checkpoint`` saves that, ``space`` frees room, ``bodies`` has directories of destinations and
+large bodies, all on top of the files of ``log``.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ logger = logging.getLogger("tidegate.store.journal")
 
 #: Threads that read pages: reads are short; two keep one slow read from blocking all lists.
 _READER_THREADS: Final = 2
-#: A standby looks at the lock so often.
+#: How often a standby checks the lock.
 _LOOK_SECONDS: Final = 0.25
-#: Between two parts of what a dropped list held.
+#: Pause between two parts of a dropped list's contents.
 _DROP_PAUSE_SECONDS: Final = 0.001
 #: Threads that prepare files and write checkpoints: one must not wait for the other.
 _WORKER_THREADS: Final = 2
@@ -189,7 +189,7 @@ class Engine:
         self._index: Index = found.index
         if self._large is not None:
             found.notes += await self._open_large(self._large, keeps_orphans(options, found))
-        # In memory there is nobody else to leave room for; its limit is hard enough.
+        # In memory there is no one else to leave room for; its limit is hard enough.
         limits = (context.disk_free_limit, context.store_limit) if self._storage.durable else (0, 0)
         room = RoomWatch(self._storage, self._workers, *limits)
         self._open_files(found, room)
@@ -234,7 +234,7 @@ class Engine:
         return storage.lock_file if is_shared and isinstance(storage, DirectoryStorage) else None
 
     async def _claim(self) -> None:
-        """Own the directory; as a standby, as soon as its owner is gone. Raises: as ``claim``."""
+        """Lock the directory; as a standby, once its owner is gone. Raises: as ``claim``."""
         context, told = self._context, ""
         while True:
             try:
@@ -255,7 +255,7 @@ class Engine:
             context.stands_by("")
 
     def _lost(self, problem: str) -> None:
-        """Another gateway may own the directory. From any thread."""
+        """Another gateway may have taken the directory. From any thread."""
 
         def give_way() -> None:
             if self._is_open:
@@ -279,7 +279,7 @@ class Engine:
             self._index.release(self._index.log.last)
 
     async def _compose(self, found: Replay, room: RoomWatch) -> None:
-        """Put the parts together and begin."""
+        """Assemble the parts and start."""
         options, index, files = self._options, self._index, self._files
         tail = Tail(found.tail, found.tail_offset)
         bindings = await self._open_bindings(found) if self._storage.durable else None
@@ -351,7 +351,7 @@ class Engine:
         return self._files.disk_bytes + self._metadata.disk_bytes + large
 
     def _make_maintenance(self, room: RoomWatch) -> None:
-        """What gives room back."""
+        """The parts that free room."""
         options, checkpointer = self._options, self._checkpointer
         index, files, appender, series = self._index, self._files, self._appender, self._series
         compactor = self._compactor = Compactor(index, files, self._reader, appender, series)
@@ -372,7 +372,7 @@ class Engine:
         )
 
     async def _drop_losses(self, found: Replay) -> None:
-        """Everything that was found to be lost ends here, and is told."""
+        """Handle and report everything that was found to be lost."""
         if found.unsynced:
             why = (
                 "a power cut took them before they were synced "
@@ -403,7 +403,7 @@ class Engine:
         return bindings
 
     def _give_up_dropped(self) -> None:
-        """A part of what dropped lists held, with pauses in which the loop does other things."""
+        """Remove the contents of dropped lists in parts, yielding the loop in between."""
         if self._is_open and self._index.give_up_dropped():
             self._loop.call_later(_DROP_PAUSE_SECONDS, self._give_up_dropped)
 
@@ -418,7 +418,7 @@ class Engine:
                 logger.warning("cannot seal the metadata store error=%s", error)
 
     def _make_series(self, found: Replay, room: RoomWatch) -> Series:
-        """The directories of destinations; without any this only passes everything on."""
+        """The directories of destinations; with none, a mere pass-through."""
         series = Series(
             self._storage,
             found.elsewhere,

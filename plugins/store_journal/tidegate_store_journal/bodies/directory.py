@@ -1,4 +1,4 @@
-"""One destination's directory: its data files, where the next records go, and writing them there."""
+"""One destination's directory: its data files, and where and how the next records are written."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tidegate_store_journal.log.format import (
 )
 from tidegate_store_journal.log.homes import Home
 
-#: A file grows by so much at once at most, and only when that is room for some more batches: with
-#: large ones it would only be written twice.
+#: Most that a file grows by at once, and only if that fits a few more batches: large batches would
+#: just write the space twice.
 _PAD_BYTES_MAX: Final = 1 << 20
 _PAD_BATCHES_MIN: Final = 4
 _ZEROS: Final = bytes(_PAD_BYTES_MAX)
@@ -38,9 +38,9 @@ class Spot(NamedTuple):
 
 class Directory(Home):
     """Attributes:
-    spots: where messages are appended ("tail") and where compaction copies to ("copies"); none after
-        a start, because what lies behind the last reference may be of a batch that never came.
-    is_used: written to since somebody looked.
+    spots: where messages are appended ("tail") and where compaction copies to ("copies"); empty
+        after a start: data behind the last reference may belong to a batch that never completed.
+    is_used: written to since the last check.
     """
 
     def __init__(self, name: str, folders: Folders, executor: Executor, *, is_made: bool) -> None:
@@ -51,13 +51,13 @@ class Directory(Home):
         self.spots: dict[str, Spot] = {}
 
     def delete(self, names: Iterable[str]) -> None:
-        """Dead files that are in the pool no more. Blocks. Raises: OSError."""
+        """Delete dead files that have left the pool. Blocks. Raises: OSError."""
         for name in names:
             self.folder.unlink(name)
         self.folder.sync_directory()
 
     def empty_pool(self) -> None:
-        """Dead files keep their names only. Blocks. Raises: OSError."""
+        """Truncate the pool's dead files, keeping their names. Blocks. Raises: OSError."""
         for name, length in list(self.pool):
             if length:
                 self.folder.open(name, create=True).close()
@@ -66,12 +66,12 @@ class Directory(Home):
 class Job:
     """One batch for one data file: planned on the loop, carried out in a thread.
 
-    Attributes: places: locations by sequence; spot: where the next one goes then; end: of what is
-        written, padding included; error: what became of it. is_new_file: the file is made for it.
+    Attributes: places: locations by sequence; spot: where the next batch goes; end: of the written
+        bytes, padding included; error: why it failed. is_new_file: the file is created for it.
     """
 
     def __init__(self, directory: Directory, key: str, spot: Spot) -> None:
-        """A batch behind those that are there."""
+        """A batch after the existing ones."""
         self.directory = directory
         self.key = key
         self.file = spot.file
@@ -87,7 +87,7 @@ class Job:
     def in_new_file(
         cls, directory: Directory, key: str, *, store_id: str, file_id: int, length: int
     ) -> Self:
-        """A batch that begins a file, of the dead one whose length is nearest to *length*."""
+        """A batch that starts a file, reusing the dead one whose length is nearest to *length*."""
         free, old_length = "", 0
         if directory.pool:
             best = min(directory.pool, key=lambda item: abs(item[1] - length))
@@ -103,10 +103,10 @@ class Job:
         return job
 
     def put(self, items: Sequence[Item], *, growth_max: int) -> None:
-        """Encode the batch. *growth_max*: the file may grow by so much beyond it.
+        """Encode the batch. *growth_max*: how far the file may grow beyond it.
 
-        A sync of a file that did not grow writes data only, so a file grows by half its length at a
-        time, in zeros that later batches write over.
+        Syncing a file that did not grow writes only data, so a file grows by half its length at a
+        time, in zeros that later batches overwrite.
         """
         file, spot = self.file, self.spot
         at = spot.end + BATCH_HEADER_BYTES
@@ -133,7 +133,7 @@ class Job:
     def write(self) -> None:
         """In a thread. Raises: OSError.
 
-        Crash story: a new file has its header and its first batch on stable storage before it has
+        Crash story: a new file has its header and its first batch on stable storage before it gets
         its name, and its name before anything refers to it.
         """
         file, directory = self.file, self.directory
@@ -155,7 +155,7 @@ class Job:
 
 
 def carry_out(jobs: Sequence[Job], *, synced: bool) -> None:
-    """In a thread: write all, then sync all; what went wrong is in each job."""
+    """In a thread: write all, then sync all; each job keeps its own error."""
     for step in (Job.write, Job.sync) if synced else (Job.write,):
         for job in jobs:
             if job.error is None:
@@ -166,5 +166,5 @@ def carry_out(jobs: Sequence[Job], *, synced: bool) -> None:
 
 
 def item_of(sequence: int, value: bytes, body_bytes: int) -> Item:
-    """A message as it lies in a directory; who has it, the reference says."""
+    """A message as stored in a directory; its reference says which lists hold it."""
     return sequence, encode_record(ADD, value, sequence=sequence, body_bytes=body_bytes), body_bytes

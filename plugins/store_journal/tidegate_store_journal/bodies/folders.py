@@ -1,4 +1,4 @@
-"""Directories of destinations: what they are called, and what is in them."""
+"""Directories of destinations: their names and their contents."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tidegate_store_journal.log.storage import (
     sync_path,
 )
 
-#: Below the store's directory: one directory a destination.
+#: Below the store's directory: one directory per destination.
 FOLDERS_NAME: Final = "message"
 #: Longest name of a directory that every file system takes is 255 bytes.
 _NAME_BYTES_MAX: Final = 200
@@ -101,7 +101,7 @@ class Folders:
 
 
 def covers(filters: Sequence[str], destination: str) -> bool:
-    """One of the filters covers the destination; no wildcard covers temporary ones."""
+    """Whether a filter covers the destination; wildcards never cover temporary ones."""
     kind, _, name = destination.partition("://")
     for item in filters:
         filter_kind, _, filter_name = item.partition("://")
@@ -110,13 +110,13 @@ def covers(filters: Sequence[str], destination: str) -> bool:
     return False
 
 
-#: What was written aside by a run that a crash cut off.
+#: Names of temporary files, which a crash may leave behind.
 _TEMPORARY_NAME: Final = re.compile(r"journal-\d{10}\.data\.tmp")
 
 
 @dataclass(slots=True)
 class Found:
-    """What is in the directories.
+    """The contents of the directories.
 
     Attributes: files: data files by id; pools: by directory, names and lengths of dead files.
     """
@@ -136,8 +136,8 @@ class Found:
 def find_files(folders: Folders, *, removes: bool) -> Found:
     """All data files in the directories of destinations, closed; their bytes are not read.
 
-    Which of them count, and up to where, the journal's references say. *removes*: what a crash left
-    of files that were being made. Blocks. Raises: OSError.
+    The journal's references say which of them count, and up to where. *removes*: delete files left
+    half-made by a crash. Blocks. Raises: OSError.
     """
     found = Found()
     for folder in folders.names():

@@ -1,10 +1,10 @@
-"""What is kept of large bodies for a moment, because it may be wanted at once: files, and bytes.
+"""Caches for large bodies: files to reuse, and bytes that may be read at once.
 
-*Files* that nobody needs any more are written over: a new one costs the file system its blocks, its
-place in the directory and room in the page cache; one that is there costs a new name.
+*Files* that are no longer needed are overwritten: a new one costs the file system blocks, a
+directory entry and page cache; an existing one costs only a rename.
 
-*Bodies* of moderate size that were just written stay in memory: a queue whose consumer keeps up hands
-a body out a few milliseconds after it came, and from here that costs neither the disk nor a thread.
+*Bodies* of moderate size stay in memory for a while after they are written: a queue whose consumer
+keeps up delivers them a few milliseconds later, which then costs neither disk nor thread.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import threading
 from bisect import bisect_left, insort
 from typing import Final
 
-#: Bytes of all files that are kept; a larger file than a quarter of it is not kept.
+#: Bytes of all files kept; a file larger than a quarter of this is not kept.
 FREE_BYTES_MAX: Final = 128 << 20
-#: Bytes of all bodies that are kept, those still being written included.
+#: Bytes of all bodies kept, including those still being written.
 RECENT_BYTES_MAX: Final = 32 << 20
-#: A longer body is never kept: it would be whole in memory.
+#: A longer body is never kept, because it would be whole in memory.
 BODY_BYTES_MAX: Final = 1 << 20
 
 
@@ -56,7 +56,7 @@ class FreeFiles:
             return name, length
 
     def give_up(self) -> list[str]:
-        """All names, which are not kept any more."""
+        """Return all names, and keep none."""
         with self._lock:
             names = [name for _, name in self._files]
             self._files.clear()
@@ -64,7 +64,7 @@ class FreeFiles:
             return names
 
     def give_up_if_idle(self) -> list[str]:
-        """As :meth:`give_up` when nothing was given or asked for since the last call, else nothing."""
+        """As :meth:`give_up` if nothing was given or taken since the last call, else nothing."""
         is_idle, self._is_idle = self._is_idle, True
         return self.give_up() if is_idle else []
 
@@ -72,7 +72,7 @@ class FreeFiles:
 class RecentBodies:
     """Pieces of bodies by id; the oldest make room for new ones. For the event loop.
 
-    Attributes: bytes: of all that is kept or has a place reserved.
+    Attributes: bytes: of all bodies kept or reserved for.
     """
 
     def __init__(
@@ -86,20 +86,20 @@ class RecentBodies:
         self.bytes = 0
 
     def reserve(self, body_id: str, size: int) -> bool:
-        """A place for a body that is going to be written; False: it cannot be kept."""
+        """Reserve space for a body about to be written; False: it cannot be kept."""
         self._is_idle = False
         if size > self._body_bytes_max:
             return False
         while self.bytes + size > self._bytes_max and self._bodies:
             self.drop(next(iter(self._bodies)))
         if self.bytes + size > self._bytes_max:
-            return False  # all of it is reserved for others that are being written
+            return False  # everything is reserved for others being written
         self._sizes[body_id] = size
         self.bytes += size
         return True
 
     def keep(self, body_id: str, pieces: tuple[bytes, ...]) -> None:
-        """A body that has a place is complete."""
+        """Keep a complete body in its reserved place."""
         if body_id in self._sizes:
             self._bodies[body_id] = pieces
 

@@ -1,11 +1,11 @@
 """Large bodies in files of their own: docs/store-journal.md, "Large messages".
 
-A body has one file, written once, front to back, and named before its first byte: the record of a
-message that refers to it is written only when file and directory are synced, so a file without such
-a record (an upload that was cut off by a crash, or given up) is an *orphan* and removed at the next
-start, whatever is in it. A file is given up after a checkpoint in which no message refers to it any
-more, and not while a handle of it is alive in memory: it is removed, or kept as a *free* file, which
-the next body of about its size takes over and writes over. So a file may be longer than its body.
+A body has one file, written once, front to back, and named before its first byte. The record of a
+message that refers to it is written only once file and directory are synced. So a file without such
+a record (an upload cut off by a crash, or abandoned) is an *orphan* and is removed at the next
+start, whatever it contains. A file is released after a checkpoint in which no message refers to it,
+and not while a handle to it is alive in memory: it is removed, or kept as a *free* file, which the
+next body of about its size overwrites. So a file may be longer than its body.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tidegate_store_journal.log.format import crc32c
 from tidegate_store_journal.log.storage import Storage, length_of
 from tidegate_store_journal.options import JournalOptions
 
-#: Threads that write and sync large bodies: apart from the others, because one sync of a large body
-#: can take seconds. More would only make the disk seek.
+#: Threads that write and sync large bodies: separate, because syncing a large body can take
+#: seconds. More would only make the disk seek.
 LARGE_THREADS: Final = 4
-#: Threads that read them: who is read to does not wait for the syncs of who writes.
+#: Threads that read them: readers do not wait for writers' syncs.
 READING_THREADS: Final = 2
-#: Of a store whose bodies are only read: no body is so large.
+#: For a store whose bodies are only read: no body is this large.
 _NO_NEW_BODIES: Final = 1 << 62
 _LOST_SUFFIX: Final = ".lost"
 _FREE_SUFFIX: Final = ".free"
@@ -74,7 +74,7 @@ class LargeFiles(BodyFiles):
         return download
 
     def _ended(self, upload: Upload, body: LargeBody | None) -> None:
-        """A body that is complete stays while *body* is alive or a message refers to it."""
+        """A complete body stays while *body* is alive or a message refers to it."""
         self._uploads.discard(upload)
         if body is not None:
             self._sizes[body.id] = upload.disk_bytes
@@ -84,16 +84,16 @@ class LargeFiles(BodyFiles):
     # ---------------------------------------------------------------------------- the store's side
 
     def release(self) -> None:
-        """Give the directory back, without free files. Idempotent. Blocks."""
+        """Release the directory, and remove free files. Idempotent. Blocks."""
         for name in self.free.give_up():
             self.remove_file(name)
         self.storage.unlock()
 
     def prepare(self, owner: str, references: LargeReferences, keeps_orphans: bool) -> list[str]:
-        """Take the directory, remove orphans, and look for what is missing. Blocks.
+        """Lock the directory, remove orphans, and check for missing files. Blocks.
 
-        Args: keeps_orphans: the journal may have lost records, so a file that no message names may
-            be all that is left of one: it is kept under another name, which nothing reads.
+        Args: keeps_orphans: the journal may have lost records, so an unreferenced file may be all
+            that is left of a message: keep it under another name, which nothing reads.
         Returns: a sentence for each thing found. Raises: StoreLockedError, OSError.
         """
         self.storage.lock(owner)
@@ -136,7 +136,7 @@ class LargeFiles(BodyFiles):
         return notes
 
     def stop(self) -> None:
-        """Take nothing more; uploads that are under way end with StoreClosedError."""
+        """Accept nothing more; uploads in progress end with StoreClosedError."""
         for upload in list(self._uploads):
             upload.abandon()
         self._executor = self._reading = None
@@ -175,7 +175,7 @@ class LargeFiles(BodyFiles):
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     async def sweep(self, loose: Iterable[str]) -> int:
-        """Give up the files of bodies that nobody needs.
+        """Release the files of bodies that are no longer needed.
 
         Args: loose: ids of those that no message in the checkpoint needs.
         Returns: how many. Raises: OSError; the rest is given up next time.

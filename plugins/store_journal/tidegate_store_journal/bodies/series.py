@@ -3,14 +3,14 @@
 A directory is a series of ordinary data files. A batch, however many destinations it touches, is
 atomic:
 
-1. Each message is appended to the tail file of its destination, and those files are synced, all at
-   once. Nothing refers to these records yet: a crash leaves room, and nothing else.
-2. The batch goes to the journal, with references in place of the messages. From here on they are
-   there, all or none; the index knows them by the data file that they lie in, as it does all others.
-3. A file in which nothing lives is put away after a checkpoint, like all others.
+1. Each message is appended to the tail file of its destination, and those files are synced in
+   parallel. Nothing refers to these records yet: a crash leaves only unused space.
+2. The batch goes to the journal, with references instead of the messages. From here on all of them
+   exist, or none; the index knows them by their data file, like all others.
+3. A file without live records is removed or pooled after a checkpoint, like all others.
 
-So everything that must be one for all destinations stays in the journal, and what is done with data
-files is done with these. Methods are for the event loop.
+So everything shared by all destinations stays in the journal, and these are treated like any other
+data files. Methods are for the event loop.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from tidegate_store_journal.options import ALWAYS, PERIODIC, JournalOptions
 
 logger = logging.getLogger("tidegate.store.journal")
 
-#: Syncs under way at once: a disk carries many out together, and a batch waits for the slowest. They
-#: are ours alone, so that nothing of a checkpoint stands in front of them.
+#: Syncs at the same time: a disk runs many together, and a batch waits for the slowest. The threads
+#: are separate, so that no checkpoint delays them.
 _THREADS: Final = 32
-#: Files that are written to at once: each has a descriptor.
+#: Files open for writing at the same time: each has a descriptor.
 _JOBS_MAX: Final = 256
-#: Destinations whose directory is remembered; of others the name is made again.
+#: Destinations whose directory name is cached.
 _KNOWN_MAX: Final = 100_000
 
 Append = Callable[[Sequence[Operation | AddReference]], Awaitable[None]]
@@ -58,12 +58,12 @@ Append = Callable[[Sequence[Operation | AddReference]], Awaitable[None]]
 
 @dataclass(eq=False)
 class Series:
-    """See the module; it is between the store's surface and the appender.
+    """See the module. Sits between the store's surface and the appender.
 
-    Attributes: directories: by name. lock: one batch at a time is between its records and its
-        references. grown_bytes: by how much directories grew since somebody looked at their bound;
-        keep_bound: who looks. is_active: batches have to pass here. checkpoint: a cleanup, too.
-        fail: the disk is broken.
+    Attributes: directories: by name. lock: only one batch at a time is between its records and its
+        references. grown_bytes: growth of directories since their bound was checked; keep_bound:
+        checks it. is_active: batches must pass through here. checkpoint: runs one, with a cleanup.
+        fail: called when the disk is broken.
     """
 
     storage: Storage
@@ -86,10 +86,10 @@ class Series:
         self._is_synced = self.options.sync_strategy == ALWAYS
         self._pool = ThreadPoolExecutor(_THREADS, "tidegate-journal-directories")
         self._folders = Folders(self.storage)
-        self._names: dict[str, str] = {}  # of directories, by destination; "" for none
+        self._names: dict[str, str] = {}  # directory names by destination; "" for none
         self._unsynced: dict[int, DataFile] = {}
         self._syncing = asyncio.Lock()
-        self._pinned: dict[str, set[int]] = {}  # written, but their batch is not yet
+        self._pinned: dict[str, set[int]] = {}  # files written to by batches not yet in the journal
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         for name, pool in found.pools.items():
@@ -110,7 +110,7 @@ class Series:
     async def write(self, operations: Sequence[Operation], append: Append) -> None:
         """Write a batch: see the module. *append* writes what it is given to the journal.
 
-        Raises: as MessageStore.write. Cancellation: as there; what was begun goes on.
+        Raises: as MessageStore.write. Cancellation: as there; a write in progress goes on.
         """
         plain = moves_apart(operations)
         by_name: dict[str, list[Item]] = {}
@@ -122,7 +122,7 @@ class Series:
         if not by_name:
             await append(operations)
             return
-        # shield: nobody else may write to a file while a thread does.
+        # shield: nothing else may write to a file while a thread does.
         await asyncio.shield(self._spawn(self._write(plain, by_name, append)))
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -133,7 +133,7 @@ class Series:
 
     def _forget_task(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        _ = task.cancelled() or task.exception()  # whoever waited was told
+        _ = task.cancelled() or task.exception()  # the waiting caller was told
 
     async def _write(
         self,
@@ -162,7 +162,7 @@ class Series:
         return AddReference(operation.sequence, place, lists, self._is_synced)
 
     def _name_of(self, message: Message) -> str:
-        """The directory of its destination; "": it has none, or the body has a file of its own."""
+        """The directory of its destination; "" if none, or if the body has its own file."""
         if message.large is not None:
             return ""
         destination = message.destination
@@ -205,7 +205,7 @@ class Series:
         return {sequence: place for job in jobs for sequence, place in job.places.items()}
 
     def let_go(self, key: str) -> None:
-        """What was placed is referred to now, or never will be."""
+        """Unpin: the placed records are referenced now, or never will be."""
         self._pinned.pop(key, None)
 
     async def _plan(self, name: str, key: str, items: Sequence[Item]) -> Job:
@@ -239,7 +239,7 @@ class Series:
             logger.warning("dead files wait for a checkpoint that failed error=%s", error)
 
     async def _carry_out(self, jobs: Sequence[Job], *, synced: bool) -> None:
-        """Raises: OSError, when all have ended; what went well stays, and nothing refers to it."""
+        """Raises: OSError, once all have ended; what was written stays, unreferenced."""
         loop = asyncio.get_running_loop()
         count = min(len(jobs), _THREADS)
         parts = [partial(carry_out, jobs[begin::count], synced=synced) for begin in range(count)]
@@ -279,14 +279,14 @@ class Series:
         self._spawn(self.sync())
 
     def mark_unsynced(self, file_ids: Iterable[int]) -> None:
-        """What replay found in these files may be in the system's cache only."""
+        """Note files whose replayed records may only be in the system's cache."""
         for file_id in file_ids:
             if (file := self.files.get(file_id)) is not None:
                 self._unsynced[file_id] = file
 
     async def sync(self) -> None:
         """Return when all records are on stable storage. Raises: StoreUnavailableError, StoreIOError."""
-        async with self._syncing:  # nobody returns while another one still syncs what he needs
+        async with self._syncing:  # no caller returns while another still syncs what it needs
             while self._unsynced:
                 await self._sync_some([*islice(self._unsynced.values(), _JOBS_MAX)])
 
@@ -331,20 +331,20 @@ class Series:
             await loop.run_in_executor(self._pool, directory.delete, names)
 
     async def remove(self, directory: Directory) -> None:
-        """Nothing is in it any more. Raises: OSError."""
+        """Remove an empty directory. Raises: OSError."""
         del self.directories[directory.name], self.files.homes[directory.name]
         await self.drop_pool(directory)
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._pool, self._folders.remove, directory.name)
 
     async def until_idle(self) -> None:
-        """Wait until no batch is under way (who wrote it may have been cancelled)."""
+        """Wait until no batch is in progress (its caller may have been cancelled)."""
         if self._timer is not None:
             self._timer.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def close(self) -> None:
-        """What is under way goes on to its end."""
+        """Finish everything in progress, and empty the pools."""
         await self.until_idle()
         if self.options.message_cleanup:
             loop = asyncio.get_running_loop()

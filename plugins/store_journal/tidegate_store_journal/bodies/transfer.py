@@ -1,4 +1,4 @@
-"""Large bodies on their way in and out, and what all of them share.
+"""Uploads and downloads of large bodies, and what they share.
 
 The system's calls are made in threads, one at a time for each body.
 """
@@ -33,13 +33,13 @@ logger = logging.getLogger("tidegate.store.journal")
 T = TypeVar("T")
 
 BODY_SUFFIX: Final = ".body"
-#: What was written is forced to disk in such pieces, so that the sync at the end, for which the
-#: client waits, is short and the kernel's cache is not full of what it must write first.
+#: Written bytes are flushed to disk in pieces of this size, so that the final sync, for which the
+#: client waits, is short, and the kernel's cache does not fill up with dirty pages.
 _SYNC_BYTES: Final = 32 << 20
 _DAMAGED: Final = "the bytes are damaged (checksum); restore it from a copy"
-#: Read at a time of what only has to be checked.
+#: Bytes to read at a time when only checking.
 _CHECK_BYTES: Final = 1 << 20
-#: A body that came in more pieces than that is not kept in memory: tiny ones cost more than they are.
+#: A body in more pieces is not kept in memory: tiny pieces cost more than they hold.
 _KEPT_PIECES_MAX: Final = 64
 
 
@@ -49,10 +49,10 @@ def file_name_of(body_id: str) -> str:
 
 
 class BodyFiles:
-    """The directory, its threads, and the bodies that are in memory, too.
+    """The directory, its threads, and the bodies cached in memory.
 
-    Attributes: free: files to write over. suspects: ids of bodies that were damaged when they were last
-        read: they are read whole, in a thread, before any of their bytes is given out.
+    Attributes: free: files to reuse. suspects: ids of bodies found damaged at their last read: they
+        are read whole, in a thread, before any of their bytes is handed out.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class BodyFiles:
         self._reading: Executor | None = None
 
     def start(self, executor: Executor, reading: Executor) -> None:
-        """Take bodies from now on; they are read in the threads of *reading*."""
+        """Accept bodies from now on; they are read in the threads of *reading*."""
         self._executor, self._reading = executor, reading
 
     def require_open(self) -> Executor:
@@ -88,11 +88,11 @@ class BodyFiles:
     # ------------------------------------------------------------------ in threads: they block
 
     def lacks(self, size: int) -> bool:
-        """*size* bytes more would leave too little room. Raises: OSError."""
+        """Whether *size* more bytes would leave too little room. Raises: OSError."""
         return self.storage.free_bytes() - size < self._free_limit_bytes
 
     def require_room(self, size: int, what: str) -> None:
-        """*what* takes *size* bytes more. Raises: StoreFullError, OSError."""
+        """Make room for *size* more bytes of *what*. Raises: StoreFullError, OSError."""
         if self.lacks(size):
             for unused in self.free.give_up():
                 self.storage.unlink(unused)
@@ -117,7 +117,7 @@ class BodyFiles:
 
 
 class Upload:
-    """See :class:`tidegate.spi.LargeWriter`. *on_end* is told the body, or None when it is given up."""
+    """See :class:`tidegate.spi.LargeWriter`. *on_end* gets the body, or None if abandoned."""
 
     def __init__(
         self,
@@ -137,10 +137,10 @@ class Upload:
         self._checksum = 0
         self._synced = 0
         self._is_over = False
-        # Work in threads may still go on when the awaiting task was cancelled.
+        # Work in threads may go on after the awaiting task was cancelled.
         self._lock = threading.Lock()
         self.written = 0
-        #: Pieces for who reads the body at once; None: too much for that.
+        #: Pieces for an immediate reader; None: too many to keep.
         has_place = size is not None and files.recent.reserve(self.body_id, size)
         self._kept: list[bytes] | None = [] if has_place else None
 
@@ -187,7 +187,7 @@ class Upload:
 
     def _give_up(self, error: BaseException) -> None:
         self.abandon()
-        if isinstance(error, LargeBodyError):  # its client is told no file
+        if isinstance(error, LargeBodyError):  # the client must not see a file name
             logger.error("a large message is refused, others are accepted: %s", error)
 
     # ------------------------------------------------------------------------- in a thread
@@ -222,7 +222,7 @@ class Upload:
                 storage.rename(free, self._name)
                 return storage.open(self._name)
             except FileNotFoundError:
-                pass  # somebody removed it
+                pass  # already removed
         self._length = 0
         size = self._size or 0
         self._files.require_room(size, f"a body of {size} bytes")
@@ -258,7 +258,7 @@ class Download:
         self._checksum = 0
         self._is_closed = False
         self._lock = threading.Lock()
-        self._piece: int = 0  # where it goes on in the pieces in memory
+        self._piece: int = 0  # position in the pieces in memory
         self._offset = 0
 
     async def read(self, limit: int) -> bytes:
@@ -266,7 +266,7 @@ class Download:
         if self._is_closed:
             raise StoreClosedError("the large body is not open")
         if self._file is None and self._at < self._body.size:
-            # Looked up each time: who holds them would hold memory for each reader that waits.
+            # Looked up each time: holding them would keep memory for each waiting reader.
             pieces = self._files.recent.get(self._body.id)
             if pieces:
                 self._files.require_open()
@@ -327,7 +327,7 @@ class Download:
             raise self._corrupt("the file is missing; restore it from a copy") from None
         self._checksum = _checksum_of(file, 0, self._at, 0)  # of what came from memory
         if body.id in suspects:
-            # Its last reader got all but its end, and lost the connection by that.
+            # Its last reader got all but its end, and so lost the connection.
             if _checksum_of(file, self._at, body.size, self._checksum) != body.checksum:
                 raise self._corrupt(_DAMAGED)
             suspects.discard(body.id)
@@ -338,14 +338,14 @@ class Download:
 
 
 def _checksum_of(file: File, begin: int, end: int, checksum: int) -> int:
-    """*checksum* continued by the bytes from *begin* to *end*, as far as they are there."""
+    """*checksum* continued over the bytes from *begin* to *end*, as far as they exist."""
     for at in range(begin, end, _CHECK_BYTES):
         checksum = crc32c(checksum, file.pread(min(_CHECK_BYTES, end - at), at))
     return checksum
 
 
 def _translated(work: Callable[[], T], what: str) -> T:
-    """*work*, with the errors of the system as those of the contract."""
+    """Do *work*, turning system errors into the contract's."""
     try:
         return work()
     except StoreError:

@@ -1,15 +1,15 @@
 """The bindings journal: the one home of the small state. docs/journal-format.md section 6.
 
-Every batch goes into the main journal first. A checkpoint *carries* what changed of the small state
-since the last one to the end of the bindings journal: the latest state of each key, then a *mark*. It
-is a log like the main one, so what a carry writes follows what changed, however much is there. Files
-come and go at the ends: what still counts in the oldest one is copied to the end, and it is free. So
-a record that takes a key away is not needed any more when it is in the oldest file: what it takes away
+Every batch goes into the main journal first. A checkpoint *carries* the changes of the small state
+since the last one to the end of the bindings journal: the latest state of each key, then a *mark*.
+It is a log like the main one, so a carry writes in proportion to what changed, not to what exists.
+Files come and go at the ends: live records of the oldest one are copied to the end, which frees it.
+So a record that removes a key is no longer needed once it is in the oldest file: what it removes
 was in an older one.
 
-Room is found before it is needed. A batch that puts small state is accepted only while there are
-files for twice everything that lives here or has still to be carried: once for the records, and once
-for those that will take the keys away, which are smaller. So no carry ever asks the disk for room.
+Room is reserved ahead. A batch that adds small state is accepted only while there are files for
+twice everything that lives here or is still to be carried: once for the records, and once for those
+that will remove the keys, which are smaller. So no carry ever asks the disk for room.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ logger = logging.getLogger("tidegate.store.journal")
 
 #: Bytes of a file while little lives here; a carry is usually some hundred.
 FILE_BYTES: Final = 256 << 10
-#: So that there are never many files, they grow with what lives in them.
+#: Files grow with what lives in them, so that there are never many.
 _FILES_WANTED: Final = 64
 _FILE_BYTES_MAX: Final = 32 << 20
 #: Files besides what lives here twice: the end of the one that the last start left, the one that
@@ -48,14 +48,14 @@ _FILE_BYTES_MAX: Final = 32 << 20
 _FILES_EXTRA: Final = 6
 #: Used files may be so many more than what lives in them twice before the oldest is copied.
 _FILES_USED_EXTRA: Final = 3
-#: Not worth a batch at the end of a file.
+#: Less than this at the end of a file is not worth a batch.
 _REST_MIN: Final = BATCH_HEADER_BYTES + 128
 _SIZE_BITS: Final = 32
 _SIZE_MASK: Final = (1 << _SIZE_BITS) - 1
 
 
 class Mark(Numbers, frozen=True, array_like=True):
-    """Value of a mark: what is in front of it is the small state as of main batch *batch*.
+    """Value of a mark: everything before it is the small state as of main batch *batch*.
 
     *floor_batch*, *floor_released*: the checkpoint that was on disk when data files were put away
     last. A checkpoint older than that names files that are gone. *oldest*: first batch of the oldest
@@ -76,7 +76,7 @@ class BindingsFile:
 
     @property
     def position(self) -> int:
-        """Of its first byte in the stream."""
+        """Stream position of its first byte."""
         return self.batches[0][0]
 
 
@@ -109,7 +109,7 @@ class BindingsFound:
     problems: list[tuple[str, int, str]] = field(default_factory=list[tuple[str, int, str]])
 
     def keep_lives(self, there: Container[int]) -> None:
-        """Live lists of data files that are not *there* do not count any more."""
+        """Drop live lists of data files that are not *there*."""
         for file_id in [file_id for file_id in self.lives if file_id not in there]:
             del self.lives[file_id]
             self.places.pop((LiveList, file_id), None)
@@ -132,14 +132,14 @@ class Bindings:
         self._base = max(4 * DATA_OFFSET, min(FILE_BYTES, file_length))
         self._lock = threading.Lock()
         self._files = found.files
-        self._old = len(found.files) if found.is_damaged else 0  # to be rid of
+        self._old = len(found.files) if found.is_damaged else 0  # to be deleted
         self._places = {} if found.is_damaged else found.places
         lives = {} if found.is_damaged else found.lives
         self.lives = {file_id: batch for file_id, (batch, _) in lives.items()}
         self._spares = found.free
         self._leftovers = found.leftovers
         self._next_id = found.next_file_id
-        self._tail: BindingsFile | None = None  # a start never goes on in a file, see section 6
+        self._tail: BindingsFile | None = None  # a start never continues a file, see section 6
         self._offset = 0
         self._number = self.batch = found.batch
         self._position = self._marked_position = found.position
@@ -155,7 +155,7 @@ class Bindings:
     # ------------------------------------------------------------------------------- room
 
     def fits(self, more: int) -> bool:
-        """There is room for *more* bytes of records that are to be carried. Any thread."""
+        """Whether *more* bytes of records to carry fit. Any thread."""
         return self._needed(more) <= self.capacity
 
     def _needed(self, more: int) -> int:
@@ -163,7 +163,7 @@ class Bindings:
         return carried + max(self._largest, more) + _FILES_EXTRA * self._length()
 
     def _length(self) -> int:
-        """Of the next file: a multiple of the smallest."""
+        """Size of the next file: a multiple of the smallest."""
         wanted = self.live_bytes // _FILES_WANTED
         return min(_FILE_BYTES_MAX, self._base * (1 + wanted // self._base))
 
@@ -174,13 +174,13 @@ class Bindings:
                 self._make_spare()
 
     def prepare(self) -> None:
-        """Before the first carry. Raises: OSError when there is no room for the usual files."""
+        """Prepare for the first carry. Raises: OSError without room for the usual files."""
         with self._lock:
             self._put_leftovers_away()
         self.grow(self._ahead())
 
     def _ahead(self) -> int:
-        """Room to have in advance: writers need not wait for a file between two checkpoints."""
+        """Room to reserve ahead, so that writers need not wait for a file between checkpoints."""
         return self._length() // 4
 
     def _make_spare(self) -> None:
@@ -202,7 +202,7 @@ class Bindings:
         return sum(item.file.length for item in self._files)
 
     def _room(self) -> int:
-        """Bytes of records that go into the files there are."""
+        """Bytes of records that fit into the existing files."""
         overhead = DATA_OFFSET + BATCH_HEADER_BYTES + _REST_MIN
         room = sum(max(0, length - overhead) for _, length in self._spares)
         if self._tail is not None:
@@ -243,7 +243,7 @@ class Bindings:
                 raise
 
     def forget(self, file_ids: Iterable[int]) -> None:
-        """These data files are gone, and so nothing lives in them."""
+        """Forget data files that are gone."""
         with self._lock:
             for file_id in file_ids:
                 self.lives.pop(file_id, None)
@@ -252,11 +252,11 @@ class Bindings:
     def _records(
         self, operations: Mapping[SmallKey, Operation]
     ) -> Iterable[tuple[SmallKey, bytes]]:
-        """Removals first: that of a session takes its packet ids with it."""
+        """Removals first: removing a session removes its packet ids."""
         forgotten: dict[str, tuple[int, SmallKey]] = {}
         for key, operation in operations.items():
             if type(operation) in PUTTING or key not in self._places:
-                continue  # one that came and went between two carries was never here
+                continue  # a key added and removed between two carries was never here
             if key[0] is AddDuplicateId:
                 forgotten[key[1]] = max(forgotten.get(key[1], (0, key)), (key[2], key))
             yield key, b"" if key[0] is AddDuplicateId else encode_operation(operation)
@@ -324,7 +324,7 @@ class Bindings:
             at += len(payload)
 
     def _next_file(self) -> BindingsFile:
-        """Begin a file; all before it is synced. Raises: OSError."""
+        """Start a file; everything before it is synced. Raises: OSError."""
         self._close_tail(sync=True)
         if not self._spares:
             self._make_spare()
@@ -351,11 +351,11 @@ class Bindings:
                 tail.file.close()
 
     def _abandon(self) -> None:
-        """A carry failed: nobody knows what of it is on disk.
+        """A carry failed: what of it is on disk is unknown.
 
-        Crash story: the next carry has the same batch numbers, so it begins in another file, after
-        those that this one began are gone; what this one left in the last file is behind the first
-        number of that file, and is not looked at.
+        Crash story: the next carry has the same batch numbers, so it starts another file, after the
+        files that this one started are gone. What this one left in the last file is behind the
+        first number of the new file, and is ignored.
         """
         self._close_tail(sync=False)
         self._number, self._position = self.batch, self._marked_position
@@ -370,7 +370,7 @@ class Bindings:
     # ---------------------------------------------------------------------------- tidying up
 
     def _tidy(self) -> None:
-        """Few files for what lives in them. Raises: OSError."""
+        """Keep the number of files small for what lives in them. Raises: OSError."""
         for _ in range(len(self._files)):
             wanted = 2 * self.live_bytes + _FILES_USED_EXTRA * self._length()
             if not self._old and self._used_bytes() <= wanted:
@@ -389,7 +389,7 @@ class Bindings:
             self._count_capacity()
 
     def _compact_oldest(self) -> bool:
-        """Copy what counts in the oldest file to the end, and free it. Raises: OSError.
+        """Copy the live records of the oldest file to the end, and free it. Raises: OSError.
 
         Returns: False when it is the file that is written, or there is no room for the copies.
         """
@@ -411,9 +411,9 @@ class Bindings:
         return True
 
     def _put_leftovers_away(self) -> None:
-        """Files in which nothing counts wait to be used again, under another name. Raises: OSError.
+        """Rename files without live records, to be reused. Raises: OSError.
 
-        The directory is synced before: a power cut must not bring a name back whose file has another
+        The directory is synced first: a power cut must not bring back a name whose file has a new
         header by then.
         """
         for number, (name, length) in enumerate(self._leftovers):

@@ -1,8 +1,9 @@
 """Checkpoints and cleanup: what makes the next start short and the disk small.
 
-A checkpoint takes, on the loop and in slices, what had changed when it began (a copy of arrays, not of objects),
-and writes it in a thread: bindings journal, then LMDB (docs/journal-format.md section 8). Cleanup is a checkpoint that afterwards puts away the data files that were dead when it
-began; a dead file can never live again.
+On the loop, in slices, a checkpoint takes what had changed when it began (copying arrays, not
+objects). A thread then writes it: bindings journal, then LMDB (docs/journal-format.md section 8).
+Cleanup is a checkpoint that then removes or pools the data files that were dead when it began; a
+dead file never becomes live again.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ from tidegate_store_journal.log.storage import Storage
 logger = logging.getLogger("tidegate.store.journal")
 
 
-#: A file that only takes room. When a checkpoint fails for want of room it is given up, so that the
-#: checkpoint can be written after all and dead data files be deleted: the way out of a full disk.
+#: A file that only reserves space. When a checkpoint finds the disk full it is deleted, so that the
+#: checkpoint can be written after all and dead data files deleted: the way out of a full disk.
 RESERVE_NAME: Final = "reserve"
 RESERVE_BYTES: Final = 4 << 20
 
 
 @dataclass(slots=True)
 class _Work:
-    """What one checkpoint writes, fixed on the loop."""
+    """What one checkpoint writes, a snapshot taken on the loop."""
 
     changes: Changes
     state: MetadataState
@@ -117,8 +118,8 @@ class Checkpointer:
             async for _ in in_slices(self.index.pack()):
                 pass
             await self.index.log.page_out()
-            # In the journal's order, without gaps: a file must not outlive another one that says
-            # what became of its messages. A page may still be read from one; then it waits.
+            # In the journal's order, without gaps: a file must not outlive another that records
+            # what became of its messages. If a page is still being read from one, wait.
             gone = list(itertools.takewhile(lambda file: file.readers == 0, work.dead))
             if gone:
                 try:
@@ -128,7 +129,7 @@ class Checkpointer:
                         if self.files.get(file.file_id) is None:
                             self.index.forget_file(file.file_id)
                 if self.bindings is not None:
-                    # Not when that failed: a file that is still there still needs its live list.
+                    # Not after a failure: a file that still exists needs its live list.
                     forget, ids = self.bindings.forget, [file.file_id for file in gone]
                     await loop.run_in_executor(self.executor, forget, ids)
             return len(gone)
@@ -163,7 +164,7 @@ class Checkpointer:
                 floor_batch=bindings.mark.floor_batch,
                 floor_released=bindings.mark.floor_released,
             )
-            # Also when only the batch is another one: whatever is damaged up to it is no torn tail.
+            # Even if only the batch changed: damage up to it is no torn tail.
             is_new = msgspec.structs.replace(mark, oldest=bindings.mark.oldest) != bindings.mark
             if not (is_new or dead or lives or changes.small or bindings.must_carry):
                 mark = None
@@ -178,19 +179,19 @@ class Checkpointer:
         return _Work(changes, state, mark, lives, dead)
 
     def has_dead(self) -> bool:
-        """A cleanup would put a file away, unless somebody reads from it."""
+        """Whether a cleanup would remove a file now: the first dead one has no reader."""
         return any(file.readers == 0 for file in self._dead_of_journal()[:1])
 
     def _find_dead(self) -> list[DataFile]:
-        """What may be put away, in this order."""
+        """Files that may be removed, in this order."""
         return [*self.files.dead_elsewhere(), *self._dead_of_journal()]
 
     def _dead_of_journal(self) -> list[DataFile]:
-        """Files in which nothing lives, without the one that replay would begin with."""
+        """Files without live records, except the one that replay would start from."""
         used = self.files.used()
         files = self.index.files
         if self.index.is_dropping:
-            return []  # who speaks of which file is not complete
+            return []  # references between files are incomplete
         dead: list[DataFile] = []
         for file in used[:-1]:
             use = files.get(file.file_id)
@@ -199,7 +200,7 @@ class Checkpointer:
         return dead
 
     async def _live_lists(self, dead: list[DataFile], *, all_lives: bool) -> dict[int, LiveList]:
-        """What lives in files that *dead* ones speak of. Each list is as of another batch."""
+        """Live lists of files that *dead* ones refer to. Each is as of its own batch."""
         lives: dict[int, LiveList] = {}
         if self.bindings is not None:
             wanted = self._all_files if all_lives or self.bindings.must_carry else self._spoken
@@ -215,14 +216,14 @@ class Checkpointer:
         rows = list(itertools.chain.from_iterable(index.log.parts_in(file_id)))
         places: dict[int, int] = {}
         if self.files.is_elsewhere(file_id):
-            # Its records do not say which of them count, so the list says where those are.
+            # Its records do not say which of them are live, so the list has their locations.
             for list_id in index.lists_in(file_id):
                 for piece in index.lists[list_id].pieces_in(file_id):
                     places.update(piece)
         return LiveList(index.batch, dict(index.living_in(file_id)), rows, places)
 
     async def _fetch(self, page: AckPage) -> list[AckBlock]:
-        """Rows of the acknowledged log that are not in memory. Raises: StoreIOError, OSError."""
+        """Paged-out rows of the acknowledged log. Raises: StoreIOError, OSError."""
         loop = asyncio.get_running_loop()
         try:
             return await loop.run_in_executor(self.executor, self.metadata.acknowledged, page)
@@ -241,7 +242,7 @@ class Checkpointer:
         """Living files that acknowledgements in *dead* speak of, and all in directories that do not
         go: references to those may be in older files than what says that nothing of them lives.
 
-        A live list that is as new as the dead file says all that is said there already.
+        A live list as new as the dead file already says everything that the file says.
         """
         files = self.index.files
         staying = self.files.elsewhere()
@@ -261,7 +262,7 @@ class Checkpointer:
         }
 
     def _write(self, work: _Work) -> None:
-        """In the thread. A full disk must not keep dead files from being deleted: see RESERVE."""
+        """In the thread. A full disk must not block deleting dead files: see RESERVE."""
         self._with_reserve(lambda: self._write_all(work))
         if work.dead and work.mark is not None and self.metadata.is_kept:
             assert self.bindings is not None
@@ -291,7 +292,7 @@ class Checkpointer:
         self.metadata.save(work.changes, state)
 
     def make_reserve(self) -> None:
-        """Set the reserve aside if it is not there and there is room. Blocks; any thread.
+        """Create the reserve if it is missing and there is room. Blocks; any thread.
 
         Raises: OSError for anything but a full disk.
         """

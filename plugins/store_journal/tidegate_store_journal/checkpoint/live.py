@@ -1,6 +1,6 @@
-"""Live lists: what is alive in a data file, for a rebuild. docs/journal-format.md section 5.
+"""Live lists: what is live in a data file, for a rebuild. docs/journal-format.md section 5.
 
-They are records of the bindings journal; one that is newer takes the place of the one before.
+They are records of the bindings journal; a newer one replaces the older.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tidegate_store_journal.index.acklog import AckBlock, decode_block
 from tidegate_store_journal.log import format as _format
 
 _decode: Final = msgspec.msgpack.Decoder(tuple[dict[int, list[int]], list[bytes], bytes]).decode
-#: The quickest; sequences that follow each other take next to nothing.
+#: The fastest level; consecutive sequences take next to nothing.
 _PACK_LEVEL: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class LiveList:
-    """What was alive in a data file when *batch* was the last one.
+    """What was live in a data file as of *batch*.
 
     Attributes:
         pending: per list, the sequences of pending messages, in order. rows: of the acknowledged log.

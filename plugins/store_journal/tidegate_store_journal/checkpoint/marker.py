@@ -1,7 +1,7 @@
 """``index-store-state``: whether the metadata store may be trusted.
 
-Whoever removes the file asks for a rebuild (the AMQ store's document, "Failure recovery"). After a
-clean stop it has length and CRC of LMDB's file (the *seal*), because LMDB itself notices only damage
+Removing the file asks for a rebuild (the AMQ store's document, "Failure recovery"). After a clean
+stop it holds length and CRC of LMDB's file (the *seal*), because LMDB itself notices only damage
 that breaks its tree.
 """
 
@@ -25,10 +25,10 @@ _READ_BYTES: Final = 4 << 20
 
 
 def take_marker(storage: Storage, metadata_directory: Path) -> bool:
-    """Check the metadata store against the marker, and break the seal: it will be written to.
+    """Check the metadata store against the marker, and break the seal before it is written to.
 
-    Returns: False when the marker was removed although there is a metadata store.
-    Blocks. Raises: MetadataError when it is not what it was at the clean stop; OSError.
+    Returns: False when the marker was removed but there is a metadata store.
+    Blocks. Raises: MetadataError when it has changed since the clean stop; OSError.
     """
     path = metadata_directory / _DATA_NAME
     try:
@@ -46,7 +46,7 @@ def take_marker(storage: Storage, metadata_directory: Path) -> bool:
 
 
 def seal_marker(storage: Storage, metadata_directory: Path) -> None:
-    """After a clean stop, when LMDB has closed its file. Blocks. Raises: OSError."""
+    """Seal it after a clean stop, once LMDB has closed its file. Blocks. Raises: OSError."""
     path = metadata_directory / _DATA_NAME
     if path.exists():
         write_atomically(storage, MARKER_NAME, (_TEXT + _seal_of(path)).encode())

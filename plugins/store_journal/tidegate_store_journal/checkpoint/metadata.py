@@ -45,10 +45,10 @@ METADATA_VERSION: Final = 1
 #: Up to this size the whole file is verified before LMDB maps it (0.03 s a MiB): LMDB trusts its
 #: pages, and a damaged one can end the process instead of raising an error.
 _VERIFY_BYTES_MAX: Final = 8 << 20
-#: Above this size the file is unmapped after use: a page that was touched counts as resident memory of
-#: the gateway, and the kernel maps 15 more around it. Opening it again takes a millisecond.
+#: Above this size the file is unmapped after use: each page touched counts as resident memory of
+#: the gateway, and the kernel maps 15 more around it. Reopening takes a millisecond.
 _UNMAP_BYTES: Final = 16 << 20
-#: Address space, not disk: LMDB maps this much, and it is doubled when it is not enough.
+#: Address space, not disk: LMDB maps this much, doubled when it is not enough.
 _MAP_BYTES: Final = 4 << 30
 _MAP_BYTES_MAX: Final = 1 << 44
 
@@ -109,17 +109,17 @@ class Loaded:
 
 
 class Metadata:
-    """Where checkpoints go. Blocking; never two calls at once. This one keeps nothing.
+    """Stores checkpoints. Blocking; never two calls at once. This base class keeps nothing.
 
-    Attributes: is_kept: a start finds what was saved.
+    Attributes: is_kept: whether a start finds what was saved.
     """
 
     is_kept = False
 
     def __init__(self, unused: Metadata | None = None) -> None:
-        """*unused*: one that may be there from another time, and is removed.
+        """*unused*: an old metadata store that may exist, and is removed.
 
-        Left where it is, it would describe the journal as it once was to whoever believes it later.
+        Left in place, it would later be trusted, with an outdated view of the journal.
         """
         self.counters = MetadataCounters()
         self._unused = unused
@@ -145,11 +145,11 @@ class Metadata:
         raise NotImplementedError  # nothing is kept here, so nothing is paged out
 
     def reset(self) -> None:
-        """Begin again with an empty one."""
+        """Start over with an empty one."""
 
     @property
     def disk_bytes(self) -> int:
-        """What it takes on disk."""
+        """Bytes on disk."""
         return 0
 
     def close(self) -> None:
@@ -206,7 +206,7 @@ class LmdbMetadata(Metadata):
         return self._read(lambda transaction: self._load(transaction, progress))
 
     def load_counters(self) -> None:
-        """Only :attr:`counters`; what the checkpoint holds is not looked at.
+        """Only :attr:`counters`, without reading the checkpoint.
 
         Raises: MetadataError, OSError.
         """
@@ -217,7 +217,7 @@ class LmdbMetadata(Metadata):
         if not (self._directory / "data.mdb").exists():
             return None
         if not self._read_only:
-            self._verify()  # what is being written cannot be verified
+            self._verify()  # a file being written cannot be verified
         try:
             with self._env().begin() as transaction:
                 found = take(transaction)
@@ -383,7 +383,7 @@ class LmdbMetadata(Metadata):
 
 
 def read_counters(directory: Path) -> MetadataCounters:
-    """What was ever written into the metadata store of the journal in *directory*.
+    """Counters of everything ever written to the metadata store of the journal in *directory*.
 
     Works beside a running gateway; zeros where there is no metadata store.
     Raises: MetadataError.
@@ -395,7 +395,7 @@ def read_counters(directory: Path) -> MetadataCounters:
 
 
 def verify_pages(path: Path) -> None:
-    """Look at every page of LMDB's file. Raises: MetadataError."""
+    """Verify every page of LMDB's file. Raises: MetadataError."""
     try:
         problems = cast(
             "list[str]",
