@@ -1,1 +1,1 @@
-"""What is on disk: the format, the storages, data files and how they are walked."""
+"""The files on disk: format, storages, data files, and how to walk them."""

@@ -1,4 +1,4 @@
-"""One data file: what is known of it, and how it comes into being. docs/journal-format.md section 2."""
+"""One data file: its state, and how it is made. docs/journal-format.md section 2."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class DataFile:
     Attributes:
         file_id, name, length, seed, store_id: from its header.
         handle: open, or None.
-        home: where it lies.
-        folder: of the directory that is; "" for the journal's own.
+        home: the directory it is in.
+        folder: that directory's name; "" for the journal's own.
         reused: it had an earlier life, see ``FileHeader``.
         first_batch: number of its first batch; 0 for a spare. first_synced: what that calls synced.
-        readers: page reads under way; a handle with readers is not closed.
-        mended_page: what its first page should be when one copy of the header is damaged, or b"".
+        readers: page reads in progress; a handle with readers is not closed.
+        mended_page: its repaired first page when one copy of the header is damaged, or b"".
     """
 
     file_id: int
@@ -54,7 +54,7 @@ class DataFile:
         self.name = _format.file_name(self.file_id, series)
 
     def close(self) -> None:
-        """Give the handle back. Idempotent."""
+        """Close the handle. Idempotent."""
         if self.handle is not None:
             self.handle.close()
             self.handle = None
@@ -62,7 +62,7 @@ class DataFile:
 
 @dataclass(slots=True)
 class Tail:
-    """Where the next batch of the journal goes: everything in the index is before it."""
+    """Where the next batch of the journal goes; everything in the index is before it."""
 
     file: DataFile | None
     offset: int
@@ -70,7 +70,7 @@ class Tail:
 
 @contextmanager
 def using(file: DataFile) -> Generator[File]:
-    """The file's handle, or one for the time being: there can be more files than descriptors.
+    """The file's handle, or a temporary one: there can be more files than descriptors.
 
     Raises: OSError.
     """
@@ -116,7 +116,7 @@ def new_file(
     series: str = _format.JOURNAL,
     folder: str = "",
 ) -> tuple[DataFile, bytes]:
-    """A data file that is to be made, and what is in front of its first batch."""
+    """A data file to be made, and the bytes before its first batch."""
     header = _format.encode_file_header(
         store_id, file_id, secrets.randbits(64), length, reused=reused, series=series
     )
@@ -126,12 +126,12 @@ def new_file(
 
 
 def make_file(home: Folder, name: str, fill: Callable[[File], None], *, free: str = "") -> File:
-    """Make the file *name*, of the one called *free* if that is given, with what *fill* writes.
+    """Make the file *name*, from the one called *free* if given, with what *fill* writes.
 
-    Blocks; any thread. Returns: it, open. Raises: OSError; then nothing is left, not even *free*.
+    Blocks; any thread. Returns: the open file. Raises: OSError; nothing is left, not even *free*.
 
-    Crash story: until the rename at the end is durable the file is called *free* or ``.tmp``: nobody
-    looks at its bytes, and the next start removes the latter. Afterwards what *fill* wrote is there.
+    Crash story: until the final rename is durable the file is called *free* or ``.tmp``: its bytes
+    are never read, and the next start removes the latter. After that, what *fill* wrote is there.
     """
     temporary = name + ".tmp"
     if free:
@@ -167,9 +167,9 @@ def prepare(
 ) -> DataFile:
     """Make a data file that is ready for its first batch; see :func:`make_file`.
 
-    The dead one called *free* has that length and needs no padding. Its new header gives it a new
-    seed, so no batch of its earlier life is valid any more; and the end mark where its first batch
-    will be says that there is none yet.
+    The dead file *free* has that length already and needs no padding. Its new header has a new
+    seed, so no batch of its earlier life is valid any more. The end mark at the place of its first
+    batch says that there is none yet.
     """
     data, page = new_file(home, store_id, file_id, length, reused=bool(free), series=series)
 
@@ -187,7 +187,7 @@ def prepare(
 
 
 def make_padded(storage: Folder, name: str, length: int) -> None:
-    """Make the file *name* of *length* zeros that have their room on the device; see make_file."""
+    """Make the file *name* with *length* zeros, allocated on the device; see make_file."""
     make_file(storage, name, lambda file: _fill(file, length)).close()
 
 

@@ -1,10 +1,10 @@
-"""The data files: which there are, which comes next, and getting new ones ready ahead of need.
+"""The journal's data files: which exist, which comes next, and preparing new ones in advance.
 
-Files are made ready in a thread while the current one fills: from the *pool* of dead files, which
-takes one small write, or else from nothing (allocated, padded, synced). One that is ready is a
-*spare*. The last spare is a reserve: only batches that do not grow the store may begin it while no
-other can be made, so that acknowledgements still work when the disk is full and make room. All
-methods are for the event loop unless they say otherwise.
+A thread prepares files while the current one fills: from the *pool* of dead files, which takes one
+small write, or else from scratch (allocated, padded, synced). A prepared file is a *spare*. The
+last spare is a reserve: while no other can be made, only batches that do not grow the store may
+start it, so that acknowledgements still work on a full disk and make room. All methods are for the
+event loop unless they say otherwise.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ logger = logging.getLogger("tidegate.store.journal")
 
 
 class Reclaimer:
-    """Who turns used files into dead ones; this one never does."""
+    """Turns used files into dead ones; this base class never does."""
 
     def reclaim(self) -> bool:
-        """Begin to, unless it is under way. Returns: False when there is nothing to reclaim."""
+        """Start, unless already running. Returns: False when there is nothing to reclaim."""
         return False
 
     def holds(self, room_left: int) -> bool:
-        """What is copied forward needs more than *room_left* bytes of the current file."""
+        """Whether the copies need more than *room_left* bytes of the current file."""
         return False
 
     async def until_reclaimed(self) -> None:
-        """Wait for the end of what is under way."""
+        """Wait until it is no longer running."""
 
 
 class DataFiles(Homes):
@@ -54,21 +54,21 @@ class DataFiles(Homes):
         store_id: str,
         free_limit: int = 0,
     ) -> None:
-        """*free_limit*: bytes that a new file leaves free on the disk."""
+        """*free_limit*: bytes that a new file must leave free on the disk."""
         super().__init__(storage, executor, options)
         self._store_id = store_id
         self._free_limit = free_limit
         self._next_id = 1
-        self._taken: DataFile | None = None  # its first batch is under way
+        self._taken: DataFile | None = None  # its first batch is being written
         self._preparing: asyncio.Task[None] | None = None
         self._prepare_error: OSError | None = None
         self._is_failing = False
         self._is_half_used = False
         self._is_waiting_for_dead = False
         self._closed = False
-        #: Batches of the current file are large: so new files are not padded, which would double
-        #: what the disk has to write. What padding saves, the file system's own note at each sync
-        #: of a block's first use, is little beside a large batch.
+        #: The current file has large batches, so new files are not padded: that would double the
+        #: bytes to write. Padding only saves the metadata update when a sync covers newly used
+        #: blocks, which is little beside a large batch.
         self.has_large_batches = False
         self.reclaimer = Reclaimer()
         self.on_full: Callable[[], None] = lambda: None
@@ -82,7 +82,7 @@ class DataFiles(Homes):
         pool: Iterable[str],
         next_id: int,
     ) -> None:
-        """Begin with what recovery found of the journal's own; spares and pool of the usual length."""
+        """Start from the journal's files that recovery found; spares and pool have usual length."""
         self._spares.extend(spares)
         for file in (*files, *self._spares):
             self.add(file)
@@ -94,17 +94,17 @@ class DataFiles(Homes):
 
     @property
     def spare_count(self) -> int:
-        """Files that are ready and unused."""
+        """Spares: prepared and unused files."""
         return len(self._spares)
 
     @property
     def pool_bytes(self) -> int:
-        """Bytes of the dead files that will be used again."""
+        """Bytes of dead files to be reused."""
         return sum(length for _, length in self.own.pool)
 
     @property
     def has_room(self) -> bool:
-        """Another file can be had without the reserve, as far as we know."""
+        """Whether another file is available without the reserve, as far as we know."""
         return len(self._spares) > 1 or bool(self.own.pool) or not self._is_failing
 
     @property
@@ -117,8 +117,8 @@ class DataFiles(Homes):
     async def take(self, length: int, *, grows: bool, waits: bool = True) -> DataFile | None:
         """A file for a batch that needs *length* bytes in all.
 
-        *grows*: the batch makes the store larger, so it must leave the reserve alone.
-        One at a time: :meth:`begun` or :meth:`put_back` says what became of it.
+        *grows*: the batch grows the store, so it must not use the reserve.
+        One at a time: follow it by :meth:`begun` or :meth:`put_back`.
         Returns: None when none is ready: see :meth:`make_ready`.
         Raises: StoreFullError; StoreIOError.
         """
@@ -137,28 +137,28 @@ class DataFiles(Homes):
         return None
 
     def _reserve(self, *, grows: bool, waits: bool) -> int:
-        """Spares to leave alone. While something is got back the last one is for the reclaimer."""
+        """Spares not to use. During reclaiming the last one is for the reclaimer."""
         is_kept = grows or (waits and len(self._spares) == 1 and self.reclaimer.reclaim())
         return 1 if is_kept else 0
 
     def holds(self, room_left: int) -> bool:
-        """A batch that leaves *room_left* bytes of the current file must wait for the reclaimer.
+        """Whether a batch that leaves *room_left* bytes of the file must wait for the reclaimer.
 
-        With no other file at hand the rest of this one belongs to the copies: if writers filled it,
-        compaction would have to make one more file.
+        With no other file available the rest of this one is for the copies: if writers filled it,
+        compaction would need one more file.
         """
         return not self._spares and not self.own.pool and self.reclaimer.holds(room_left)
 
     async def make_ready(self, *, grows: bool, waits: bool) -> None:
-        """Return when :meth:`take` may have a file, or another batch has taken one to begin it.
+        """Return when :meth:`take` may have a file, or another batch has started one.
 
         The caller must let other batches pass meanwhile, because the reclaimer may have to write.
-        *waits*: it is not the reclaimer itself that asks. Raises: StoreFullError; StoreIOError.
+        *waits*: False when the reclaimer itself asks. Raises: StoreFullError; StoreIOError.
         """
         self._prepare_error = None
         while True:
             if self._preparing is not None:
-                # shield: when the writer that waits is cancelled, the file is still wanted.
+                # shield: the file is still wanted if the waiting writer is cancelled.
                 await asyncio.shield(self._preparing)
             if self._closed:
                 raise StoreClosedError("the store was closed")
@@ -181,19 +181,19 @@ class DataFiles(Homes):
                 self._prepare_in_background(is_needed=True, waits=waits)
 
     def _unprepared(self, error: OSError, length: int) -> StoreError:
-        """What a batch is told that cannot have a file."""
+        """The error for a batch that cannot get a file."""
         if error.errno not in FULL_ERRNOS:
             return store_error("cannot make a data file", error)
         self.on_full()
         return store_error(f"no room for another data file of {length} bytes", error)
 
     def put_back(self, file: DataFile) -> None:
-        """A taken file was not begun after all."""
+        """Return a taken file that was not started after all."""
         self._taken = None
         if file.length == self.file_length:
             self._spares.appendleft(file)
         else:
-            # Made for one large batch that now does not come: it only takes room.
+            # Made for one large batch that was cancelled: it would only take room.
             self.forget(file)
             self._executor.submit(self._storage.unlink, file.name)
 
@@ -202,30 +202,30 @@ class DataFiles(Homes):
         self._taken = None
 
     def _wanted(self) -> int:
-        """Spares to have: the reserve, and one more when it is soon needed.
+        """How many spares to keep: the reserve, and one more when it is soon needed.
 
-        Every decision to make a file asks here, at the time when it is made. A taken file counts
-        as the one that is soon needed until it is begun, because until then the file before it
-        does not count as one that can be got back.
+        Every decision to make a file asks here, when it is made. A taken file counts as the one
+        soon needed until it is started, because until then the file before it does not count as
+        reclaimable.
         """
         used = len(self) - len(self._spares)
         is_soon_needed = self._is_half_used and self._taken is None
         return max(SPARES_MAX if is_soon_needed else 1, self._options.journal_min_files - used)
 
     def refill(self, *, half_used: bool) -> None:
-        """Get as many spares ready as are wanted, in the background."""
+        """Prepare as many spares as are wanted, in the background."""
         self._is_half_used = half_used
         if self._preparing is not None or self._closed:
             return
         if not half_used and not self.own.pool and len(self._spares) < SPARES_MAX:
-            self.reclaimer.reclaim()  # a whole file ahead of need, so that it can take its time
+            self.reclaimer.reclaim()  # a whole file ahead of need, so there is no hurry
         if len(self._spares) >= self._wanted() or self._can_wait_for_dead():
             return
         self._prepare_error = None
         self._prepare_in_background(is_needed=False, waits=True)
 
     def _can_wait_for_dead(self) -> bool:
-        """The next file would have to be padded, and one will be got back before it is needed."""
+        """Whether to wait: the next file would need padding, and one will be reclaimed in time."""
         if self.own.pool:
             return False
         if not self._is_waiting_for_dead:
@@ -233,7 +233,7 @@ class DataFiles(Homes):
         return self._is_waiting_for_dead
 
     def reclaimed(self, *, for_good: bool) -> None:
-        """The reclaimer is done (and comes back, or *for_good*): get ready what was put off."""
+        """The reclaimer has paused, or is done *for_good*: prepare what was put off."""
         self._is_waiting_for_dead = False
         if not for_good:
             self.refill(half_used=self._is_half_used)
@@ -261,13 +261,13 @@ class DataFiles(Homes):
         except OSError as error:
             self._prepare_error = error
             if not self._is_failing:
-                self._is_failing = True  # say it once, not at every batch that is refused
+                self._is_failing = True  # log it once, not at every refused batch
                 logger.warning("cannot prepare a data file error=%s", error)
         finally:
             self._preparing = None
 
     async def _has_room(self) -> bool:
-        """Another file leaves at least the configured room free."""
+        """Whether another file leaves at least the configured room free."""
         loop = asyncio.get_running_loop()
         free = await loop.run_in_executor(self._executor, self._storage.free_bytes)
         return free - self.file_length >= self._free_limit
@@ -310,7 +310,7 @@ class DataFiles(Homes):
             raise self._unprepared(error, length) from error
 
     async def part_with_one(self) -> bool:
-        """Give the disk a file back that would be used again, but not the last one: it is the reserve.
+        """Delete a file that would be reused, but not the last one, which is the reserve.
 
         Returns: False when there is no such file. Raises: OSError.
         """

@@ -17,14 +17,14 @@ import msgspec
 FORMAT_VERSION: Final = 1
 FILE_MAGIC: Final = b"TGJOURNL"
 BATCH_MAGIC: Final = b"TGB1"
-#: The first batch begins on the page behind the header, so that padding keeps pages whole.
+#: The first batch begins on the page after the header, so that padding keeps pages whole.
 DATA_OFFSET: Final = 4096
-#: The file header is there twice: without it nothing in the file could be verified.
+#: The file header is stored twice: without it nothing in the file could be verified.
 _HEADER_OFFSETS: Final = (0, 2048)
 
 _REUSED_FLAG: Final = 1
-#: In a reused file these zeros follow each batch until the next one takes their place: otherwise
-#: nobody could tell a torn batch from bytes of an earlier life.
+#: In a reused file these zeros follow each batch until the next one overwrites them: otherwise a
+#: torn batch would look like bytes of an earlier life.
 END_MARK: Final = bytes(64)
 
 _FILE_HEADER: Final = struct.Struct("<8sHHI16sQQQI")
@@ -48,13 +48,13 @@ FILE_SHIFT: Final = 100
 #: 28 bits of file id: at 32 MiB a file, 8 EiB are written before they run out.
 FILE_ID_MAX: Final = (1 << 28) - 1
 
-#: Types of records that are not simply one operation; those are in ``records.KINDS``.
+#: Types of records other than simple operations, which are in ``records.KINDS``.
 ADD: Final = 1
 ACKNOWLEDGE: Final = 2
 DELIVERY: Final = 5
 COPY: Final = 16
 COPIED_ROWS: Final = 17
-#: An added message, or a copy, that lies in the directory of its destination (section 10).
+#: An added message, or a copy, stored in its destination's directory (section 10).
 REFERENCE: Final = 18
 COPY_REFERENCE: Final = 19
 #: In the bindings journal only: what lives in the data file that its sequence names, as of the batch
@@ -260,7 +260,7 @@ def decode_batch_header(seed: int, data: bytes) -> BatchHeader | None:
 
 
 def void_until(payload: bytes) -> int:
-    """Where the journal goes on behind the void batch with these records; 0: it is none."""
+    """Where the journal resumes after the void batch with these records; 0: not a void batch."""
     if len(payload) != RECORD_HEADER_BYTES:
         return 0
     _, _, sequence, _, _, _, kind = RECORD_HEADER.unpack(payload)
@@ -268,7 +268,7 @@ def void_until(payload: bytes) -> int:
 
 
 def payload_is_valid(seed: int, header: BatchHeader, payload: bytes) -> bool:
-    """Tell whether *payload* is what *header* speaks of, whole and undamaged."""
+    """Whether *payload* matches *header*, whole and undamaged."""
     return len(payload) == header.payload_bytes and crc32c(seed, payload) == header.payload_crc
 
 
@@ -334,7 +334,7 @@ def iterate_records(payload: bytes, count: int) -> Iterator[Record]:
 
 
 def location(file_id: int, offset: int, record_bytes: int, body_bytes: int) -> int:
-    """Pack where a record lies (docs/journal-format.md section 7)."""
+    """Pack a record's location (docs/journal-format.md section 7)."""
     return (((file_id << 36 | offset) << 32 | record_bytes) << 32) | body_bytes
 
 

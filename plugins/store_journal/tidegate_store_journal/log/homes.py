@@ -1,9 +1,9 @@
-"""Data files that are there, wherever they lie: reading them, and putting dead ones away.
+"""All existing data files, wherever they are: reads them, and removes or pools dead ones.
 
-Files lie in *homes*: the journal's own, and the directories of destinations (``bodies``). Ids, reading
-and putting away are one for all of them. There can be more files than descriptors, and clients can
-take those that there are: files that are only read are open while they are borrowed, and some longer.
-All methods are for the event loop unless they say otherwise.
+Files are in *homes*: the journal's own, and the directories of destinations (``bodies``). All share
+ids, reading and removal. There can be more files than descriptors, and clients can use those up, so
+read-only files are open while borrowed, and some of them longer. All methods are for the event loop
+unless they say otherwise.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _OPEN_FILES_MIN: Final = 4
 class Home:
     """A directory of data files.
 
-    Attributes: files: by id. pool: names and lengths of dead files that wait to be used again;
-        parting: of those that will when their names are durable. name: "" for the journal's own.
+    Attributes: files: by id. pool: names and lengths of dead files to be reused;
+        parting: of those that join it once their names are durable. name: "" for the journal's own.
     """
 
     def __init__(self, name: str, folder: Folder, executor: Executor) -> None:
@@ -56,8 +56,8 @@ class Home:
 class Homes:
     """See the module.
 
-    Attributes: own: where the journal's own files are. homes: all, by name. dead_elsewhere: files in
-        directories of destinations in which nothing lives, and that nobody writes to.
+    Attributes: own: home of the journal's own files. homes: all, by name. dead_elsewhere: files in
+        directories of destinations without live records, and not being written to.
     """
 
     def __init__(self, storage: Storage, executor: Executor, options: JournalOptions) -> None:
@@ -65,8 +65,8 @@ class Homes:
         self._executor = executor
         self._options = options
         self._files: dict[int, DataFile] = {}
-        self._spares: deque[DataFile] = deque()  # of the journal's own, that are ready and unused
-        self._making: list[int] = []  # lengths of files on their way
+        self._spares: deque[DataFile] = deque()  # the journal's own, prepared and unused
+        self._making: list[int] = []  # lengths of files being made
         self._open_max = OPEN_FILES_MAX
         self._open_old: OrderedDict[int, DataFile] = OrderedDict()
         self.own = Home("", storage, executor)
@@ -74,11 +74,11 @@ class Homes:
         self.dead_elsewhere: Callable[[], Sequence[DataFile]] = lambda: ()
 
     def add(self, file: DataFile) -> None:
-        """A file that is there now."""
+        """Add a file that exists now."""
         self._files[file.file_id] = self.homes[file.folder].files[file.file_id] = file
 
     def forget(self, file: DataFile) -> None:
-        """Close a file that is not ours any more. Idempotent."""
+        """Close a file that is no longer ours. Idempotent."""
         self._files.pop(file.file_id, None)
         self.homes[file.folder].files.pop(file.file_id, None)
         self._open_old.pop(file.file_id, None)
@@ -89,7 +89,7 @@ class Homes:
         return self._files.get(file_id)
 
     def is_elsewhere(self, file_id: int) -> bool:
-        """The file is there, in the directory of a destination."""
+        """Whether the file exists in a destination's directory."""
         return file_id in self._files and file_id not in self.own.files
 
     def elsewhere(self) -> set[int]:
@@ -132,7 +132,7 @@ class Homes:
         return file.handle
 
     def give_back(self, file: DataFile) -> None:
-        """The handle is not used any more."""
+        """Return a borrowed handle."""
         file.readers -= 1
 
     @contextmanager
@@ -151,7 +151,7 @@ class Homes:
         self.close_surplus()
 
     def close_surplus(self) -> None:
-        """Close the files that were not read for longest, above a limit."""
+        """Close the least recently read files, above a limit."""
         for file in list(self._open_old.values()):
             if len(self._open_old) <= self._open_max:
                 return
@@ -160,9 +160,9 @@ class Homes:
                 file.close()
 
     def gives_up_handles(self, error: OSError) -> bool:
-        """For want of descriptors: close files that are only read, and keep fewer from now on.
+        """Out of descriptors: close read-only files, and keep fewer open from now on.
 
-        Returns: it is worth trying again.
+        Returns: whether it is worth trying again.
         """
         if error.errno not in NO_HANDLE_ERRNOS or not self._open_old:
             return False
@@ -174,16 +174,16 @@ class Homes:
     # ------------------------------------------------------------------------ dead files
 
     async def dispose(self, files: Sequence[DataFile]) -> None:
-        """Archive, keep for use, or delete dead files, those of a home in this order. Raises: OSError.
+        """Archive, pool, or delete dead files, those of a home in this order. Raises: OSError.
 
-        Nothing may live in them, on disk too, and nobody may read them. A file whose turn did not
-        come because of an error is still there.
+        They must have no live records, in the checkpoint either, and no readers. Files not reached
+        because of an error stay.
         """
         parts: dict[str, list[DataFile]] = {}
         for file in files:
             assert file.readers == 0, "a page is being read from it"
             parts.setdefault(file.folder, []).append(file)
-        # The journal's own last: they say what lived in the others.
+        # The journal's own last: they say what was live in the others.
         own = parts.pop("", None)
         results = await asyncio.gather(
             *(self._dispose_in(self.homes[name], part) for name, part in parts.items()),
@@ -208,20 +208,20 @@ class Homes:
                 if file.file_id in kept:
                     home.parting.append((_format.free_name(file.file_id), kept[file.file_id]))
             await loop.run_in_executor(home.executor, home.folder.sync_directory)
-            # Not before: who takes one from the pool writes a new header into it at once, and a
-            # power cut could bring back its old name, which that header contradicts.
+            # Not earlier: a file taken from the pool gets a new header at once, and a power cut
+            # could bring back its old name, which that header contradicts.
             home.pool.extend(home.parting)
             home.parting.clear()
 
     def _kept_of_journal(self, files: Sequence[DataFile]) -> dict[int, int]:
-        """Which dead files are kept for use, and how long they are then."""
+        """Which dead files go to the pool, and their lengths there."""
         options, kept = self._options, dict[int, int]()
         if options.archive_data_logs or not self._storage.durable:
             return kept  # in memory a dead file would only keep its bytes
         limit = max(options.journal_pool_files, options.journal_min_files)
         free = len(self.own.pool) + len(self.own.parting)
         for file in files:
-            # Those that are needed soon are kept anyway: others would have to be padded.
+            # Keep those needed soon anyway: new ones would have to be padded.
             is_needed = len(self._spares) + free < SPARES_MAX
             staying = len(self.own.files) - len(files) + free + len(self._making)
             if file.length == self._options.file_length and (

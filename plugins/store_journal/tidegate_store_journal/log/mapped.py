@@ -1,16 +1,17 @@
 """Data files of ``journal_type = "MAPPED"``: batches are copied into a mapping of the file.
 
-A window of the file is mapped, and moves along with the writing, so that what was written long ago does
-not count as memory of the gateway. Reading and padding go through system calls as before; on Linux
-all of them see the same pages.
+A window of the file is mapped and moves along with the writes, so that older data does not count as
+the gateway's memory. Reading and padding use system calls as before; on Linux all of them see the
+same pages.
 
-*Syncs.* ``msync`` of Linux is ``fdatasync`` of a range. The real ``fdatasync`` is called instead, because
-``mmap.flush`` keeps the interpreter's lock while the disk works.
+*Syncs.* Linux's ``msync`` is ``fdatasync`` of a range. The real ``fdatasync`` is called instead,
+because ``mmap.flush`` holds the GIL while the disk works.
 
-*SIGBUS.* A store into a page that cannot be had kills a process. So a file is mapped only where that
-cannot come from a full disk: all its blocks are allocated, and the file system overwrites blocks in
-place (not btrfs, ZFS, or network file systems). Otherwise the write is a system call, whose error can be
-handled. What is left is a device that cannot read a page back: see docs/store-journal.md.
+*SIGBUS.* Storing into a page that cannot be allocated kills the process. So a file is mapped only
+where a full disk cannot cause that: all its blocks are allocated, and the file system overwrites
+blocks in place (not btrfs, ZFS, or network file systems). Otherwise the write is a system call,
+whose error can be handled. What remains is a device that cannot read a page back: see
+docs/store-journal.md.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ logger = logging.getLogger("tidegate.store.journal")
 
 #: Bytes of a file that are mapped at a time; a multiple of every page size.
 WINDOW_BYTES: Final = 256 << 10
-#: Longer writes (padding, large messages) are system calls: those copy without the interpreter's lock.
+#: Longer writes (padding, large messages) are system calls, which copy without the GIL.
 COPY_BYTES_MAX: Final = 64 << 10
-#: They overwrite a block where it is.
+#: File systems that overwrite blocks in place.
 IN_PLACE: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "tmpfs"})
 #: Names of data files, also while they are made ready; other files are small or not ours to map.
 _DATA_PREFIX: Final = "journal-"
@@ -54,7 +55,7 @@ class MappedFile:
 
     @property
     def is_mapped(self) -> bool:
-        """The last write was a copy into the mapping."""
+        """Whether the last write was a copy into the mapping."""
         return self._window is not None
 
     def pwritev(self, buffers: Sequence[bytes], offset: int) -> None:
@@ -70,7 +71,7 @@ class MappedFile:
             at = end
 
     def _window_for(self, offset: int, length: int) -> Mapping | None:
-        """The mapping, moved so that the range lies in it; None: write it with a system call."""
+        """The mapping, moved to cover the range; None: write it with a system call."""
         window = self._window
         if window is not None:
             if self._base <= offset and offset + length <= self._base + len(window):
@@ -123,7 +124,7 @@ def file_system_of(path: Path) -> str:
 
 
 def can_map(directory: Path) -> bool:
-    """Files there can be mapped safely; else a log line says why not."""
+    """Whether files there can be mapped safely; if not, logs why."""
     kind = file_system_of(directory)
     if kind not in IN_PLACE:
         logger.warning(

@@ -1,4 +1,4 @@
-"""File names and directories of the presets, behind the journal's own flat names.
+"""Maps the journal's own flat names to the file names and directories of the presets.
 
 The engine knows one set of names (docs/journal-format.md section 1). A :class:`NamedStorage` keeps
 those files where a preset's document has them: ``journal-0000000007.data`` is ``db-7.log`` for
@@ -112,7 +112,7 @@ class NamedStorage(DirectoryStorage):
     ) -> None:
         super().__init__(directory, wrap=wrap, lease_seconds=lease_seconds)
         self._naming = naming or NAMINGS[""]
-        self._paths: dict[str, str] = {}  # where the files are that were found or made
+        self._paths: dict[str, str] = {}  # paths of files found or made
 
     @property
     def metadata_directory(self) -> Path:
@@ -189,7 +189,7 @@ class NamedStorage(DirectoryStorage):
 
 
 def preset_of(storage: NamedStorage) -> str:
-    """The preset that named most data files in *storage*; "" when it was none, or there are none.
+    """The preset that named most data files in *storage*; "" for none.
 
     Raises: OSError.
     """

@@ -1,7 +1,7 @@
 """Operations of the contract as records, and back: docs/journal-format.md section 3.
 
-What a record of an operation looks like is said once, in :data:`KINDS`. Only messages and
-acknowledgements are more than a few fields; they have functions of their own.
+:data:`KINDS` defines the record of each operation. Only messages and acknowledgements are more than
+a few fields; they have functions of their own.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _decoded(decode: Callable[[V], T], value: V, what: str, number: int) -> T:
 
 
 class Kind:
-    """How one operation is a record: its value is a field of the operation, or several as an array.
+    """How an operation maps to a record: the value is one field, or several as an array.
 
     Attributes: type: of the record. operation: the class. puts: it puts a piece of the small state.
     """

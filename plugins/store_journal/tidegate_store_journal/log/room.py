@@ -26,8 +26,8 @@ class RoomWatch:
         is_short: batches that make the store grow must be refused.
         limit_bytes: ``broker.disk_free_limit``; 0: none.
         reusable, used: bytes of our own files that can be used again, and of those that cannot.
-        is_crowded: near that limit or ``broker.store_limit``: less would let the broker go on.
-        is_wanting: the file system was below the limit and has not so much more that the broker goes on.
+        is_crowded: near that limit or ``broker.store_limit``: using less lets the broker go on.
+        is_wanting: below the limit, or not yet far enough above it again for the broker to go on.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class RoomWatch:
         self.reusable: Callable[[], int] = lambda: 0
         self.used: Callable[[], int] = lambda: 0
         self.is_short = self.is_crowded = self.is_wanting = False
-        self.is_urgent = False  # somebody hit the end of the room
+        self.is_urgent = False  # a write ran out of room
         self.event = asyncio.Event()  # wakes the maintenance task
 
     def report_full(self) -> None:
-        """The file system itself said that it is full."""
+        """The file system itself reported that it is full."""
         self.is_short = True
         self.hurry()
 

@@ -140,7 +140,7 @@ class Folder(Protocol):
 
 
 class Storage(Folder, Protocol):
-    """Where a journal lies."""
+    """The place of a journal."""
 
     @property
     def metadata_directory(self) -> Path | None:
@@ -149,7 +149,7 @@ class Storage(Folder, Protocol):
 
     @property
     def durable(self) -> bool:
-        """What was synced survives a power cut."""
+        """Whether synced data survives a power cut."""
         ...
 
     def lock(self, owner: str) -> None:
@@ -157,11 +157,11 @@ class Storage(Folder, Protocol):
         ...
 
     def unlock(self) -> None:
-        """Give ownership back. Idempotent."""
+        """Release ownership. Idempotent."""
         ...
 
     def free_bytes(self) -> int:
-        """Room on the file system for us. Raises: OSError."""
+        """Free room on the file system for us. Raises: OSError."""
         ...
 
 
