@@ -1,14 +1,14 @@
-"""Compaction: the last live messages of a data file are copied forward, so that the file can go.
+"""Compaction: copies the last live messages of a data file forward, so that it can be removed.
 
-One message that nobody acknowledges would otherwise keep its whole file, and a few of them the whole
-disk. The copy is an ordinary batch of the ordinary writer. The old file goes at the next cleanup,
-after a checkpoint that names the copies only; until that is on disk the originals count.
+Otherwise one unacknowledged message would keep its whole file, and a few could fill the disk. The
+copy is an ordinary batch of the ordinary writer. The old file is removed at the next cleanup, after
+a checkpoint that names only the copies; until that is on disk the originals count.
 
 Only messages that are still where they were found are copied, and only when *every* reference to them
 is known: a message is never in two places (docs/journal-format.md section 6).
 
-Steps are small and are not synced by themselves, so a confirmation waits for one short write at most;
-and between them there are pauses, unless somebody waits for the file.
+Steps are small and not synced by themselves, so a confirmation waits for one short write at most.
+There are pauses between steps, unless a writer is waiting for the file.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ logger = logging.getLogger("tidegate.store.journal")
 
 #: Bytes of records copied in one step: about a millisecond of the loop for 256-byte messages.
 STEP_BYTES_MAX: Final = 128 << 10
-#: A step is at most this part of a file, so that little of a file stays unused at its end.
+#: A step is at most this part of a file, so that little space is wasted at its end.
 _STEP_FILE_PART: Final = 8
 #: What a step takes besides its records: the batch header, and the header of copied rows.
 _STEP_OVERHEAD_BYTES: Final = 256
-#: A pause is so many times as long as the step before it: at most a quarter of the time is taken.
+#: A pause is this many times as long as the step before it, so copying takes a quarter of the time.
 _PAUSE_FACTOR: Final = 3
 _PAUSE_SECONDS_MAX: Final = 0.1
 #: Everything that was found can be acknowledged before it is copied, and something else be left.
@@ -62,7 +62,7 @@ _RECORD_OVERHEAD_BYTES: Final = RECORD_HEADER_BYTES + 24
 
 @dataclass(slots=True)
 class Found:
-    """A message in the file that is compacted: its place, and who refers to it.
+    """A message in the file being compacted: its place, and what refers to it.
 
     Attributes: lists: pending lists; rows: ack sequences of the acknowledged log.
     """
@@ -89,7 +89,7 @@ class Compactor:
     copied_bytes: int = field(default=0, init=False)
 
     def room_needed(self, file: DataFile) -> int:
-        """Bytes that the copies still to be made of the file take at most."""
+        """Most bytes that the remaining copies of the file can take."""
         use = self.index.files.get(file.file_id)
         if use is None:
             return 0
@@ -105,13 +105,13 @@ class Compactor:
         is_urgent: Callable[[], bool] = lambda: True,
         is_stopped: Callable[[], bool] = lambda: False,
     ) -> bool:
-        """Copy everything that lives in *file* to the end of the journal, or of its directory.
+        """Copy all live records of *file* to the end of the journal, or of its directory.
 
-        Args: is_urgent: somebody waits for the file, so there are no pauses. is_stopped: the store is
-            being closed, so the next step is not begun.
-        Returns: nothing lives in it any more. False: it was stopped, there was no room, or a message
-            cannot be read; that was logged. Raises: StoreError, OSError.
-        Cancellation: safe; what was copied is copied.
+        Args: is_urgent: a writer waits for the file, so make no pauses. is_stopped: the store is
+            being closed, so start no further step.
+        Returns: True when the file has no live records left. False: stopped, no room, or an
+            unreadable message, which was logged. Raises: StoreError, OSError.
+        Cancellation: safe; copies already made count.
         """
         fruitless = 0
         with self.index.log.pinned():
@@ -134,7 +134,7 @@ class Compactor:
                     return False
 
     async def _find(self, file_id: int) -> list[Found]:
-        """What lives in the file, in the order of its bytes."""
+        """The live records of the file, in file order."""
         index = self.index
         found: dict[int, Found] = {}
         looked = references = 0
@@ -232,7 +232,7 @@ class Compactor:
 
 
 class _NothingLeftError(Exception):
-    """Everything that was to be copied was acknowledged meanwhile."""
+    """Everything to be copied was acknowledged meanwhile."""
 
 
 class _NoRoomError(StoreError):
@@ -263,7 +263,7 @@ def encode_copies(
         if not lists and not held_rows:
             continue
         if len(lists) + len(held_rows) != index.held(sequence):
-            continue  # somebody acknowledged it meanwhile: found again in the next round
+            continue  # acknowledged by one list meanwhile: found again in the next round
         body = index.large.bodies.get(sequence)
         if body is not None:
             effects.large.append((sequence, body))

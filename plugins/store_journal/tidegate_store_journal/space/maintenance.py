@@ -1,4 +1,4 @@
-"""What goes on beside the writing: checkpoints, cleanups, and the watch on free room."""
+"""Background work: checkpoints, cleanups, and the watch on free room."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tidegate_store_journal.space.tidy import Tidy
 
 logger = logging.getLogger("tidegate.store.journal")
 
-#: How often the room on the file system is looked at.
+#: How often the file system's free room is checked.
 ROOM_CHECK_SECONDS: Final = 1.0
 _URGENT_PAUSE_SECONDS: Final = 0.1
 
@@ -46,7 +46,7 @@ class Maintenance:
         self._is_closing = self._is_wanted = self._is_lost = False
 
     def want_checkpoint(self) -> None:
-        """Write a checkpoint soon: so much was added that replaying it would take its time."""
+        """Write a checkpoint soon: so much was added that replaying it would take long."""
         self._is_wanted = True
         self.room.event.set()
 
@@ -55,11 +55,11 @@ class Maintenance:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def give_way(self) -> None:
-        """The lock was lost: what cannot be done any more is no failure."""
+        """The lock was lost: errors from now on are no failures."""
         self._is_lost = True
 
     async def close(self) -> None:
-        """Stop after the step that is under way. Idempotent."""
+        """Stop after the current step. Idempotent."""
         if self._task is not None:
             # Not cancelled: what its thread has begun would go on, and nobody would know how far.
             self._is_closing = True

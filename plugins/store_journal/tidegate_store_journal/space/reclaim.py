@@ -1,7 +1,7 @@
-"""Getting data files of the journal back: dead ones are put away, sparse ones are emptied first.
+"""Reclaims data files of the journal: removes or pools dead ones, after emptying sparse ones.
 
-Rounds are run by the maintenance task. Who needs a data file asks :meth:`Reclaim.reclaim` before a
-new one is made, so the disk grows only when there is nothing to get back.
+The maintenance task runs the rounds. Anyone who needs a data file asks :meth:`Reclaim.reclaim`
+before a new one is made, so the disk grows only when there is nothing to reclaim.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def choose(
 
 
 def emptiest_first(files: DataFiles, index: Index, tail: DataFile | None) -> list[DataFile]:
-    """The data files, without *tail*, in which something lives."""
+    """The data files with live records, without *tail*."""
 
     def share(file: DataFile) -> tuple[float, int]:
         return index.live_bytes(file.file_id) / file.length, file.first_batch
@@ -97,7 +97,7 @@ class Reclaim(Reclaimer):
         self._packed: dict[int, int] = {}  # live bytes of files with copies, when first seen
         self._is_closed = self._has_failed = False
         self.is_wanted = False
-        self.victim: DataFile | None = None  # the file that is being emptied
+        self.victim: DataFile | None = None  # the file being emptied
 
     def reclaim(self) -> bool:
         """See ``files.Reclaimer``."""
@@ -112,7 +112,7 @@ class Reclaim(Reclaimer):
 
     def holds(self, room_left: int) -> bool:
         """See ``files.Reclaimer``."""
-        # Only while a round is under way: else nobody would wake those who wait.
+        # Only while a round is running: otherwise nothing would wake the waiters.
         if not self.is_wanted or self.victim is None:
             return False
         return room_left < self.compactor.room_needed(self.victim)
@@ -126,12 +126,12 @@ class Reclaim(Reclaimer):
         await waiting
 
     def retry(self) -> None:
-        """What could not be done may be tried again: something may have changed."""
+        """Allow what failed to be tried again: something may have changed."""
         self._unfit.clear()
         self._has_failed = False
 
     async def run(self) -> None:
-        """One round: put dead files away, empty at most one, and put that away too.
+        """One round: remove or pool dead files, empty at most one, and remove or pool that too.
 
         Raises: OSError, StoreError.
         """
@@ -239,6 +239,6 @@ class Reclaim(Reclaimer):
         self._waiting.clear()
 
     def close(self) -> None:
-        """Nobody needs to wait any more."""
+        """Release all waiters."""
         self._is_closed = True
         self._finish()

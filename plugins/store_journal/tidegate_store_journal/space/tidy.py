@@ -1,6 +1,6 @@
-"""What goes on beside the writing to directories: room is given back to the disk.
+"""Background work on destinations' directories: frees disk space.
 
-The compactor of the journal's own data files empties these, too; the copies lie in the directory that
+The compactor of the journal's own data files empties these too; copies stay in the directory that
 they came from.
 """
 
@@ -21,7 +21,7 @@ from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.format import DATA_OFFSET
 from tidegate_store_journal.space.compact import Compactor
 
-#: What emptying a file costs beside its live bytes (syncs, a checkpoint), as if in bytes.
+#: Cost of emptying a file besides its live bytes (syncs, a checkpoint), expressed in bytes.
 _COPY_COST_BYTES: Final = 64 << 10
 #: By command, files of which more than this lives are left alone.
 _FULL_PERCENT: Final = 90
@@ -60,11 +60,11 @@ class Tidy:
         self._is_closing = False
 
     def close(self) -> None:
-        """Stop after the step that is under way."""
+        """Stop after the current step."""
         self._is_closing = True
 
     async def tidy(self) -> None:
-        """Give room back, and remove directories in which nothing is.
+        """Free space, and remove empty directories.
 
         Raises: OSError, StoreError.
         """
@@ -131,7 +131,7 @@ class Tidy:
         return not was_used or directory.name not in map(folder_name, self.index.destinations)
 
     async def _retire(self, file_ids: set[int]) -> None:
-        """Append nothing more to these files. The caller has the lock."""
+        """Append nothing more to these files. The caller holds the lock."""
         async with self.series.lock:
             for directory in self.series.directories.values():
                 for key, spot in list(directory.spots.items()):
