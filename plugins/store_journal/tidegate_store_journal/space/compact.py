@@ -263,7 +263,7 @@ def encode_copies(
         if not lists and not held_rows:
             continue
         if len(lists) + len(held_rows) != index.held(sequence):
-            continue  # acknowledged by one list meanwhile: found again in the next round
+            continue  # acknowledged in one list meanwhile: found again in the next round
         body = index.large.bodies.get(sequence)
         if body is not None:
             effects.large.append((sequence, body))
