@@ -224,9 +224,7 @@ class AdminFrontEnd:
         assert self._desk is not None
         who = await self._callers.identity(ask.peer, ask.credentials)
         if bytes(ask.request) == b"null":
-            with suppress(
-                StoreUnavailableError
-            ):  # it is recovering, and knows only the token
+            with suppress(StoreUnavailableError):  # it is recovering, and knows only the token
                 await self._desk.perform(who, _MAY_ASK)
             return b"null"
         request = _decode(ask.request)

@@ -87,9 +87,7 @@ def lasting_id(broker: Broker, headers: Mapping[str, str]) -> str:
     if not all(found):
         return ""
     if broker is ARTEMIS:
-        found[0] = found[0].rpartition(",")[
-            2
-        ]  # before the comma: the consumer, which changes
+        found[0] = found[0].rpartition(",")[2]  # before the comma: the consumer, which changes
     return ":".join(found)
 
 

@@ -1,9 +1,10 @@
-"""docs/mqtt.md: every normative statement of both standards has a test, or the reason is stated."""
+"""docs/mqtt.md and docs/stomp.md: every normative statement of each standard has a test, or a stated reason."""
 
 from collections import Counter
 
 import mqtt_clauses
 import pytest
+import stomp_clauses
 
 #: Statements in each section, counted in appendix B of the two standards.
 COUNTS = {
@@ -39,27 +40,55 @@ def proofs():
 
 
 @pytest.mark.parametrize("version", mqtt_clauses.VERSIONS)
-def test_the_standards_are_all_there(statements, version):
+def test_mqtts_standards_are_all_there(statements, version):
     found = [s for s in statements.values() if s.version == version]
     assert Counter(s.section for s in found) == COUNTS[version]
 
 
-def test_every_statement_has_a_test_or_a_reason(statements, proofs):
+def test_every_mqtt_statement_has_a_test_or_a_reason(statements, proofs):
     assert mqtt_clauses.gaps(statements, proofs) == []
 
 
-def test_every_mark_names_a_statement(statements, proofs):
+def test_every_mqtt_mark_names_a_statement(statements, proofs):
     unknown = {mark: tests for mark, tests in proofs.items() if mark not in statements}
     assert unknown == {}
 
 
-def test_the_tables_are_those_of_the_statements_and_marks(statements, proofs):
+def test_mqtts_tables_are_those_of_the_statements_and_marks(statements, proofs):
     text = mqtt_clauses.DOCUMENT.read_text()
     assert mqtt_clauses.with_tables(text, statements, proofs) == text, (
         "run: python tests/_support/mqtt/mqtt_clauses.py"
     )
 
 
-def test_a_statement_without_test_or_reason_is_missed(statements):
+def test_an_mqtt_statement_without_test_or_reason_is_missed(statements):
     proofs = {mark: ["a::b"] for mark in statements if mark != "5.0:MQTT-3.1.2-24"}
     assert mqtt_clauses.gaps(statements, proofs) == ["5.0:MQTT-3.1.2-24"]
+
+
+def test_every_stomp_clause_is_proved_for_every_version_that_has_it() -> None:
+    proofs = stomp_clauses.read_proofs()
+    wanted = {
+        (version, clause.name)
+        for clause in stomp_clauses.read_clauses().values()
+        for version in clause.levels
+    }
+    assert sorted(wanted - set(proofs)) == [], "these have no test"
+    assert sorted(set(proofs) - wanted) == [], "these marks name no clause"
+
+
+def test_stomps_table_is_that_of_the_clauses_and_marks() -> None:
+    text = stomp_clauses.DOCUMENT.read_text()
+    assert stomp_clauses.with_table(text) == text, (
+        "run: python tests/_support/stomp/stomp_clauses.py"
+    )
+
+
+def test_stomps_specifications_are_all_there() -> None:
+    counts = {
+        version: sum(version in c.levels for c in stomp_clauses.read_clauses().values())
+        for version in stomp_clauses.VERSIONS
+    }
+    assert counts["1.0"] > 30
+    assert counts["1.1"] > 80
+    assert counts["1.2"] > 80
