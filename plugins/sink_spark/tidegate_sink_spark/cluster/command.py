@@ -21,11 +21,14 @@ def submit(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The sink.")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIRECTORY", help="Where the files go.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="DIRECTORY", help="Directory to write the files to."
+        ),
     ] = Path(),
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", metavar="FILE", help="The gateway's configuration."),
+        typer.Option("--config", "-c", metavar="FILE", help="The gateway's configuration file."),
     ] = None,
 ) -> None:
     """Write the job of a sink with `job = "submitted"`, and print the command that starts it.

@@ -41,56 +41,86 @@ _SHOWN_MAX: Final = 100
 def replay(
     context: typer.Context,
     sink: Annotated[
-        str, typer.Option("--sink", metavar="NAME", help="The sink; else the only one there is.")
+        str,
+        typer.Option(
+            "--sink", metavar="NAME", help="Name of the sink; may be left out if there is only one."
+        ),
     ] = "",
     table: Annotated[
         str,
-        typer.Option("--table", metavar="TABLE", help="Path, URI or name; else the sink's table."),
+        typer.Option(
+            "--table", metavar="TABLE", help="Path, URI or name of a table, instead of the sink's."
+        ),
     ] = "",
     table_format: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="Of --table; else the sink's.")
+        str,
+        typer.Option(
+            "--format", metavar="FORMAT", help="Format of --table; without it, the sink's."
+        ),
     ] = "",
     engine: Annotated[
-        str, typer.Option("--engine", help="What reads: spark or deltalake; else the sink's.")
+        str,
+        typer.Option(
+            "--engine",
+            help="Engine that reads the table, spark or deltalake; without it, the sink's.",
+        ),
     ] = "",
     where: Annotated[
-        str, typer.Option("--where", metavar="SQL", help="Only rows for which this is true.")
+        str,
+        typer.Option(
+            "--where", metavar="SQL", help="SQL condition: publish only rows for which it is true."
+        ),
     ] = "",
     since: Annotated[
         str,
         typer.Option(
-            "--from", metavar="TIME", help="Only rows that left (acked_at) then or later."
+            "--from",
+            metavar="TIME",
+            help="Only rows whose acked_at is this time or later.",
         ),
     ] = "",
     until: Annotated[
-        str, typer.Option("--to", metavar="TIME", help="Only rows that left (acked_at) before.")
+        str,
+        typer.Option("--to", metavar="TIME", help="Only rows whose acked_at is before this time."),
     ] = "",
     to_destination: Annotated[
         str,
         typer.Option(
             "--to-destination",
             metavar="DESTINATION",
-            help="NAME of a queue, queue://NAME or topic://NAME; else each row's own.",
+            help="A queue (NAME or queue://NAME) or topic (topic://NAME); without it, each "
+            "row's own destination.",
         ),
     ] = "",
     rate: Annotated[
-        float, typer.Option("--rate", min=0, help="Messages a second at most; 0: all there are.")
+        float,
+        typer.Option("--rate", min=0, help="At most this many messages per second; 0: no limit."),
     ] = 0,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be published, and publish nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be published, without publishing it.")
     ] = False,
     replay_id: Annotated[
         str,
-        typer.Option("--id", metavar="ID", help="Another replay of the same rows has another id."),
+        typer.Option(
+            "--id", metavar="ID", help="Id of the replay; another id replays the same rows again."
+        ),
     ] = "",
     forget: Annotated[
-        bool, typer.Option("--forget", help="Forget the replay, so that it begins anew next time.")
+        bool,
+        typer.Option(
+            "--forget", help="Forget the replay, so that it starts from the beginning next time."
+        ),
     ] = False,
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", metavar="FILE", help="The configuration; else the default."),
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="FILE",
+            help="The configuration file; without it, the embedded default.",
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Publish rows of a sink's table again, to a gateway that runs.
 
@@ -134,7 +164,7 @@ def replay(
         typer.echo("No row is selected, so nothing was published.")
     else:
         again = (
-            "" if told.has_published else " It was complete already; --id NAME replays it again."
+            "" if told.has_published else " It was already complete; --id NAME replays it again."
         )
         typer.echo(f"The replay {replay_id} has published {found.count} messages.{again}")
 
@@ -197,7 +227,7 @@ def _show(host: CommandHost, replayer: Replayer, as_json: bool) -> None:
         rows = [(name, count, size, problems.get(name, "")) for name, (count, size) in shown]
         host.print_table(headings, rows)
     if len(by) > len(shown):
-        typer.echo(f"… and {len(by) - len(shown)} destinations more")
+        typer.echo(f"… and {len(by) - len(shown)} more destinations")
     refused = [name for name in problems if name not in dict(shown)]
     if refused:
         typer.echo(f"… of which are refused: {printable(', '.join(refused[:_SHOWN_MAX]))}")
@@ -239,7 +269,9 @@ def _configured(
         return SparkSinkOptions(), Path()
     if len(sinks) > 1:
         known = ", ".join(item.name for item in sinks)
-        raise typer.BadParameter(f"name one of the sinks: {known}", param_hint="--sink")
+        raise typer.BadParameter(
+            f"choose one of the sinks with --sink: {known}", param_hint="--sink"
+        )
     options = sinks[0].options
     assert isinstance(options, SparkSinkOptions)
     return options, sinks[0].context.data_directory
@@ -250,11 +282,11 @@ def _options(
 ) -> SparkSinkOptions:
     """With what the command says. Raises: typer.BadParameter."""
     if table_format not in ("", "delta", "iceberg", "parquet"):
-        raise typer.BadParameter("take delta, iceberg or parquet", param_hint="--format")
+        raise typer.BadParameter("choose delta, iceberg or parquet", param_hint="--format")
     if engine not in ("", "spark", "deltalake"):
-        raise typer.BadParameter("take spark or deltalake", param_hint="--engine")
+        raise typer.BadParameter("choose spark or deltalake", param_hint="--engine")
     if table_format and not table:
-        raise typer.BadParameter("has effect with --table alone", param_hint="--format")
+        raise typer.BadParameter("has an effect only with --table", param_hint="--format")
     if table:
         options = with_table(options, table)
     if table_format:
@@ -263,7 +295,7 @@ def _options(
         options = dataclasses.replace(options, engine=engine)
     if options.engine == "deltalake" and options.format != "delta":
         if engine == "deltalake":
-            raise typer.BadParameter("deltalake reads format delta alone", param_hint="--engine")
+            raise typer.BadParameter("deltalake reads only the format delta", param_hint="--engine")
         options = dataclasses.replace(options, engine="spark")
     return options
 
@@ -297,7 +329,8 @@ def _time(text: str) -> int | None:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r} is no time; write 2026-01-31, 2026-01-31T12:00 or 2026-01-31T12:00:00+01:00"
+            f"{text!r} is not a time; write 2026-01-31, 2026-01-31T12:00 or "
+            "2026-01-31T12:00:00+01:00"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=datetime.UTC)

@@ -33,23 +33,33 @@ def verify(
     context: typer.Context,
     name: Annotated[
         str,
-        typer.Argument(metavar="[NAME]", help="One sink; else all of them.", show_default=False),
+        typer.Argument(
+            metavar="[NAME]", help="Name of a sink; without it, all sinks.", show_default=False
+        ),
     ] = "",
     content: Annotated[
         bool,
         typer.Option(
             "--content",
-            help="Read all rows: hash their contents, compare with staged ones and with the log.",
+            help="Read all rows and compare their contents with the staged rows and with the log.",
         ),
     ] = False,
     first: Annotated[
-        int, typer.Option("--from", min=1, metavar="ROW", help="Leave out ack sequences before it.")
+        int,
+        typer.Option(
+            "--from", min=1, metavar="ROW", help="Leave out rows before this ack sequence."
+        ),
     ] = 1,
     config: Annotated[
         Path | None,
-        typer.Option("--config", "-c", metavar="FILE", help="The configuration; else the default."),
+        typer.Option(
+            "--config",
+            "-c",
+            metavar="FILE",
+            help="The configuration file; without it, the embedded default.",
+        ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Prove that table, staged files and log agree; exit code 1 when they do not.
 
@@ -172,7 +182,7 @@ def _show(host: CommandHost, name: str, found: Findings) -> None:
         ("mark", found.mark),
         ("rows in the table", found.rows),
         ("rows in the dead-letter table", found.dead_rows),
-        ("files of the table", found.files),
+        ("table files", found.files),
         ("staged", f"{found.staged_rows} rows" + _up_to(found.staged_rows, found.staged_through)),
         ("the log", _range(found.log_first, found.log_last)),
     ]

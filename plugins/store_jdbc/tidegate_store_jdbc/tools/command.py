@@ -29,20 +29,25 @@ app: Final = typer.Typer(rich_markup_mode=None)
 
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="The gateway's configuration."),
+    typer.Option("--config", "-c", metavar="FILE", help="The gateway's configuration file."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 YesOption = Annotated[
-    bool, typer.Option("--yes", "-y", help="Do not ask; needed when there is no terminal.")
+    bool,
+    typer.Option("--yes", "-y", help="Do not ask for confirmation; needed without a terminal."),
 ]
 ForceOption = Annotated[
-    bool, typer.Option("--force", help="Also while a gateway has the store; it can write no more.")
+    bool,
+    typer.Option(
+        "--force",
+        help="Do it even while a gateway uses the store; that gateway cannot write any more.",
+    ),
 ]
 
 
 @app.command()
 def create(context: typer.Context, config: ConfigOption = None) -> None:
-    """Create the tables of an SQL store. Refused when there are some already."""
+    """Create the tables of an SQL store. Refused if any exist already."""
     store = _store(context, config)
     _run(store, lambda manager: manager.create())
     typer.echo(f"created the tables in {_where(store)}")
@@ -69,11 +74,11 @@ def recreate(
     yes: YesOption = False,
     force: ForceOption = False,
 ) -> None:
-    """Delete the tables of an SQL store and create them anew, empty."""
+    """Delete the tables of an SQL store and create them again, empty."""
     store = _store(context, config)
     _confirm(f"Delete all messages in {_where(store)}?", yes)
     _run(store, lambda manager: manager.recreate(forced=force))
-    typer.echo(f"created the tables in {_where(store)} anew")
+    typer.echo(f"recreated the tables in {_where(store)}")
 
 
 @app.command()
@@ -100,7 +105,7 @@ def query(context: typer.Context, config: ConfigOption = None, as_json: JsonOpti
 
 @app.command()
 def exists(context: typer.Context, config: ConfigOption = None) -> None:
-    """Say whether all tables of an SQL store are there. Exit code 0: they are; 1: they are not."""
+    """Check whether all tables of an SQL store exist. Exit code 0: they do; 1: they do not."""
     store = _store(context, config)
     if _is_missing_file(store) or not _run(store, lambda manager: manager.exists()):
         typer.echo(f"no store in {_where(store)}")
@@ -117,7 +122,7 @@ def dump(
 ) -> None:
     """Write everything in an SQL store to a directory, in the portable format.
 
-    The gateway must not run. `restore` reads it, and so does `import` for any other store.
+    The gateway must be stopped. `restore` reads the directory, and so does `import` for any other store.
     """
     host: CommandHost = context.obj
     _show(host, host.export_store(_store(context, config), target), as_json)
@@ -126,9 +131,13 @@ def dump(
 @app.command()
 def restore(
     context: typer.Context,
-    source: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="What dump wrote.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="DIRECTORY", help="A directory written by `dump` or `export`.")
+    ],
     config: ConfigOption = None,
-    again: Annotated[bool, typer.Option("--recreate", help="Delete what is there first.")] = False,
+    again: Annotated[
+        bool, typer.Option("--recreate", help="Delete the store's contents first.")
+    ] = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -145,9 +154,9 @@ def restore(
 def remove_lock(
     context: typer.Context, config: ConfigOption = None, yes: YesOption = False
 ) -> None:
-    """Take the lock from whoever holds it. That gateway can write no more, should it still run."""
+    """Take the lock from its owner. If that gateway is still running, it cannot write any more."""
     store = _store(context, config)
-    _confirm(f"Take the lock of {_where(store)} from its owner?", yes)
+    _confirm(f"Take the lock of {_where(store)} away from its owner?", yes)
     owner = _run(store, lambda manager: manager.remove_lock())
     typer.echo(f"{owner} does not hold the lock any more" if owner else "nobody held the lock")
 
@@ -158,10 +167,12 @@ def mask(
     config: ConfigOption = None,
     key_file: Annotated[
         Path | None,
-        typer.Option("--key-file", metavar="FILE", help="The key; else as the store finds it."),
+        typer.Option(
+            "--key-file", metavar="FILE", help="File with the key; without it, the store's own."
+        ),
     ] = None,
     new_key: Annotated[
-        bool, typer.Option("--new-key", help="Make the key file, which must not exist.")
+        bool, typer.Option("--new-key", help="Create the key file, which must not exist yet.")
     ] = False,
 ) -> None:
     """Print a secret as ENC(…), for the configuration or the password file of an SQL store.
@@ -198,7 +209,7 @@ def _read_secret() -> str:
     else:
         value = getpass.getpass("Secret: ", stream=sys.stderr)
         if value != getpass.getpass("Again: ", stream=sys.stderr):
-            raise ConfigError("the two are not the same", key="secret")
+            raise ConfigError("the two entries do not match", key="secret")
     if not value:
         raise ConfigError("is empty", key="secret")
     return value
@@ -253,7 +264,7 @@ def _confirm(question: str, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise ConfigError("this destroys something; say --yes when there is no terminal", key="yes")
+        raise ConfigError("this deletes data; give --yes if there is no terminal", key="yes")
     typer.confirm(question, abort=True, err=True)
 
 

@@ -35,20 +35,25 @@ COMPACT_BELOW: Final = 50
 
 app: Final = typer.Typer(
     rich_markup_mode=None,
-    help="Look into a journal, check it, and work on it while no gateway runs.",
-    epilog="inspect, verify and why change nothing and work beside a running gateway; the others "
-    "need it stopped.",
+    help="Inspect and check a journal, and maintain it while no gateway is running.",
+    epilog="inspect, verify and why change nothing and also work while the gateway is "
+    "running; the others need it stopped.",
 )
 
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", "-c", metavar="FILE", help="The gateway's configuration."),
+    typer.Option("--config", "-c", metavar="FILE", help="The gateway's configuration file."),
 ]
 DirectoryOption = Annotated[
     Path | None,
-    typer.Option("--directory", "-d", metavar="DIR", help="The journal itself, instead."),
+    typer.Option(
+        "--directory",
+        "-d",
+        metavar="DIR",
+        help="Directory of the journal, instead of the configuration's.",
+    ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command(name="inspect")
@@ -57,7 +62,7 @@ def inspect_command(
     config: ConfigOption = None,
     directory: DirectoryOption = None,
     records: Annotated[
-        bool, typer.Option(help="Count records by type; reads every used data file whole.")
+        bool, typer.Option(help="Count records by type; this reads all data files in use.")
     ] = True,
     as_json: JsonOption = False,
 ) -> None:
@@ -151,14 +156,14 @@ def compact(
         ),
     ] = None,
     delete_free: Annotated[
-        bool, typer.Option("--delete-free", help="Delete dead files that wait to be used again.")
+        bool, typer.Option("--delete-free", help="Delete dead files that are kept for reuse.")
     ] = False,
     destination: Annotated[
         str,
         typer.Option(
             "--destination",
             metavar="NAME",
-            help="Only the directory of one destination, as in queue://orders.",
+            help="Compact only the directory of one destination, such as queue://orders.",
         ),
     ] = "",
     as_json: JsonOption = False,
@@ -175,7 +180,7 @@ def compact(
     progress = host.progress()
     if destination:
         if delete_free or below is not None:
-            raise ConfigError("--destination goes with neither --below nor --delete-free")
+            raise ConfigError("--destination cannot be combined with --below or --delete-free")
         with _stopped(store):
             done = _offline.compact_destination(store, progress, destination)
         if as_json:
@@ -233,7 +238,7 @@ def export_command(
 ) -> None:
     """Write everything to Parquet files.
 
-    As `tidegate store export`: any store can import it. The gateway must not run.
+    Like `tidegate store export`: any store can import it. The gateway must be stopped.
     """
     host, store = _asked(context, config, directory)
     with _stopped(store):
@@ -244,14 +249,16 @@ def export_command(
 @app.command(name="import")
 def import_command(
     context: typer.Context,
-    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="What an export wrote.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="SOURCE", help="A directory written by `export`.")
+    ],
     config: ConfigOption = None,
     directory: DirectoryOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Fill an empty journal from an export.
 
-    As `tidegate store import`. The gateway must not run.
+    Like `tidegate store import`. The gateway must be stopped.
     """
     host, store = _asked(context, config, directory, is_there=False)
     with _stopped(store):
@@ -273,8 +280,8 @@ def _stopped(store: ConfiguredStore) -> Generator[None]:
         yield
     except StoreLockedError as error:
         raise StoreLockedError(
-            f"{directory_of(store)} is in use by a running gateway ({error.owner}): stop it first; "
-            "inspect, verify and why work beside it",
+            f"{directory_of(store)} is in use by a running gateway ({error.owner}): "
+            "stop it first; only inspect, verify and why work while it is running",
             owner=error.owner,
         ) from error
 

@@ -59,7 +59,7 @@ async def case(
 
 async def test_it_publishes_once_and_says_so(case: Case) -> None:
     assert "has published 11 messages." in await case.run()
-    assert "was complete already" in await case.run()
+    assert "was already complete" in await case.run()
     assert (await case.pending("queue://a"), await case.pending("queue://b")) == (10, 1)
     assert "has published 11 messages." in await case.run("--id", "again")
     assert await case.pending("queue://a") == 20
@@ -110,15 +110,15 @@ async def test_a_dry_run_says_what_would_happen_and_changes_nothing(case: Case) 
 
 async def test_what_is_wrong_is_said_in_one_line(case: Case) -> None:
     wrong: list[tuple[tuple[str, str], int, str]] = [
-        (("--from", "yesterday"), 2, "is no time"),
+        (("--from", "yesterday"), 2, "is not a time"),
         (
             ("--where", "x = 1"),
             8,
             "--where is not understood: Schema error: No field named x. (columns: ack_seq",
         ),
         (("--sink", "other"), 2, "there is no sink 'other'"),
-        (("--engine", "duckdb"), 2, "take spark or deltalake"),
-        (("--format", "iceberg"), 2, "has effect with --table alone"),
+        (("--engine", "duckdb"), 2, "choose spark or deltalake"),
+        (("--format", "iceberg"), 2, "has an effect only with --table"),
         (("--table", "/nowhere/at/all"), 8, "there is no Delta table in /nowhere/at/all"),
         (("--id", "a/b"), 8, "not a valid request"),
     ]

@@ -349,7 +349,7 @@ def test_a_destination_goes_with_no_option_about_data_files(
 ) -> None:
     code, out, err = call("compact", "-d", split, "--destination", "queue://q", *other)
     assert (code, out) == (2, "")
-    assert "neither --below nor --delete-free" in err
+    assert "combined with --below or --delete-free" in err
 
 
 async def test_a_destination_is_not_compacted_beside_a_gateway(call: Call, split: Path) -> None:
