@@ -77,6 +77,6 @@ async def test_what_cannot_change_is_named_and_so_is_what_fails() -> None:
     assert [one.key for one in plan.left] == ["extensions[1]"]
     residents: list[Any] = [moving]
     (failed,) = await exchanging.carry_out(plan, residents, cast("Any", None))
-    assert failed.what == "a cannot change: no"
+    assert failed.what == "a could not be changed: no"
     plan = exchanging.plan([extension(fixed, 1)], [extension(Fixed(), 2)])
     assert [one.key for one in plan.left] == ["extensions[0]"]

@@ -67,7 +67,7 @@ def test_a_minimal_store_and_the_reference_are_whole() -> None:
         ({"statistics": Minimal.close}, "a `statistics` that must be def and not async"),
         ({"write": Minimal.close}, "a `write` that cannot be called with (batch)"),
         ({"write": Minimal.page_in}, "a `write` that cannot be called with (batch)"),
-        ({"capabilities": True}, "a `capabilities` that is True and no StoreCapabilities"),
+        ({"capabilities": True}, "a `capabilities` that is True, not StoreCapabilities"),
         (
             {"capabilities": StoreCapabilities(True, acknowledged_log=object())},  # type: ignore[arg-type]
             "in its `capabilities.acknowledged_log` no `acknowledged`",

@@ -224,7 +224,7 @@ async def test_a_listener_that_changes_listens_on_the_same_port_with_its_new_opt
     assert (await leaving.ended()).startswith("ERROR\n")
     await world.connect(world.second)
     reader, writer = await asyncio.open_connection("127.0.0.1", world.second)
-    assert b"1 connections, its limit" in await reader.read()
+    assert b"reached its limit of 1 connections" in await reader.read()
     writer.close()
     await staying.publish("jobs", "a")
 
@@ -540,6 +540,6 @@ async def test_a_certificate_that_has_ended_is_told_at_the_start_and_at_a_reload
     assert events.snapshot()["events.certificate-ends.count"] == 1
     # What cannot be read leaves the certificate in use, and its dates.
     pem.write_text("renewed tomorrow")
-    with pytest.raises(RequestError, match="holds no certificate"):
+    with pytest.raises(RequestError, match="contains no certificate"):
         await world.reload(tls)
     assert [one.ends_at for one in desk.overview().certificates] == [last]

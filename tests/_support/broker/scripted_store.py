@@ -62,10 +62,15 @@ class ScriptedStore:
         """Let the waiting write, and all later ones, go on."""
         self._gate.set()
 
-    def refuse(self, times: int) -> None:
-        """Be full for the next *times* writes."""
+    def refuse(self, times: int, of: type[Operation] | None = None) -> None:
+        """Be full for the next *times* writes (that have an operation *of* a kind)."""
         left = iter(range(times))
-        self.is_full = lambda _batch: next(left, None) is not None
+
+        def is_full(batch: WriteBatch) -> bool:
+            is_meant = of is None or any(isinstance(each, of) for each in batch.operations)
+            return is_meant and next(left, None) is not None
+
+        self.is_full = is_full
 
     async def open(self) -> RecoveredState:
         return await self.inner.open()

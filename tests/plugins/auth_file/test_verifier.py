@@ -75,7 +75,7 @@ SHORT = base64.b64encode(b"short").decode()
         (RFC_7677.replace("SHA-256", "SHA-1"), "SCRAM-SHA-1; known are"),
         (RFC_7677.replace("4096", "4095"), "from 4096"),
         (RFC_7677.replace("4096", "99999999"), "to 10000000"),
-        (RFC_7677.replace("W22Z", "W22*"), "not valid base64"),
+        (RFC_7677.replace("W22Z", "W22*"), "a salt or a key that is not base64"),
         (RFC_7677.replace("W22ZaJ0SNY7soEsUEjb6gQ==", SHORT), "salt of 5 bytes"),
         (RFC_7677[: RFC_7677.rindex(":") + 1] + SHORT, "not 32 bytes"),
         (RFC_7677.replace("SHA-256", "SHA-512"), "not 64 bytes"),

@@ -60,7 +60,7 @@ async def test_a_new_subscriber_is_given_all_values_at_once() -> None:
             *("clients.connected", "clients.disconnected", "clients.total"),
             *("clients.active", "clients.inactive", "messages.stored"),
             *("clients.maximum", "clients.expired", "subscriptions.expired"),
-            *("consumers.slow", "consumers.slowed"),
+            *("consumers.slow", "consumers.slowed", "lists.unreadable"),
             *(f"publish.messages.{what}" for what in ("received", "sent", "dropped")),
             *("publish.messages.duplicates", "retained messages.count", "store.messages.count"),
             *("subscriptions.count", "shared_subscriptions.count"),

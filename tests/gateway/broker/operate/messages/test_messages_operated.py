@@ -14,6 +14,7 @@ from tidegate.config import DestinationPolicy
 from tidegate.spi import (
     AccessError,
     Action,
+    AddMessage,
     AuditEvent,
     AuditKind,
     FlowControlError,
@@ -172,7 +173,7 @@ def test_what_stands_in_the_way_of_a_publish_is_said_and_nothing_has_happened() 
                     await ask(broker, PublishMessage(destination))
             with pytest.raises(AccessError):
                 await ask(broker, PublishMessage("topic://$SYS.x"))
-            broker.store.refuse(1)
+            broker.store.refuse(1, AddMessage)
             with pytest.raises(StoreFullError):
                 await ask(broker, PublishMessage(B, b"0"))
             assert broker.store.pending(A) == []

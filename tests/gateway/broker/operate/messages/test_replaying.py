@@ -219,7 +219,7 @@ def test_a_store_without_room_takes_back_messages_and_position_together() -> Non
             client = await broker.client()
             client.subscribe(T, acknowledge=False)
             await ask(broker, BeginReplay("r", "plan", "0"))
-            broker.store.refuse(1)
+            broker.store.refuse(1, AddMessage)
             found = await ask(
                 broker, PublishReplayed("r", "0", (*some(1, 3), *some(3, 5, T, qos=0)))
             )
@@ -247,7 +247,7 @@ def test_a_request_that_is_given_up_is_seen_to_its_end_before_the_next_one() -> 
             operations = Operations(broker.core)
             await perform(operations, ME, BeginReplay("r", "plan", "0"))
             broker.store.hold()
-            broker.store.refuse(1)
+            broker.store.refuse(1, AddMessage)
             asking = asyncio.create_task(
                 perform(operations, ME, PublishReplayed("r", "0", some(1, 4)))
             )
