@@ -77,7 +77,7 @@ def test_a_gateway_is_drained_handed_over_and_lets_clients_in_again(console: Con
         browser.shows("begins when all clients have gone", "b.example:61613")
         browser.press("Destinations")
         said = browser.one(".content > [role=status]")
-        browser.until(lambda: said.text.startswith("Draining: the gateway takes no clients"))
+        browser.until(lambda: said.text.startswith("Draining: the gateway accepts no more clients"))
         browser.press("How far it is")
         browser.press("worker")
         browser.press("End connection …")
