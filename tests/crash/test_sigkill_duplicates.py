@@ -48,7 +48,7 @@ async def produce(port: int, wanted: list[int], confirmed: set[int], chance: ran
             frame = await client.receive()
             if frame.command == "ERROR":
                 # The COMMIT that was not answered had been carried out: that transaction is there.
-                assert "was sent before" in frame.body.decode() + str(frame.headers)
+                assert "was already sent" in frame.body.decode() + str(frame.headers)
                 confirmed.update(receipts[frame.headers["receipt-id"]])
                 return
             numbers = receipts.pop(frame.headers["receipt-id"])
