@@ -115,7 +115,7 @@ async def test_bridges_come_and_go_and_begin_anew_with_other_options(tmp_path: P
         assert bridge.pid != pid
         await produce(world.port, "/queue/out", [b"%d" % number for number in range(50)])
         assert len(await take(world.target.stomp_port, "/queue/out", b"49")) == 50
-        with pytest.raises(RequestError, match="another bridge a: give one"):
+        with pytest.raises(RequestError, match="bridge a already exists; give one"):
             await world.reload(world.bridge("a", OUT), world.bridge("a", IN))
         with pytest.raises(RequestError, match="letters"):
             await world.reload(world.bridge("a b", OUT))
