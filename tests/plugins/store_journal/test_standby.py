@@ -91,7 +91,7 @@ async def test_a_master_that_was_away_too_long_confirms_nothing_and_lets_go(
             master.step()  # what it will do first when it wakes up
             time.sleep(4.5)  # longer than its lease: no test of how fast anything is
             master.signal(signal.SIGCONT)
-            assert "and lock_expiration is 4 s" in master.until("lost")
+            assert "more than lock_expiration (4 s)" in master.until("lost")
             master.until("failed")
             assert master.process.wait(60) == 3
             standby.until("open")
