@@ -1,6 +1,6 @@
 """The contract of Tidegate: everything a plugin may import from the host.
 
-Written for plugin authors in docs/plugins.md. The version is :data:`SPI_VERSION`.
+The guide for plugin authors is docs/plugins.md. The version is :data:`SPI_VERSION`.
 """
 
 from __future__ import annotations

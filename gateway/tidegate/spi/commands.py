@@ -3,7 +3,7 @@
 An entry point of the group ``tidegate.commands`` names a command group (``bench`` becomes
 ``tidegate bench``) and a ``typer.Typer`` whose commands go into it. A group whose only command has the
 group's name is that command itself (``tidegate replay``). Several distributions may add
-to the same group, also to ``store``, which is the host's own; a name that is taken already is
+to the same group, including the host's own ``store``; a name already taken is
 refused with both distributions named. The module is imported when somebody types the group (or
 asks for its help), never by ``tidegate run``.
 
@@ -33,7 +33,7 @@ COMMANDS_GROUP: Final = "tidegate.commands"
 
 
 class ClientError(GatewayError):
-    """A client command could not do its work: the broker it speaks to, or what it needs itself.
+    """A client command failed: because of the broker it speaks to, or of something it needs itself.
 
     Exit code 8.
     """
@@ -45,7 +45,7 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredStore:
-    """A store that a configuration names, not yet made: nothing is opened or touched.
+    """A store that a configuration names, not created yet: nothing is opened or touched.
 
     Attributes:
         plugin: name of the store plugin.
@@ -62,7 +62,7 @@ class ConfiguredStore:
     disk_free_limit: int = DISK_FREE_LIMIT
 
     def create(self, *, progress: Progress | None = None) -> MessageStore:
-        """The store, not yet opened; acknowledged messages that a sink still waits for are kept.
+        """The store, not opened yet. It keeps acknowledged messages that a sink still needs.
 
         Raises: ConfigError.
         """
@@ -79,7 +79,7 @@ class ConfiguredStore:
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredSink:
-    """A sink that a configuration names, not yet made: nothing is opened or touched.
+    """A sink that a configuration names, not created yet: nothing is opened or touched.
 
     Attributes:
         plugin: name of the sink plugin.
@@ -100,10 +100,10 @@ class ConfiguredSink:
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """How far the acknowledged log of a store is.
+    """How far a store's acknowledged log reaches.
 
     Attributes:
-        store_id: whose log it is.
+        store_id: identity of the log.
         first, last: it holds ack sequences first..last (first = last + 1 when it is empty).
     """
 
@@ -113,10 +113,10 @@ class LogState:
 
 
 class OperatorConnection(Protocol):
-    """A connection of an operator to a gateway that runs. Blocks."""
+    """An operator's connection to a running gateway. Blocks."""
 
     def answer(self, request: Request) -> Answer:
-        """Raises: RequestError, AccessError; ClientError for all else, also when the gateway goes away."""
+        """Carry out *request*. Raises: RequestError, AccessError; ClientError for all else, even a vanished gateway."""
         ...
 
 
@@ -131,22 +131,22 @@ class CommandHost(Protocol):
         ...
 
     def extension_options(self, config: Path | None, plugin: str) -> Sequence[object]:
-        """The options of each ``[[extensions]]`` table that names *plugin*, in order; makes nothing.
+        """The options of each ``[[extensions]]`` table that names *plugin*, in order; creates nothing.
 
         Raises: ConfigError, PluginError.
         """
         ...
 
     def sinks(self, config: Path | None, plugin: str, name: str = "") -> Sequence[ConfiguredSink]:
-        """The sinks of *plugin* that the configuration names, in order; makes nothing.
+        """The sinks of *plugin* that the configuration names, in order; creates nothing.
 
-        Args: name: this one alone.
-        Raises: ConfigError, also when there is none; PluginError.
+        Args: name: only this one; "" for all.
+        Raises: ConfigError (also when there is none), PluginError.
         """
         ...
 
     def log_state(self, config: Path | None) -> LogState:
-        """How far the acknowledged log is: asks the gateway when it runs, else opens its store.
+        """How far the acknowledged log reaches: asks the gateway if it runs, otherwise opens its store.
 
         Raises: ConfigError, PluginError, ClientError, StoreError, OSError.
         """
@@ -159,43 +159,43 @@ class CommandHost(Protocol):
         through: int,
         take: Callable[[LogRows], None],
     ) -> None:
-        """Give *take* the rows that the log still has behind *after* and up to *through*, in order and some at a time.
+        """Pass *take* the rows that the log still has after *after*, up to *through*, in order, a few at a time.
 
-        Asks the gateway when it runs, else opens its store.
-        Raises: as :meth:`log_state`; what *take* raises.
+        Asks the gateway if it runs, otherwise opens its store.
+        Raises: as :meth:`log_state`; whatever *take* raises.
         """
         ...
 
     def operator(self, config: Path | None) -> AbstractContextManager[OperatorConnection]:
-        """Connect to the gateway that runs with the configuration, as this process's user.
+        """Connect to the gateway that runs with this configuration, as this process's user.
 
-        Raises: ConfigError; ClientError when none runs there.
+        Raises: ConfigError; ClientError when none is running.
         """
         ...
 
     def print_json(self, value: object) -> None:
-        """*value* as JSON on stdout."""
+        """Print *value* as JSON on stdout."""
         ...
 
     def print_table(self, headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """A table on stdout; numbers stand to the right. No folding when stdout is no terminal."""
+        """Print a table on stdout; numbers are right-aligned. Lines are not wrapped when stdout is no terminal."""
         ...
 
     def progress(self) -> Progress:
-        """Something that draws a bar on stderr when that is a terminal, and else stays silent."""
+        """Draws a bar on stderr when that is a terminal, and stays silent otherwise."""
         ...
 
     def export_store(self, store: ConfiguredStore, target: Path) -> Mapping[str, int]:
         """Write all of *store* to the new directory *target* in the portable format.
 
-        The store must not be in use. Returns: how many of each thing.
-        Raises: ConfigError (also: what the format needs is not installed); StoreError.
+        The store must not be in use. Returns: how many of each thing were written.
+        Raises: ConfigError (also when something the format needs is not installed); StoreError.
         """
         ...
 
     def import_store(self, store: ConfiguredStore, source: Path) -> Mapping[str, int]:
         """Fill *store*, which must be empty, with what :meth:`export_store` wrote to *source*.
 
-        Returns: how many of each thing. Raises: as :meth:`export_store`.
+        Returns: how many of each thing were imported. Raises: as :meth:`export_store`.
         """
         ...

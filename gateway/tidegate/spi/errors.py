@@ -13,10 +13,10 @@ GatewayError
 │   ├── StoreClosedError
 │   ├── StoreLockedError
 │   ├── StoreFullError          no room; retryable
-│   ├── StoreUnavailableError   something but room is short for now; retryable
+│   ├── StoreUnavailableError   short of something other than room; retryable
 │   ├── CorruptRecordError(location)
 │   ├── StoreIOError            the store is read-only from here on
-│   │   └── StoreLostError      another gateway has it, or may; this one ends
+│   │   └── StoreLostError      another gateway has it, or may have; this one ends
 │   └── LargeBodyError          one large body; the store goes on
 ├── FlowControlError            retryable
 │   └── QuotaError              a limit of the client's own share
@@ -26,7 +26,7 @@ GatewayError
 
 Data lives in attributes; the text is built in ``__str__``: what happened, where, what to do. That text
 is for the log and the operator; a client is told ``for_client``, which names nothing of the server.
-Whether to try again later is asked of the attribute ``retryable`` and not of the type.
+To decide whether to try again later, use the attribute ``retryable``, not the type.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class GatewayError(Exception):
     """Base of every error that the gateway and its plugins raise on purpose.
 
     Attributes:
-        retryable: nothing of what was asked for has happened, and the same may succeed later.
+        retryable: nothing that was asked for has happened, and the same request may succeed later.
     """
 
     retryable: ClassVar[bool] = False
 
     @property
     def for_client(self) -> str:
-        """What a client may be told; what only the log may say (paths, addresses) is left out."""
+        """What a client may be told; what only the log may show (paths, addresses) is left out."""
         return str(self)
 
 
@@ -77,7 +77,7 @@ class ConfigError(GatewayError):
         return f"{where}: {self.problem}" if where else self.problem
 
     def at(self, *, path: str = "", prefix: str = "") -> ConfigError:
-        """The same problem seen from further out: *prefix* goes before the key."""
+        """The same problem one level further out: *prefix* goes before the key."""
         dot = "" if self.key.startswith("[") else "."
         key = f"{prefix}{dot}{self.key}" if prefix and self.key else (prefix or self.key)
         return ConfigError(self.problem, key=key, path=path or self.path)
@@ -108,7 +108,7 @@ class PluginLoadError(PluginError):
 
 
 class PluginContractError(PluginError):
-    """The plugin was loaded but does not keep the contract."""
+    """The plugin was loaded but breaks the contract."""
 
 
 class ProtocolError(GatewayError):
@@ -143,8 +143,8 @@ class FrameTooLargeError(PeerProtocolError):
 class StoreError(GatewayError):
     """The message store could not do what was asked.
 
-    Attributes: known: when one row of the acknowledged log was asked for, what is whole of it (its message
-        may be empty); None when nothing is, or more was asked for.
+    Attributes: known: when one row of the acknowledged log was asked for, its undamaged part (its message
+        may be empty); None when nothing is undamaged, or more rows were asked for.
     """
 
     known: AcknowledgedMessage | None = None
@@ -158,7 +158,7 @@ class StoreError(GatewayError):
 
 
 class StoreClosedError(StoreError):
-    """The store is not open (any more)."""
+    """The store is not open, or no longer open."""
 
     client_text: ClassVar[str] = "the message store is closed"
 
@@ -179,7 +179,7 @@ class StoreFullError(StoreError):
 
 
 class StoreUnavailableError(StoreError):
-    """The store cannot work for now (no file descriptor left, …); otherwise as StoreFullError."""
+    """The store cannot work for now (no file descriptor left, …); otherwise like StoreFullError."""
 
     retryable: ClassVar[bool] = True
     client_text: ClassVar[str] = "the message store is temporarily unavailable; try again later"
@@ -190,7 +190,7 @@ class CorruptRecordError(StoreError):
 
     Attributes:
         location: human-readable place; problem.
-        raw: the stored bytes of the record, as far as they can be had.
+        raw: the stored bytes of the record, as far as they can be read.
     """
 
     def __init__(self, problem: str, *, location: str, raw: bytes = b"") -> None:
@@ -212,7 +212,7 @@ class StoreIOError(StoreError):
 
 
 class StoreLostError(StoreIOError):
-    """Another gateway owns the store by now, or may: ``StoreContext.lost`` was told, and this gateway ends."""
+    """Another gateway owns the store, or may: ``StoreContext.lost`` was called, and this gateway ends."""
 
     client_text: ClassVar[str] = (
         "this gateway has lost its message store and is stopping; connect again"
@@ -220,7 +220,7 @@ class StoreLostError(StoreIOError):
 
 
 class LargeBodyError(StoreError):
-    """One large body could not be written or read. The store and all other messages go on."""
+    """One large body could not be written or read. The store and all other messages are unaffected."""
 
     client_text: ClassVar[str] = (
         "the body of this message could not be stored; see the gateway's log; other "
@@ -229,10 +229,10 @@ class LargeBodyError(StoreError):
 
 
 def store_error(problem: str, error: OSError, other: type[StoreError] = StoreIOError) -> StoreError:
-    """What a store raises for *error* when nothing of the batch was written.
+    """The error a store raises for *error* when nothing of the batch was written.
 
-    StoreFullError and StoreUnavailableError when the operating system says that it may go well
-    later, else *other*.
+    StoreFullError or StoreUnavailableError when the operating system suggests that it may succeed
+    later, otherwise *other*.
     """
     text = f"{problem}: {error}"
     if error.errno in _NO_ROOM:
@@ -247,7 +247,7 @@ class FlowControlError(GatewayError):
 
 
 class QuotaError(FlowControlError):
-    """A limit of the client's own share was reached: others are served."""
+    """A limit of the client's own share was reached; others are still served."""
 
 
 class RequestError(GatewayError):
@@ -272,8 +272,8 @@ class AccessError(GatewayError):
 class ConnectionEndedError(GatewayError):
     """Why the gateway ends a connection, or lets nobody in.
 
-    Attributes: reason, a short word such as ``shutdown``; server_reference: where the client is to go
-        (``use-another-server``, ``server-moved``), "" where nobody says so.
+    Attributes: reason, a short word such as ``shutdown``; server_reference: where the client should go
+        (``use-another-server``, ``server-moved``), "" when that is not given.
     """
 
     def __init__(self, reason: str, problem: str, server_reference: str = "") -> None:

@@ -1,7 +1,7 @@
-"""What an operator wants to know of: all events by name, in one place.
+"""What operators want to know about: all events by name, in one place.
 
-Logs, ``list-events``, metrics and ``$SYS`` use these names and no others. An event is told once, where its line of the log
-is written (:class:`Tell`). None is told for a single message.
+Logs, ``list-events``, metrics and ``$SYS`` use these names and no others. An event is reported once, where its log line
+is written (:class:`Tell`). No event is reported for a single message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 
 class EventKind(enum.Enum):
-    """What an event is about. Each kind is kept by itself: no other one pushes it out."""
+    """What an event is about. Each kind is kept separately: no other kind displaces it."""
 
     GATEWAY = "gateway"
     OPERATOR = "operator"
@@ -32,7 +32,7 @@ class EventKind(enum.Enum):
 
 
 class Severity(enum.Enum):
-    """How much it matters, from the least."""
+    """How much it matters, least first."""
 
     INFO = "info"
     WARNING = "warning"
@@ -41,7 +41,7 @@ class Severity(enum.Enum):
 
     @property
     def level(self) -> int:
-        """Of its line of the log."""
+        """The logging level of its line."""
         return _LEVELS[self]
 
 
@@ -54,7 +54,7 @@ _LEVELS: Final = {
 
 
 class Event(enum.Enum):
-    """The names. What each means: :data:`EVENTS`."""
+    """The names. Their meanings: :data:`EVENTS`."""
 
     STANDBY_BEGUN = "standby-begun"
     TAKEN_OVER = "taken-over"
@@ -124,7 +124,7 @@ class Event(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class EventMeaning:
-    """Attributes: text: when it happens, a sentence."""
+    """Attributes: text: when it happens, as a sentence."""
 
     kind: EventKind
     severity: Severity
@@ -217,9 +217,9 @@ class Tell(Protocol):
         *values: object,
         error: BaseException | None = None,
     ) -> None:
-        """On the event loop; cheap.
+        """Report an event. On the event loop; cheap.
 
-        Args: text, values: as for ``log.info``; ``key=%s`` in it is a field; error: its trace is for the log only.
+        Args: text, values: as for ``log.info``; each ``key=%s`` is a field; error: its traceback is for the log only.
         """
         ...
 
@@ -231,6 +231,6 @@ def log_only(
     *values: object,
     error: BaseException | None = None,
 ) -> None:
-    """A :class:`Tell` where nobody keeps events."""
+    """A :class:`Tell` for when nobody keeps events."""
     level = EVENTS[event].severity.level
     log.log(level, text, *values, exc_info=error, extra={"event": event.value})

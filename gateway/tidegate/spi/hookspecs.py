@@ -1,7 +1,7 @@
 """The hooks a plugin may implement. They register factories and announce rare events.
 
 Per-message work never goes through a hook: it goes through the typed object that a registered
-factory made. All hooks are synchronous; a hook implementation that is a coroutine function is
+factory created. All hooks are synchronous; a hook implementation that is a coroutine function is
 refused at registration, because nobody would ever await it.
 
 A plugin is a module (named by an entry point of the group ``tidegate.plugins``) that defines
@@ -33,7 +33,7 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 
 @dataclass(frozen=True, slots=True)
 class PluginInfo:
-    """What a plugin module says of itself in its attribute ``tidegate_plugin``.
+    """What a plugin module says about itself in its attribute ``tidegate_plugin``.
 
     Attributes:
         summary: one line for ``tidegate plugins``.
@@ -46,7 +46,7 @@ class PluginInfo:
 
 @dataclass(frozen=True, slots=True)
 class GatewayInfo:
-    """What the lifecycle hooks are told. Attributes: name, version, listeners (``stomp://…``)."""
+    """What the lifecycle hooks receive. Attributes: name, version, listeners (``stomp://…``)."""
 
     name: str
     version: str
@@ -58,12 +58,12 @@ class ListOverflow:
     """A queue or subscription that is at its limit, or was.
 
     Attributes:
-        destination: of the queue, or what was subscribed to, in canonical form.
-        subscription: its name, or that of its share group; its key, where it is not stored; "" for a queue.
-        client_id, principal: whose subscription it is.
+        destination: the queue, or what was subscribed to, in canonical form.
+        subscription: its name, or that of its share group; its key if it is not stored; "" for a queue.
+        client_id, principal: owner of the subscription.
         overflow: what happens there: ``slow``, ``refuse``, ``drop_oldest``, … (docs/limits.md).
-        dropped, dead_lettered, refused: messages so far that were lost to it, that were moved to the
-            dead letter queue, and publishes that were refused because of it.
+        dropped, dead_lettered, refused: messages lost because of it so far, messages moved to the
+            dead-letter queue, and publishes refused.
         is_over: there is room again, or the list is gone.
     """
 
@@ -80,12 +80,12 @@ class ListOverflow:
 
 @dataclass(frozen=True, slots=True)
 class StoreShortage:
-    """The store has no room for new messages, or has again.
+    """The store has no room for new messages, or has room again.
 
     Attributes:
         limit: the option that was reached: ``disk_free_limit`` or ``store_limit``.
-        limit_bytes: what it says.
-        free_bytes: free on its disk; used_bytes: what the store takes. -1: nobody looks.
+        limit_bytes: its value.
+        free_bytes: free on its disk; used_bytes: what the store takes. -1: not measured.
         is_over: there is room again.
     """
 
@@ -98,12 +98,12 @@ class StoreShortage:
 
 @dataclass(frozen=True, slots=True)
 class LogFilling:
-    """The acknowledged log comes near ``acknowledged_limit``, or is well below it again.
+    """The acknowledged log approaches ``acknowledged_limit``, or is well below it again.
 
     Attributes:
         held_bytes: what it keeps; limit_bytes: its limit.
         rows_behind: of each sink, by name.
-        is_discarding: at the limit its oldest rows are discarded, and publishes are not refused.
+        is_discarding: at the limit, its oldest rows are discarded instead of publishes being refused.
         is_over: it is well below its limit again.
     """
 
@@ -116,15 +116,15 @@ class LogFilling:
 
 @dataclass(frozen=True, slots=True)
 class SlowConsumer:
-    """A consumer that acknowledges nothing, or too little, for long, or does so again.
+    """A consumer that has acknowledged nothing, or too little, for a long time, or does so again.
 
     Attributes:
         destination: what it subscribed to, in canonical form; subscription: its key there.
-        client_id, principal: whose it is.
+        client_id, principal: who it is.
         act: what happens to it: ``tell``, ``cut_prefetch`` or ``disconnect``.
-        found_by: the option that it was found by: ``slow_consumer_age`` or ``slow_consumer_rate``.
-        in_flight: messages that it has not acknowledged.
-        is_over: it acknowledges again, or as many as it should, or has nothing left, or is gone.
+        found_by: the option it was found by: ``slow_consumer_age`` or ``slow_consumer_rate``.
+        in_flight: messages it has not acknowledged.
+        is_over: it acknowledges again, fast enough again, has nothing left, or is gone.
     """
 
     destination: str
@@ -149,19 +149,19 @@ def register_cursor() -> CursorFactory | None:
 
 @hookspec(firstresult=True)
 def register_front_end() -> FrontEndFactory | None:
-    """Return the factory of a protocol. Called once, when a ``[[listeners]]`` names it."""
+    """Return the factory of a protocol. Called once, when a ``[[listeners]]`` table names it."""
 
 
 @hookspec(firstresult=True)
 def register_sink() -> SinkFactory | None:
-    """Return the factory of a sink type. Called once, when a ``[[sinks]]`` names it."""
+    """Return the factory of a sink type. Called once, when a ``[[sinks]]`` table names it."""
 
 
 @hookspec(firstresult=True)
 def register_extension() -> ExtensionFactory | None:
-    """Return the factory of an extension: authenticator, authorizer, interceptor or resident.
+    """Return the factory of an extension: authenticator, authorizer, interceptor, resident …
 
-    Called once, when an ``[[extensions]]`` names it.
+    Called once, when an ``[[extensions]]`` table names it.
     """
 
 
@@ -175,14 +175,14 @@ def gateway_started(gateway: GatewayInfo) -> None:
 
 @hookspec
 def gateway_stopping(gateway: GatewayInfo) -> None:
-    """The gateway begins to stop: listeners are closed next. Same rules as gateway_started."""
+    """The gateway begins to stop; listeners are closed next. Same rules as gateway_started."""
 
 
 @hookspec
 def list_overflowed(overflow: ListOverflow) -> None:
     """A queue or durable subscription has reached its limit, or (``is_over``) has room again.
 
-    Called once when it begins and once when it is over, however many messages there are meanwhile, on
+    Called once when it begins and once when it is over, however many messages come in between. On
     the event loop; must not block. An exception is logged with the plugin's name and changes nothing
     else.
     """
@@ -190,26 +190,26 @@ def list_overflowed(overflow: ListOverflow) -> None:
 
 @hookspec
 def consumer_slowed(consumer: SlowConsumer) -> None:
-    """A consumer is slow as its destination's policy has it, or (``is_over``) acknowledges again.
+    """A consumer is slow by its destination's policy, or (``is_over``) acknowledges again.
 
-    Not told when it leaves. Same rules as list_overflowed.
+    Not called when it leaves. Same rules as list_overflowed.
     """
 
 
 @hookspec
 def store_short(shortage: StoreShortage) -> None:
-    """Publishes are refused because the store or its disk is at a limit, or (``is_over``) no longer.
+    """Publishes are refused because the store or its disk is at a limit, or (``is_over``) no longer are.
 
-    Once for each limit when it begins and once when it is over. Same rules as list_overflowed.
+    Called for each limit once when it begins and once when it is over. Same rules as list_overflowed.
     """
 
 
 @hookspec
 def sink_late(lag: SinkLag) -> None:
-    """A sink is further behind than its ``lag_goal``, or (``is_over``) is not any more.
+    """A sink is further behind than its ``lag_goal``, or (``is_over``) no longer is.
 
-    Once when it begins and once when it is over, however often it comes near meanwhile. Same rules as
-    list_overflowed.
+    Called once when it begins and once when it is over, however often the lag nears the goal in
+    between. Same rules as list_overflowed.
     """
 
 
@@ -217,6 +217,6 @@ def sink_late(lag: SinkLag) -> None:
 def log_filling(filling: LogFilling) -> None:
     """The acknowledged log has reached 80 % of its limit, or (``is_over``) is below 70 % again.
 
-    Once when it begins, before anything is refused or discarded, and once when it is over. Same rules as
-    list_overflowed.
+    Called once when it begins, before anything is refused or discarded, and once when it is over. Same rules
+    as list_overflowed.
     """

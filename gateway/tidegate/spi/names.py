@@ -2,7 +2,7 @@
 
 A canonical destination is ``queue://NAME`` or ``topic://NAME``. NAME is a list of levels joined
 by ``.``; in a filter a whole level may be ``*`` (any one level) and the last may be ``>`` (any
-number of levels, also none). This is the STOMP spelling of the seeds.
+number of levels, including none). This is the STOMP spelling of the seeds.
 
 MQTT writes ``/``, ``+`` and ``#`` for the same three things. The map between the two *swaps* the
 characters of each pair (``.``↔``/``, ``*``↔``+``, ``>``↔``#``), so it is its own inverse and
@@ -18,7 +18,7 @@ QUEUE_PREFIX: Final = "queue://"
 TOPIC_PREFIX: Final = "topic://"
 
 #: First level of the names of temporary destinations, which the gateway makes (see
-#: ``BrokerConnection.make_temporary``). Like every first level with a ``$`` no wildcard covers it.
+#: ``BrokerConnection.make_temporary``). Like every first level with a ``$``, no wildcard covers it.
 TEMPORARY_LEVEL: Final = "$temporary"
 _TEMPORARY: Final = (
     f"{QUEUE_PREFIX}{TEMPORARY_LEVEL}.",
@@ -29,11 +29,11 @@ _TEMPORARY: Final = (
 #: reached from both protocols.
 NAME_BYTES_MAX: Final = 65_535
 
-#: Characters of a filter whose levels are remembered.
+#: Longest filter, in characters, whose levels are cached.
 _REMEMBERED_LENGTH_MAX: Final = 256
 
-#: Levels of a name or filter when nothing else is configured: matching and the trees of names cost time
-#: and memory for each of them.
+#: Default limit on the levels of a name or filter: matching and the trees of names cost time and memory
+#: for each level.
 LEVELS_MAX: Final = 128
 
 _SWAP: Final = str.maketrans("./*+>#", "/.+*#>")
@@ -65,7 +65,7 @@ def is_topic(destination: str) -> bool:
 
 
 def is_temporary(destination: str) -> bool:
-    """Tell whether the canonical *destination* (or filter) is in the space of temporary ones."""
+    """Tell whether the canonical *destination* (or filter) is a temporary one."""
     return destination.startswith(_TEMPORARY)
 
 
@@ -130,7 +130,7 @@ def matches(filter_name: str, name: str) -> bool:
     """
     if not is_filter(filter_name):
         return filter_name == name
-    # A long one is split each time: 4096 of those that clients made up would be 270 MB.
+    # A long one is split each time: caching 4096 that clients made up would take 270 MB.
     short = len(filter_name) <= _REMEMBERED_LENGTH_MAX
     wanted = _levels(filter_name) if short else filter_name.split(".")
     if name.startswith("$") and wanted[0] in ("*", ">"):

@@ -1,4 +1,4 @@
-"""Where a listener binds: parsing ``bind``, and which two of them cannot both be had."""
+"""Where a listener binds: parsing ``bind``, and which two addresses cannot both be bound."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Bind:
 
     @property
     def is_loopback(self) -> bool:
-        """True when only this machine can reach it. A host name other than localhost is not."""
+        """True when only this machine can reach it. A host name other than localhost counts as False."""
         if self.host.lower() == "localhost":
             return True
         try:

@@ -7,7 +7,7 @@ loop. Only :meth:`Broker.connect` waits; everything else queues operations into 
 turn of the loop and answers through the peer when that batch is durable.
 
 *Tokens* are the front-end's own objects: whatever it needs to write the confirmation (a receipt
-id, a packet id). ``None`` means that nobody waits.
+id, a packet id). ``None`` means that nobody is waiting.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ Token: TypeAlias = object
 
 
 class Stranger(Protocol):
-    """A client that is not let in yet, seen from the broker."""
+    """A client that has not been let in yet, seen from the broker."""
 
     def closed(self, error: GatewayError) -> None:
-        """The broker ended it: tell it if the protocol can, then close."""
+        """The broker ended it: tell the client if the protocol can, then close."""
         ...
 
 
 class ClientPeer(Protocol):
     """The front-end's side of one connection, called by the broker.
 
-    None of these may raise, block, or call back into the broker before it returned, except where
-    it says so.
+    None of these methods may raise, block, or call back into the broker before it returns, unless
+    its docstring allows that.
     """
 
     @property
     def has_unsent(self) -> bool:
-        """Something that was delivered still waits here, or in the link, for the client to take it."""
+        """True while something delivered still waits, here or in the link, for the client to take it."""
         ...
 
     def confirmed(self, tokens: Sequence[Token]) -> None:
@@ -54,35 +54,37 @@ class ClientPeer(Protocol):
         ...
 
     def failed(self, token: Token, error: GatewayError) -> None:
-        """The operation with this token (None: one nobody waited for) was not carried out."""
+        """The operation with this token was not carried out (None: nobody was waiting for it)."""
         ...
 
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
         """Write these messages to the client, in order. May call the BrokerConnection.
 
-        With ``acknowledge=True`` each stays in flight until acknowledged or rejected, except, where
-        the client does not acknowledge those (:class:`ClientRules`), messages of effective QoS 0 on a
-        topic subscription (a queue keeps QoS 0 messages as QoS 1). The body of a message with ``large`` is in :attr:`Broker.large_bodies`; the
-        front-end writes nothing else to the client before it is through, and pauses deliveries
-        (``writable``) meanwhile. ``delivery_count > 0`` asks for the redelivered mark. *messages*
-        is empty only to say that a subscription with ``browse`` has shown everything and is over.
+        With ``acknowledge=True`` each stays in flight until acknowledged or rejected. The exception:
+        when the client does not acknowledge them (:class:`ClientRules`), messages of effective QoS 0 on
+        a topic subscription. (A queue keeps QoS 0 messages as QoS 1.)
+
+        The body of a message with ``large`` is in :attr:`Broker.large_bodies`. The front-end writes
+        nothing else to the client until that body is complete, and pauses deliveries (``writable``)
+        meanwhile. ``delivery_count > 0`` asks for the redelivered mark. *messages* is empty only to say
+        that a subscription with ``browse`` has shown everything and has ended.
         """
         ...
 
     def throttle(self, paused: bool, *, at_once: bool = False) -> None:
         """Stop (True) or resume (False) reading from the socket: producers are too fast.
 
-        Args: at_once: what was read already waits, too. The next call without it ends that.
+        Args: at_once: what has been read already waits too. The next call without it ends that.
         """
         ...
 
     def closed(self, error: GatewayError) -> None:
         """The broker ended the connection: tell the client if the protocol can, then close.
 
-        With an AccessError what waits here must not go out any more, because the client may not
-        have it by now: rather it is told nothing.
-        From within, the front-end may still call ``acknowledge``, ``record_inflight`` and
-        ``disconnect``; the BrokerConnection is dead when this returns.
+        After an AccessError nothing still waiting here may go out, because the client may no longer
+        have the right to it; rather tell it nothing. During this call the front-end may still call
+        ``acknowledge``, ``record_inflight`` and ``disconnect``; the BrokerConnection is dead once
+        this returns.
         """
         ...
 
@@ -90,23 +92,24 @@ class ClientPeer(Protocol):
 class BrokerConnection(Protocol):
     """The broker's side of one connection, called by the front-end.
 
-    Errors that are known at once are raised (RequestError, AccessError, FlowControlError,
-    StoreError); later ones come through :meth:`ClientPeer.failed`.
+    Errors known at once are raised (RequestError, AccessError, FlowControlError, StoreError); later
+    ones come through :meth:`ClientPeer.failed`.
     """
 
     @property
     def principal(self) -> str: ...
 
     def authenticated_again(self, exchange: AuthenticationExchange) -> None:
-        """The client has gone through another exchange, which has succeeded: groups are those of now,
-        and the connection lasts as long as *exchange* says.
+        """The client has successfully completed another exchange: its groups are replaced by the
+        current ones, and the connection lasts as long as *exchange* says.
 
-        Only for one whose ConnectRequest had an exchange. Raises: AccessError for somebody else.
+        Only for a client whose ConnectRequest had an exchange. Raises: AccessError when the exchange
+        authenticated somebody else.
         """
         ...
 
     def resume(self) -> None:
-        """The handshake's answer has been written: deliveries to restored subscriptions begin."""
+        """The handshake's answer has been written: start deliveries to restored subscriptions."""
         ...
 
     def publish(
@@ -120,17 +123,17 @@ class BrokerConnection(Protocol):
         """Publish; *inflight* is made durable in the same batch (inbound QoS 2 packet id).
 
         Args: duplicate_id: the producer's id of the message (header ``_AMQ_DUPL_ID``), "" for
-            none. A message whose id came before, to the same destination, is confirmed and
+            none. A message whose id was already used for the same destination is confirmed and
             discarded; within a transaction it makes ``commit`` fail.
-        Returns: False when nobody subscribes to where it goes (True within a transaction, and for
-            one that was discarded).
+        Returns: False when nobody subscribes to its destination (True within a transaction, and for
+            a discarded duplicate).
         Raises: AccessError, FlowControlError, RequestError (unknown transaction),
             StoreError (store full or read-only).
         """
         ...
 
     def check_publish(self, destination: str) -> None:
-        """Refuse before a large body is taken what ``publish`` would refuse whatever it is.
+        """Check, before a large body is taken, for reasons to refuse any publish to *destination*.
 
         Raises: AccessError, FlowControlError, StoreError.
         """
@@ -139,30 +142,30 @@ class BrokerConnection(Protocol):
     def subscribe(self, request: SubscribeRequest, token: Token = None) -> bool:
         """Begin to consume. Deliveries may come before the confirmation.
 
-        Returns: True when a stored subscription with messages of its own was taken up again.
+        Returns: True when a stored subscription with its own messages was resumed.
         Raises: AccessError, RequestError (bad name, bad selector, already in use, limit),
             StoreError.
         """
         ...
 
     def make_temporary(self, destination: str) -> str:
-        """A destination of this connection alone, for answers; made on first use.
+        """Return a destination of this connection alone, for replies; made on first use.
 
-        *destination* is ``queue://NAME`` or ``topic://NAME``; NAME counts in this connection only.
+        *destination* is ``queue://NAME`` or ``topic://NAME``; NAME is local to this connection.
 
-        Returns: the canonical destination that is to be used everywhere, also by whoever answers:
-            ``queue://$temporary.TOKEN.NAME`` (or ``topic://``), where nobody can guess TOKEN.
-            Whoever knows it may publish to it; only this connection may subscribe. It is never
-            stored and is removed, with everything in it, when the connection ends; a publish
-            to it is refused (RequestError) from then on.
+        Returns: the canonical destination to use everywhere, by repliers too:
+            ``queue://$temporary.TOKEN.NAME`` (or ``topic://``), where TOKEN cannot be guessed.
+            Anybody who knows it may publish to it; only this connection may subscribe. It is never
+            stored. When the connection ends, it is removed with all its messages, and any later
+            publish to it is refused (RequestError).
         Raises: RequestError (bad name, limit).
         """
         ...
 
     def unsubscribe(self, key: str, token: Token = None, *, forget: bool = False) -> bool:
-        """Stop consuming; what is in flight is put back. *forget* also removes a durable one.
+        """Stop consuming; messages in flight are put back. *forget* also removes a durable subscription.
 
-        Returns: False when there was no such subscription (the token is confirmed all the same).
+        Returns: False when there was no such subscription (the token is confirmed anyway).
         """
         ...
 
@@ -176,7 +179,7 @@ class BrokerConnection(Protocol):
     ) -> None:
         """The client consumed these in-flight messages of subscription *key*.
 
-        Raises: RequestError naming the first one that is not in flight (nothing is done then).
+        Raises: RequestError naming the first one that is not in flight; nothing is done then.
         """
         ...
 
@@ -194,8 +197,8 @@ class BrokerConnection(Protocol):
         ...
 
     def refuse(self, key: str, sequences: Sequence[int], reason: str) -> None:
-        """The client refused these in-flight messages for good, or cannot take them: nobody gets them
-        again. They are done with, as acknowledged ones are, with another outcome.
+        """The client refused these in-flight messages for good, or cannot take them: they are never
+        delivered again. They leave the list as acknowledged ones do, with a different outcome.
 
         Args: reason: in words, for the row of the acknowledged log.
         Raises: as acknowledge.
@@ -209,24 +212,23 @@ class BrokerConnection(Protocol):
     def commit(self, transaction: str, token: Token = None) -> None:
         """Put all operations of the transaction into one batch.
 
-        Raises: RequestError. When that is because a duplicate id came before, the transaction is
-            rolled back; else it is still open.
+        Raises: RequestError. If the cause is a repeated duplicate id, the transaction is rolled
+            back; otherwise it stays open.
         """
         ...
 
     def abort(self, transaction: str, token: Token = None) -> None:
-        """Forget them; acknowledged messages are in flight again. Raises: RequestError."""
+        """Roll the transaction back; messages it acknowledged are in flight again. Raises: RequestError."""
         ...
 
     def prepare(self, transaction: str, branch_id: BranchId, token: Token = None) -> None:
-        """Make the transaction durable without carrying it out; it is a branch from then on.
+        """Make the transaction durable without carrying it out; it becomes a branch.
 
-        Its messages can be seen by nobody, what it acknowledged is locked, and the connection has
-        nothing to do with it any more. When it fails later (store full) the transaction is
-        rolled back.
+        Nobody can see its messages, the messages it acknowledged are locked, and the connection no
+        longer controls it. If this fails later (store full), the transaction is rolled back.
 
         Raises: RequestError (unknown transaction, bad or known branch id, temporary destination,
-            a store that cannot); RequestError for a duplicate id, and then it is rolled back;
+            a store without branches); RequestError for a duplicate id, which also rolls back;
             FlowControlError (broker.prepared_branches_max); StoreError.
         """
         ...
@@ -234,8 +236,8 @@ class BrokerConnection(Protocol):
     def commit_branch(self, branch_id: BranchId, token: Token = None) -> None:
         """Carry a prepared branch out, whichever connection prepared it.
 
-        Its messages get their places in their destinations now. When it fails (also later) the
-        branch is prepared still, and the call may be repeated.
+        Its messages get their places in their destinations now. If this fails, even later, the
+        branch stays prepared and the call may be repeated.
 
         Raises: RequestError (no such branch of this principal, busy, completed by an operator),
             StoreError.
@@ -243,15 +245,15 @@ class BrokerConnection(Protocol):
         ...
 
     def roll_back_branch(self, branch_id: BranchId, token: Token = None) -> None:
-        """End a prepared branch; what it acknowledged is delivered again. Raises: as commit_branch."""
+        """Roll a prepared branch back; messages it acknowledged are redelivered. Raises: as commit_branch."""
         ...
 
     def forget_branch(self, branch_id: BranchId, token: Token = None) -> None:
-        """Forget a branch that an operator completed. Raises: RequestError (in doubt, no such)."""
+        """Forget a branch that an operator completed. Raises: RequestError (in doubt, no such branch)."""
         ...
 
     def branches(self) -> Sequence[Branch]:
-        """The principal's branches: in doubt, or completed by an operator; the oldest first."""
+        """The principal's branches, in doubt or completed by an operator, oldest first."""
         ...
 
     def record_inflight(
@@ -262,51 +264,51 @@ class BrokerConnection(Protocol):
     ) -> None:
         """Put packet-id states into the batch of this turn.
 
-        With a *token* they are SYNCED before it is confirmed (QoS 2 needs that); without one they
-        are only WRITTEN (QoS 1: losing one means the same message under another id).
+        With a *token* they are SYNCED before it is confirmed (QoS 2 needs that). Without one they are
+        only WRITTEN (QoS 1: if one is lost, the same message comes again under another id).
         """
         ...
 
     def synchronize(self, token: Token) -> None:
-        """Confirm *token* when everything this connection asked for before is durable."""
+        """Confirm *token* when everything this connection asked for earlier is durable."""
         ...
 
     def may_take(self, destination: str) -> bool:
-        """Whether the client may have messages of *destination*, canonical and without wildcards, as
-        rights are now: consume or browse of a queue, subscribe of a topic. Its answer is remembered
-        until rights change, so it may be asked for each message. Nobody is told of a refusal.
+        """Whether the client may have messages of *destination* (canonical, no wildcards) by its
+        current rights: consume or browse for a queue, subscribe for a topic. The answer is cached
+        until rights change, so this may be called for each message. A refusal is not audited.
 
-        Raises: RequestError (the connection is closed), AccessError (it is nobody any more).
+        Raises: RequestError (the connection is closed), AccessError (the user no longer exists).
         """
         ...
 
     @property
     def has_unconfirmed(self) -> bool:
-        """Of a token that was given here nobody has said yet that it is confirmed or failed.
+        """True while a token given here has been neither confirmed nor failed.
 
-        It looks through all that waits for the store: not for every message.
+        Scans everything that waits for the store: do not call it for every message.
         """
         ...
 
     @property
     def meter(self) -> Callable[[int], None] | None:
-        """To be called with the number of bytes of each read, once the client is let in; None: nobody
-        wants to know. It may call :meth:`ClientPeer.throttle`."""
+        """A function to call with the number of bytes of each read, once the client is let in; None when
+        nobody needs it. It may call :meth:`ClientPeer.throttle`."""
         ...
 
     def holds(self, kind: Held, size: int) -> None:
-        """The front-end holds *size* bytes of *kind* for this client now, no longer what it said before.
+        """Set how many bytes of *kind* the front-end holds for this client, replacing the last value.
 
-        To be told in steps of some size, and only where it lasts: what one read brings and the same
-        turn deals with is not held.
+        Report in coarse steps, and only what lasts: bytes read and dealt with in the same turn are
+        not held.
 
-        Raises: FlowControlError: the client, its principal or the gateway is at its limit; what the
-            front-end said before stands. The client is refused what made it more, or disconnected.
+        Raises: FlowControlError: the client, its principal or the gateway is at its limit; the
+            previous value stands. Refuse whatever caused the growth, or disconnect the client.
         """
         ...
 
     def writable(self, value: bool) -> None:
-        """The socket's buffer is full (False) or drained (True): deliveries pause meanwhile."""
+        """The socket's buffer is full (False) or has drained (True): deliveries pause in between."""
         ...
 
     def disconnect(
@@ -321,12 +323,12 @@ class BrokerConnection(Protocol):
         """The connection ended. Idempotent.
 
         Everything in flight is put back with its delivery count raised, transactions are rolled
-        back, subscriptions that are not durable end. Not *graceful*, or *publish_will*: the will
-        is published, after its delay. *session_expiry*: replaces the session's, in seconds.
-        *unanswered*: by key, sequences of QoS 2 messages that were sent and not answered: those of
-        a shared subscription stay with the session, or are discarded when it ends, because no
+        back, and non-durable subscriptions end. When not *graceful*, or with *publish_will*, the
+        will is published after its delay. *session_expiry* replaces the session's, in seconds.
+        *unanswered*: by key, the sequences of QoS 2 messages sent but not answered. Those of a
+        shared subscription stay with the session, or are discarded when it ends, because no
         other member may get them (MQTT 5.0 [MQTT-4.8.2-4], [MQTT-4.8.2-5]).
-        *reason*: why, for operators, where the front-end ended it.
+        *reason*: why, for operators, when the front-end ended it.
         """
         ...
 
@@ -336,14 +338,14 @@ class ConnectResult:
     """Answer to a ConnectRequest.
 
     Attributes:
-        connection: call ``resume()`` on it when the handshake's answer has been written.
-        session_present: stored session state was taken up.
-        subscriptions: restored subscriptions (MQTT sessions), already consuming once resumed,
-            under ``key = name``; also those to queues and shared ones.
+        connection: call ``resume()`` on it once the handshake's answer has been written.
+        session_present: stored session state was resumed.
+        subscriptions: restored subscriptions (MQTT sessions), under ``key = name``, including those
+            to queues and shared ones. They consume once resumed.
         inflight: packet-id states of the session.
-        session: the key that its InflightRecords carry; "" when none is kept.
-        refused: subscriptions of the session that are not restored, because the client may not have
-            them any more; they can be unsubscribed, and come back with the right to them.
+        session: the key that its InflightRecords carry; "" when no session is kept.
+        refused: subscriptions of the session that are not restored because the client has lost the
+            right to them. They can be unsubscribed, and come back with the right.
     """
 
     connection: BrokerConnection
@@ -364,7 +366,7 @@ class Broker(Protocol):
 
     @property
     def store_id(self) -> str:
-        """Identity of the store's contents: message ids are made of it and the sequence."""
+        """Identity of the store's contents: message ids consist of it and the sequence."""
         ...
 
     @property
@@ -372,16 +374,16 @@ class Broker(Protocol):
 
     @property
     def large_bodies(self) -> LargeBodies | None:
-        """Where bodies go that are never whole in memory; None: the store has no such place.
+        """Where bodies go that are never whole in memory; None when the store has no such place.
 
-        A front-end that asks for it takes messages with ``large``, which it then has to read from
-        here to deliver them.
+        A front-end that reads this attribute accepts messages with ``large``, whose bodies it must
+        read from here to deliver them.
         """
         ...
 
     @property
     def tell(self) -> Tell:
-        """What operators want to know of goes there: see :mod:`tidegate.spi.events`."""
+        """Reports events to operators: see :mod:`tidegate.spi.events`."""
         ...
 
     def socket_opened(self, size: int) -> bool:
@@ -389,7 +391,7 @@ class Broker(Protocol):
 
         Args: size: bytes that it takes with its buffers, before anything is read from it.
         Returns: False when there are too many (``broker.connections_max``, or descriptors that the
-            store needs): close it at once. Else :meth:`socket_closed` is called when it is gone.
+            store needs): close it at once. Otherwise call :meth:`socket_closed` when it is gone.
         """
         ...
 
@@ -398,12 +400,12 @@ class Broker(Protocol):
         ...
 
     def unauthenticated_holds(self, peer: Stranger, size: int) -> None:
-        """From now on *size* bytes wait that came from a client which is not let in yet: the half of
-        its first frame or packet, or of the HTTP request before it.
+        """Set how many bytes are held from a client that has not been let in yet: part of its first
+        frame or packet, or of the HTTP request before it.
 
-        Call it with 0 when it is, and when it is gone. Where all of them together hold more than
-        ``broker.login_input_limit``, those that hold most end: ``closed()`` is called, perhaps of
-        this one and before this returns.
+        Call it with 0 when the client is let in or gone. When all of them together exceed
+        ``broker.login_input_limit``, those holding most are ended: their ``closed()`` is called,
+        perhaps this one's, and before this returns.
         """
         ...
 
@@ -420,6 +422,6 @@ class Broker(Protocol):
         """Authenticate, take over an older connection, load the session.
 
         Raises: AccessError, FlowControlError (connection limit), RequestError, StoreError.
-        Cancellation: safe; the connection then does not exist.
+        Cancellation: safe; no connection is made then.
         """
         ...

@@ -1,4 +1,4 @@
-"""What an ``[[extensions]]`` table can make, and what a resident is: a client inside the gateway."""
+"""What an ``[[extensions]]`` table can create, and what a resident is: a client inside the gateway."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tidegate.spi.operate import BridgeRow
 
 @runtime_checkable
 class Resident(Protocol):
-    """An extension that is a client of the gateway that it is in, such as a bridge.
+    """An extension that is a client of its own gateway, such as a bridge.
 
     It connects (:meth:`Broker.connect`) as a front-end does for its clients, with the same checks, limits and
     back-pressure.
@@ -29,47 +29,48 @@ class Resident(Protocol):
     async def move_in(self, broker: Broker) -> None:
         """Begin, and return soon. Called once, when the listeners accept connections.
 
-        Any exception ends the start of the gateway.
+        Any exception aborts the start of the gateway.
         """
         ...
 
     async def move_out(self) -> None:
-        """End: called when nobody is let in any more and before the connections are ended, also after a
-        ``move_in`` that failed. Bounded in time; what is confirmed nowhere stays where it came from."""
+        """End. Called when nobody is let in any more, before the connections are ended; also after a failed
+        ``move_in``. Bounded in time. Messages not yet confirmed by the target stay at their source."""
         ...
 
 
 @runtime_checkable
 class Bridging(Protocol):
-    """What a resident may be besides: it moves messages, and can tell operators how far it is."""
+    """Optional for a resident: it moves messages, and can report its progress to operators."""
 
     def bridge_rows(self) -> Sequence[BridgeRow]:
-        """One for each rule. Must be quick: called on the event loop."""
+        """One row for each rule. Must be quick: called on the event loop."""
         ...
 
 
 @runtime_checkable
 class Exchangeable(Protocol):
-    """What a resident may be besides: it may come, change and go while the gateway runs. It is no Service, and decides nothing
-    about clients."""
+    """Optional for a resident: it may be added, changed and removed while the gateway runs. It must not be a
+    :class:`Service`, and must decide nothing about clients."""
 
     @property
     def identity(self) -> str:
-        """Unique among extensions; one with the same is the same with other options."""
+        """Unique among extensions. An extension with the same identity is this one with other options."""
         ...
 
     def differences(self, other: object) -> Sequence[str]:
-        """What would be otherwise as *other*, which has the same identity and has not moved in: in words."""
+        """What would change if this became *other*, which has the same identity and has not moved in; in words."""
         ...
 
     async def become(self, other: object) -> None:
-        """Be as *other*, which is thrown away. Bounded in time; raises nothing. What *differences* does not name goes on."""
+        """Take over the options of *other*, which is discarded afterwards. Bounded in time; raises nothing. Whatever
+        *differences* does not name continues undisturbed."""
         ...
 
 
 class DrainStage(enum.Enum):
-    """How much of the gateway is being emptied. OPEN: nothing; DRAINING: nobody is let in, and nothing is to come in;
-    HANDING_OVER: all that waits in queues goes to another broker besides, in order."""
+    """How far the gateway is being emptied. OPEN: not at all. DRAINING: nobody is let in, and nothing may come
+    in. HANDING_OVER: in addition, everything waiting in queues goes to another broker, in order."""
 
     OPEN = "open"
     DRAINING = "draining"
@@ -78,60 +79,61 @@ class DrainStage(enum.Enum):
 
 @runtime_checkable
 class HeedsDrain(Protocol):
-    """What a resident may be besides: it pauses by itself what must not go on in a gateway that is drained.
+    """Optional for a resident: it pauses by itself whatever must stop while the gateway drains.
 
-    Its connections say ``heeds_drain`` (:class:`ConnectRequest`).
+    Its connections set ``heeds_drain`` (:class:`ConnectRequest`).
     """
 
     async def heed_drain(self, stage: DrainStage) -> None:
-        """Be as *stage* wants it. Called with each change, never twice at once, and before `move_in` of one that comes during
-        a drain. Bounded in time; raises nothing."""
+        """Adapt to *stage*. Called at each change, never concurrently, and before the `move_in` of a resident
+        added during a drain. Bounded in time; raises nothing."""
         ...
 
 
 class QueueTaker(Protocol):
-    """Takes queues out of a gateway that is drained, to another broker. On the event loop; nothing here raises."""
+    """Moves queues of a draining gateway to another broker. On the event loop; nothing here raises."""
 
     def row(self) -> BridgeRow:
-        """How far it is."""
+        """Its progress."""
         ...
 
     @property
     def has_room(self) -> bool:
-        """Not too much is on the way for another queue."""
+        """True while another queue can be taken: not too much is on its way."""
         ...
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """By queue that it could not take: why."""
+        """Why each refused queue could not be taken, by queue."""
         ...
 
     @property
     def failure(self) -> tuple[str, str] | None:
-        """Why it has ended by itself, and what to do; None: it has not. `changed` is called when it has."""
+        """Why it ended by itself, and what to do; None while it has not. `changed` is called when that happens."""
         ...
 
     def take(self, queue: str) -> None:
-        """Send what waits in *queue* as well, and what comes, in order, each acknowledged when the other broker has
-        confirmed it. One that was refused is tried again."""
+        """Send the messages waiting in *queue*, and those to come, in order. Each is acknowledged once the other
+        broker has confirmed it. A queue refused before is tried again."""
         ...
 
     def leave(self, queue: str) -> None:
-        """Go on with *queue* until nothing of it is on the way, then leave it."""
+        """Continue with *queue* until nothing of it is on its way, then leave it."""
         ...
 
     async def end(self) -> None:
-        """Send nothing more, wait some seconds at most for what was sent, and let go: what is not confirmed is in its queue."""
+        """Send nothing more, wait some seconds at most for confirmations, and stop. Unconfirmed messages stay in
+        their queues."""
         ...
 
 
 @runtime_checkable
 class TakesQueues(Protocol):
-    """What a resident may be besides: it can hand queues over to another broker when the gateway is drained."""
+    """Optional for a resident: it can hand queues over to another broker when the gateway is drained."""
 
     @property
     def name(self) -> str:
-        """What operators call it."""
+        """Its name, for operators."""
         ...
 
     @property
@@ -141,19 +143,19 @@ class TakesQueues(Protocol):
 
     @property
     def taking_problem(self) -> str:
-        """Why it takes no queues, and what to do; "": it does when it is asked."""
+        """Why it takes no queues, and what to do; "" when it can take them."""
         ...
 
     def begin_taking(self, changed: Callable[[], None]) -> QueueTaker:
-        """Begin without a queue. Args: changed: to be called when some more are on the way, confirmed, or refused.
+        """Begin with no queues. Args: changed: call it when more messages are on their way, confirmed, or refused.
 
-        Its connections must say ``heeds_drain`` (:class:`ConnectRequest`). Raises: RequestError: it cannot, for the reason of
-        `taking_problem`.
+        Its connections must set ``heeds_drain`` (:class:`ConnectRequest`). Raises: RequestError when it cannot, for
+        the reason in `taking_problem`.
         """
         ...
 
 
-#: What an extension is: one of these or several in one object, and a :class:`Service` besides.
+#: An extension: one object that is one or several of these, and optionally a :class:`Service`.
 Extension: TypeAlias = (
     Authenticator | EnhancedAuthenticator | Authorizer | Auditor | Interceptor | Observer | Resident
 )

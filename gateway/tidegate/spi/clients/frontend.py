@@ -11,14 +11,14 @@ from tidegate.spi.clients.connection import Broker
 
 @dataclass(frozen=True, slots=True)
 class ListenerConfig:
-    """One ``[[listeners]]`` table, the part the host understands.
+    """One ``[[listeners]]`` table, as far as the host understands it.
 
     Attributes:
         protocol, transport: e.g. ``stomp``, ``tcp``.
         host, port: parsed from ``bind``; port 0 takes a free one.
         allow_anonymous: clients without credentials are accepted.
         options: an instance of the factory's ``options_type``: the table's other keys.
-        authenticated: an extension can say who clients are.
+        authenticated: an extension can authenticate clients.
     """
 
     protocol: str
@@ -32,12 +32,12 @@ class ListenerConfig:
 
 @runtime_checkable
 class AuthenticatingOptions(Protocol):
-    """What ``ListenerConfig.options`` may be besides: those of a listener that can know its clients
-    itself (``ConnectRequest.tls_principal``), so that no extension is needed to let them in."""
+    """Optional for ``ListenerConfig.options``: the listener can authenticate its clients itself
+    (``ConnectRequest.tls_principal``), so that no extension is needed to let them in."""
 
     @property
     def authenticates(self) -> bool:
-        """It does, as these options are."""
+        """True when it does so with these options."""
         ...
 
 
@@ -52,26 +52,25 @@ class FrontEnd(Protocol):
         ...
 
     async def stop_accepting(self) -> None:
-        """No new connections; the existing ones go on. Idempotent."""
+        """Accept no new connections; existing ones continue. Idempotent."""
         ...
 
     async def stop(self) -> None:
-        """Flush and close what is left. Idempotent; bounded in time."""
+        """Flush and close the remaining connections. Idempotent; bounded in time."""
         ...
 
 
 @runtime_checkable
 class Reloadable(Protocol):
-    """What a listener or an extension has besides when it has files that others change while it runs:
+    """Optional for a listener or extension whose files are changed by others while it runs:
     certificates, rules, a log that is rotated."""
 
     async def reload(self) -> bool:
-        """Read them anew, or begin them anew, whether they have changed or not; certificates count
-        for connections that come from now on. Called on SIGHUP and by `tidegate reload`, never twice at once.
+        """Reread or reopen the files, whether they have changed or not; certificates apply to new
+        connections. Called on SIGHUP and by `tidegate reload`, never concurrently.
 
-        Returns: False when there are none. The log says whether it did, so nothing else has to.
-        Raises: ConfigError that says where something is wrong, file and line; then everything stays
-            as it was before.
+        Returns: False when there are no such files. The log says whether it reloaded; do not log that here.
+        Raises: ConfigError naming the fault, file and line; everything then stays as it was.
         """
         ...
 
@@ -81,7 +80,7 @@ class FrontEndFactory(Protocol):
 
     @property
     def options_type(self) -> type:
-        """A frozen dataclass for the listener's further keys (limits, heart-beats …)."""
+        """A frozen dataclass for the listener's other keys (limits, heart-beats …)."""
         ...
 
     @property
@@ -98,15 +97,15 @@ class FrontEndFactory(Protocol):
 
 
 class EarlyFrontEndFactory(FrontEndFactory, Protocol):
-    """What a factory is besides when its listeners have something that takes long to begin, a process of their own
-    say, and that needs nothing of the gateway."""
+    """Optional for a factory whose listeners need something that takes long to start, such as a child process,
+    and that needs nothing of the gateway."""
 
     async def begin(self) -> None:
-        """A listener of this protocol is configured, and ``create`` for it comes soon, unless something is wrong
-        with the configuration. Called by ``tidegate run`` once for each, before the configuration is looked at
-        closely and the broker is imported; a gateway inside another program and a reload do without.
+        """A listener of this protocol is configured, and ``create`` for it follows soon unless the configuration is
+        faulty. Called by ``tidegate run`` once for each listener, before the configuration is checked in detail
+        and the broker is imported; not called by an embedded gateway or on reload.
 
-        What is begun must end with the gateway's process, whatever comes of it. It raises nothing: what cannot
-        begin now, the listener begins itself.
+        Whatever is started must end with the gateway's process in any case. Raises nothing: what cannot start
+        now is started by the listener itself.
         """
         ...

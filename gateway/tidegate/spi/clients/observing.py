@@ -1,4 +1,4 @@
-"""The contract behind extensions that follow messages: what is told of them, once a turn or a delivery."""
+"""The contract of extensions that follow messages: they are told of batches, once a turn or a delivery."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tidegate.spi.messages import StoredMessage
 from tidegate.spi.sink import SinkProgress
 from tidegate.spi.storage.operations import Operation, PendingListId
 
-#: What an :class:`Observer` gives a message instead of its own: names and values, in order.
+#: Replaces a message's headers when an :class:`Observer` returns it: names and values, in order.
 Headers: TypeAlias = tuple[tuple[str, str], ...]
 
-#: Counts bytes that an :class:`Observer` holds for a principal ("": nobody knows for whom), more or fewer.
-#: Returns: False when there is no room for that many more; nothing is counted then, and the observer is to do without.
+#: Counts bytes that an :class:`Observer` holds for a principal ("": unknown); negative to release.
+#: Returns: False when there is no room for that many more; nothing is counted, and the observer must do without.
 HoldFor: TypeAlias = Callable[[str, int], bool]
 
 
 @runtime_checkable
 class Observer(Protocol):
-    """Follows messages from their publish to their end: told of batches, never of single messages.
+    """Follows messages from publish to end. It is told of batches, never of single messages.
 
     Called on the event loop, and must be quick; one that raises is logged and not called again.
     """
@@ -28,26 +28,26 @@ class Observer(Protocol):
     def observer_starts(self, hold: HoldFor) -> None:
         """Called once, before everything else.
 
-        Args: hold: what it remembers of messages it counts here, and uncounts when it forgets it.
+        Args: hold: counts the memory of remembered messages; call it again with a negative size on forgetting.
         """
         ...
 
     def observe_publishing(self, messages: Sequence[StoredMessage]) -> Mapping[int, Headers]:
-        """*messages* have been published, checked and numbered, and are about to be stored: a turn's.
+        """*messages* are one turn's: published, checked and numbered, and about to be stored.
 
-        Among them are copies of what is retained (``retained``), what the gateway itself publishes
-        (``$SYS``) and what is moved.
+        Among them are copies of retained messages (``retained``), messages published by the gateway itself
+        (``$SYS``), and moved ones.
 
-        Returns: by index in *messages*, the headers that a message is to be stored and delivered with in the
-            place of its own; nothing for most. What is moved, or kept as retained, keeps its own.
+        Returns: by index in *messages*, the headers to store and deliver a message with, in place of its own;
+            nothing for most. A moved message, or one kept as retained, keeps its own.
         """
         ...
 
     def observe_published(self, messages: Sequence[StoredMessage], problem: str) -> None:
-        """What became of those that were given headers. The next turn's come after this.
+        """What became of the messages that were given headers. Called before the next turn's messages.
 
-        Args: problem: why they were not stored, and their clients told so; "": they are durable as their
-            clients want it, and confirmed.
+        Args: problem: why they were not stored, which their clients have been told; "" when they are as durable
+            as their clients asked for, and confirmed.
         """
         ...
 
@@ -60,24 +60,24 @@ class Observer(Protocol):
     ) -> None:
         """*messages* are handed to *receiver*.
 
-        Args: subscription: its key there; pending_list: from the sequence of one of them to the list that
-            it will leave by an operation, which is under way where nobody is to acknowledge it; 0: it is in none.
+        Args: subscription: its key there; pending_list: maps the sequence of a message to the list that it will
+            leave by an operation (already under way when nobody has to acknowledge it); 0 when it is in no list.
         """
         ...
 
     def observe_written(self, operations: Sequence[Operation], rows: range) -> None:
-        """These are durable, in order: messages leave lists (``Acknowledge``, ``Discard``, ``Move``), or
-        have come back to them (``RecordDelivery``).
+        """These operations are durable, in order: messages left lists (``Acknowledge``, ``Discard``, ``Move``), or
+        came back to them (``RecordDelivery``).
 
-        Args: rows: ack sequences of the rows of the acknowledged log that they made, in their order; empty where
-            no sink tells of commits. They are fewer than the operations say when some of the messages are not stored.
+        Args: rows: ack sequences of the acknowledged log's rows that the operations made, in order; empty when no
+            sink reports commits. There are fewer than the operations suggest when some messages are not stored.
         """
         ...
 
     def observe_carried(self, sinks: Sequence[SinkProgress]) -> None:
-        """Some of these have come further, or are new: all that tell of commits, in configured order."""
+        """Some sinks have advanced, or are new. *sinks*: all that report commits, in configured order."""
         ...
 
     def observer_counts(self) -> Mapping[str, int]:
-        """What it wants to tell operators, by name; they become system topics and counts of ``Overview``."""
+        """Counters for operators, by name; they become system topics and counts of ``Overview``."""
         ...

@@ -1,7 +1,7 @@
-"""A listener for operators: it is there before the store is, and asks the operator's contract.
+"""A listener for operators: it runs before the store is open, and uses the operator's contract.
 
-Other listeners let clients in; this one lets operators in, who are no connections of the broker's: they
-may come while it recovers, while its store hangs and when it takes no clients any more.
+Other listeners let clients in. This one lets operators in, who are not connections of the broker: they
+may come while it recovers, while its store hangs, and when it no longer takes clients.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Phase(enum.Enum):
 
 
 class Readiness(msgspec.Struct, frozen=True):
-    """Whether clients can connect, and what they send is confirmed.
+    """Whether clients can connect and have what they send confirmed.
 
     Attributes:
-        what: in which step of the recovery it is, in words, or whom a standby waits for; "" otherwise. percent: of this step, 0 to 100;
-            None: nobody knows.
-        problems: why it is not ready although it runs; none: it is.
-        warnings: what operators should look at, although it is ready: no room for messages, say, which
-            those who consume must be let in to end.
+        what: the current step of recovery, in words, or whom a standby waits for; "" otherwise. percent: of
+            this step, 0 to 100; None: unknown.
+        problems: why it is not ready although it runs; empty when it is.
+        warnings: what operators should look at although it is ready: for example no room for messages, which
+            only consumers can free, so they must be let in.
     """
 
     phase: Phase
@@ -48,7 +48,7 @@ class Readiness(msgspec.Struct, frozen=True):
 
     @property
     def is_ready(self) -> bool:
-        """Clients are let in and answered."""
+        """Clients are let in and served."""
         return self.phase is Phase.RUNNING and not self.problems
 
 
@@ -56,14 +56,14 @@ class Caller(Protocol):
     """An operator whose credentials were accepted."""
 
     def identity_now(self) -> Identity:
-        """Who it is now, groups and all; cheap. Raises: AccessError: nobody any more, or not any longer."""
+        """The current identity, with groups; cheap. Raises: AccessError when it no longer exists or has expired."""
         ...
 
 
 class OperatorDesk(Protocol):
-    """What a listener for operators sees of the gateway, from before its store is open to its end.
+    """What a listener for operators sees of the gateway, from before its store opens until the gateway ends.
 
-    On its event loop.
+    On the gateway's event loop.
     """
 
     @property
@@ -76,39 +76,39 @@ class OperatorDesk(Protocol):
 
     @property
     def directory(self) -> Path:
-        """The gateway's user's alone: the data directory, or a temporary one where nothing is kept."""
+        """A directory private to the gateway's user: the data directory, or a temporary one when nothing is stored."""
         ...
 
     def readiness(self) -> Readiness:
-        """Cheap."""
+        """The current readiness; cheap."""
         ...
 
     def overview(self) -> Overview | None:
-        """How much goes through it, for what keeps a history of that; None: it does not run. Cheap.
+        """How much goes through the gateway, for keeping a history; None while it does not run. Cheap.
 
-        Nobody asks, so access control is not asked either: it must be about whoever is shown the history.
+        No operator asks, so access is not checked here: check it for whoever is shown the history.
         """
         ...
 
     async def log_in(self, request: ConnectRequest) -> Caller:
-        """Check credentials as those of any client; auditors are told.
+        """Check credentials as for any client; auditors are told.
 
-        Raises: AccessError, FlowControlError (too many wait to be checked), StoreUnavailableError (it
-            does not run yet: nobody knows users and rights).
+        Raises: AccessError, FlowControlError (too many checks are queued), StoreUnavailableError (the gateway
+            does not run yet, so users and rights are unknown).
         """
         ...
 
     async def perform(self, who: Identity, request: Request) -> Answer:
-        """Carry out a request, for at most some seconds: :func:`tidegate.spi.operate.perform`.
+        """Carry out a request, for some seconds at most: see :func:`tidegate.spi.operate.perform`.
 
-        Raises: GatewayError as there, StoreUnavailableError while it does not run, or when the store
+        Raises: GatewayError as there; StoreUnavailableError while the gateway does not run, or when the store
             does not answer.
         """
         ...
 
 
 def local_operator(uid: int) -> str:
-    """Who a user of this machine is to access control and audit: ``local:NAME``."""
+    """The name of a user of this machine for access control and audit: ``local:NAME``."""
     try:
         return f"local:{pwd.getpwuid(uid).pw_name}"
     except KeyError:
@@ -117,12 +117,12 @@ def local_operator(uid: int) -> str:
 
 @runtime_checkable
 class OperatorFrontEnd(Protocol):
-    """What a listener is besides that is for operators."""
+    """Optional for a listener: it serves operators."""
 
     async def prepare(self, desk: OperatorDesk) -> None:
-        """Begin to answer, before the store is opened, and without holding that up; ``start`` comes when
-        it is open, and only then must its address be had. After it, also when a later step of the start
-        failed, ``stop_accepting`` and ``stop`` come.
+        """Begin to answer, before the store is opened, without delaying that. ``start`` follows when the store
+        is open; only then must the address be bound. ``stop_accepting`` and ``stop`` follow later, even
+        when a later step of the start failed.
 
         Raises: ConfigError, OSError.
         """

@@ -16,10 +16,10 @@ from tidegate.spi.messages import Message
 class Action(enum.Enum):
     """What somebody wants to do with a destination, or with the gateway (CONNECT, ADMIN).
 
-    SUBSCRIBE is to a topic, CONSUME and BROWSE are from a queue. RETAIN is asked besides PUBLISH.
-    CREATE is of a queue that its first use makes, asked besides what it is used for. DELETE is of a
-    destination, or of what waits in it. ADMIN is asked of operators, besides what they want
-    (:mod:`tidegate.spi.operate`).
+    SUBSCRIBE is for topics, CONSUME and BROWSE are for queues. RETAIN is checked in addition to PUBLISH.
+    CREATE is for a queue that its first use creates, in addition to the action of that use. DELETE is for
+    a destination or its waiting messages. ADMIN is checked for operators, in addition to what they
+    request (:mod:`tidegate.spi.operate`).
     """
 
     CONNECT = "connect"
@@ -36,9 +36,9 @@ class Action(enum.Enum):
 class Verdict(enum.Enum):
     """What an authorizer answers.
 
-    FILTER answers only a subscription whose filter is broader than the right: it goes ahead, and
-    the authorizer is asked about the concrete destination of each message before it is delivered.
-    Anywhere else it is a DENY.
+    FILTER is only for a subscription whose filter is broader than the right: the subscription goes
+    ahead, and the authorizer is asked about the concrete destination of each message before it is
+    delivered. Anywhere else FILTER means DENY.
     """
 
     ALLOW = "allow"
@@ -51,11 +51,11 @@ class Principal:
     """Who a client is, as an authenticator answers.
 
     Attributes:
-        name: not empty; ``anonymous`` is the gateway's own and refused.
-        groups: that it is in.
+        name: not empty; ``anonymous`` is reserved for the gateway and refused.
+        groups: the groups it belongs to.
         expires_at: microseconds since the Unix epoch, UTC; the connection ends then. 0: never.
-        proof: what it was let in by, in words of the authenticator's own: which key signed its
-            token, which of its passwords it showed. A :class:`Directory` finds it here again. No secret.
+        proof: how it was authenticated, in the authenticator's own words: which key signed its token,
+            which of its passwords it showed. A :class:`Directory` gets it back here. Not a secret.
     """
 
     name: str
@@ -66,7 +66,7 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who asks, as authorizers are told.
+    """Who asks, as authorizers see it.
 
     Attributes: principal, groups: see :class:`Principal`; client_id ("" for none), address (an IP
     address without port, "" when the transport has none), protocol.
@@ -113,11 +113,11 @@ class Authenticator(Protocol):
 
 
 class AuthenticationExchange(Protocol):
-    """One client's way through a challenge-response method; made for one attempt only."""
+    """One client's run of a challenge-response method; for one attempt only."""
 
     @property
     def claimed(self) -> str:
-        """Whom the client says to be, as soon as it has; "" before. Guessing is counted by it."""
+        """The name the client claims, once it has sent it; "" before. Failed guesses are counted by it."""
         ...
 
     @property
@@ -126,9 +126,9 @@ class AuthenticationExchange(Protocol):
         ...
 
     async def step(self, data: bytes) -> bytes:
-        """Take what the client sent and return what it is to be told, perhaps nothing (b"").
+        """Take the client's data and return the reply, perhaps empty (b"").
 
-        Afterwards a ``principal`` says that the exchange has succeeded; the returned bytes then go
+        If ``principal`` is set afterwards, the exchange has succeeded, and the returned bytes go out
         with the acceptance. Not called again after that or after an error.
 
         Raises: AccessError to refuse. Any other exception refuses too and is logged.
@@ -143,7 +143,7 @@ class EnhancedAuthenticator(Protocol):
 
     @property
     def methods(self) -> Sequence[str]:
-        """Names of the methods, as clients write them."""
+        """Names of the methods, as clients spell them."""
         ...
 
     def begin(self, method: str, credentials: Credentials) -> AuthenticationExchange:
@@ -156,26 +156,26 @@ class EnhancedAuthenticator(Protocol):
 
 @runtime_checkable
 class Directory(Protocol):
-    """What an authenticator may be besides: it can tell later who those are whom it let in.
+    """Optional for an authenticator: it can look up later the principals it let in.
 
-    Asked when one connects, after its credentials were checked, and for each connection after
+    Called when a client connects, after its credentials were checked, and for each connection after
     :class:`Service`'s ``changed()``.
     """
 
     def principal_now(self, principal: Principal) -> Principal | None:
-        """Who *principal* is now, groups and all. Must be quick.
+        """The current state of *principal*, with its groups. Must be quick.
 
-        Args: principal: as this authenticator answered it, ``proof`` and all; without a proof when
-            only the name is known, of one that has been away since a start before this one.
-        Returns: one with the same name, of which the groups count; None when it is nobody any more, or
-            what it was let in by does not count any more: its connection ends.
+        Args: principal: as this authenticator returned it, with ``proof``. Without a proof when only the
+            name is known: the principal has not connected since before this start of the gateway.
+        Returns: a principal with the same name, whose groups now apply; None when it no longer exists or
+            its proof is no longer valid: its connection ends.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class KnownUser:
-    """A user, without secrets. Attributes: checks: what it is let in by, in words: ``argon2id``."""
+    """A user, without secrets. Attributes: checks: how it is authenticated, in words: ``argon2id``."""
 
     name: str
     groups: frozenset[str] = frozenset()
@@ -184,25 +184,26 @@ class KnownUser:
 
 @runtime_checkable
 class UserList(Protocol):
-    """What an authenticator may be besides: it can tell operators which users there are.
+    """Optional for an authenticator: it can list its users for operators.
 
-    Both must be quick: called on the event loop.
+    Both methods must be quick: called on the event loop.
     """
 
     def user_names(self) -> Collection[str]:
-        """All of them."""
+        """The names of all users."""
         ...
 
     def known_user(self, name: str) -> KnownUser | None:
-        """One of them; None when it is not there any more."""
+        """The user of this name; None when it no longer exists."""
         ...
 
 
 @runtime_checkable
 class Authorizer(Protocol):
-    """Allows or refuses an action. Must be quick: called on the event loop, its answer cached.
+    """Allows or refuses an action. Must be quick: called on the event loop, its answer is cached.
 
-    Who changes its mind must be a :class:`Service` that says so, or the cached answers stay.
+    If its answers can change, it must also be a :class:`Service` and call ``changed``, or the cached
+    answers stay.
     """
 
     def authorize(self, identity: Identity, action: Action, destination: str) -> Verdict:
@@ -217,7 +218,7 @@ class Authorizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """An answer of an authorizer's, and why. Attributes: why: each reason in words, the first that counts first."""
+    """An authorizer's answer, and why. Attributes: why: each reason in words, the decisive one first."""
 
     verdict: Verdict
     why: tuple[str, ...] = ()
@@ -225,7 +226,7 @@ class Explanation:
 
 @runtime_checkable
 class Explainer(Protocol):
-    """What an authorizer may be besides: it can tell operators why it decides as it does."""
+    """Optional for an authorizer: it can explain its decisions to operators."""
 
     def explain(self, identity: Identity, action: Action, destination: str) -> Explanation:
         """What :meth:`Authorizer.authorize` would answer, and why."""
@@ -234,13 +235,13 @@ class Explainer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:
-    """A rule of an authorizer's, without secrets.
+    """A rule of an authorizer, without secrets.
 
     Attributes:
-        number: from 1, in the order in which they are asked. line: where it is written; 0: nobody knows.
-        allows: it does, or it denies.
-        destinations: patterns, as they are written; None: any, and none.
-        who: by kind of condition (``groups``), what of it is met by; all of them must be. None at all: everybody.
+        number: from 1, in the order of evaluation. line: where it is written; 0: unknown.
+        allows: True when it allows, False when it denies.
+        destinations: patterns, as they are written; None: any destination, and no destination.
+        who: by kind of condition (``groups``), the values that meet it; all conditions must be met. Empty: everybody.
     """
 
     number: int
@@ -253,23 +254,23 @@ class AccessRule:
 
 @runtime_checkable
 class RuleList(Protocol):
-    """What an authorizer may be besides: it can tell operators the rules that it decides by."""
+    """Optional for an authorizer: it can list its rules for operators."""
 
     def rules_source(self) -> str:
-        """Where they are written: a file, for instance. Must be quick: called on the event loop."""
+        """Where they are written, such as a file. Must be quick: called on the event loop."""
         ...
 
     def access_rules(self) -> Iterable[AccessRule]:
-        """All of them, in the order in which they are asked, as they are now.
+        """All current rules, in the order of evaluation.
 
-        Called on the event loop, and gone through a few at a time: one must be quick, all of them need not be.
+        Called on the event loop and iterated a few at a time: each must be quick, the whole need not be.
         """
         ...
 
 
 @runtime_checkable
 class Service(Protocol):
-    """What any extension may be besides: something that runs while the gateway does.
+    """Optional for any extension: something that runs while the gateway does.
 
     Started before the listeners, in configured order, and stopped after them in reverse order.
     """
@@ -277,14 +278,14 @@ class Service(Protocol):
     async def start(self, changed: Callable[[], None]) -> None:
         """Begin.
 
-        Args: changed: to be called, on the event loop, when rights or users are other ones now. The
-            broker then forgets every cached answer and asks again for live subscriptions.
-        Any exception ends the start of the gateway.
+        Args: changed: call it, on the event loop, when rights or users have changed. The broker then
+            drops every cached answer and asks again for live subscriptions.
+        Any exception aborts the start of the gateway.
         """
         ...
 
     async def stop(self) -> None:
-        """End; called once, also when a later part of the gateway failed to start."""
+        """End; called once, even when a later part of the gateway failed to start."""
         ...
 
 
@@ -299,12 +300,12 @@ class AuditKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """Something that somebody wants to look up later.
+    """Something worth looking up later.
 
     Attributes:
-        identity: who it was; of a login that was refused, whom it said that it is.
+        identity: who it was; for a refused login, whom it claimed to be.
         action, destination: what was refused, or what an operator did; None and "" for logins.
-        problem: as the client was told; "" when nothing was refused.
+        problem: the reason given to the client; "" when nothing was refused.
         detail: what an operator did, in words.
     """
 
@@ -318,10 +319,10 @@ class AuditEvent:
 
 @runtime_checkable
 class Auditor(Protocol):
-    """Is told of logins, of what was refused and of what operators did; not of single messages that a filter left out."""
+    """Is told of logins, refusals and operators' actions; not of single messages that a filter left out."""
 
     def audit(self, event: AuditEvent) -> None:
-        """Take note. Must be quick: called on the event loop. Any exception is logged."""
+        """Record the event. Must be quick: called on the event loop. Any exception is logged."""
         ...
 
 
@@ -329,7 +330,7 @@ class Auditor(Protocol):
 class Interceptor(Protocol):
     """Sees each publish before it is numbered. Called on the event loop, in configured order.
 
-    Of a message with ``large`` it sees everything but the body, which is on the disk already.
+    Of a message with ``large`` it sees everything but the body, which is already on disk.
     """
 
     def intercept(self, message: Message, principal: str) -> Message:

@@ -1,18 +1,18 @@
-"""A line of the log for what strangers bring about: they decide how often there would be one."""
+"""Rate-limited log lines for events that strangers can cause as often as they like."""
 
 from __future__ import annotations
 
 import logging
 from typing import Final
 
-#: A line at most so often.
+#: At most one line in this many seconds.
 LOG_EVERY_S: Final = 10.0
 
 
 class Seldom:
-    """A warning that is written now and then, with how often there was a reason since the last.
+    """A warning logged now and then, with the number of occurrences since the last line.
 
-    Args: logger: where; text: with a place for each value.
+    Args: logger: where; text: format string with a place for each value.
     """
 
     __slots__ = ("_count", "_logger", "_next_at", "_text")
@@ -24,7 +24,7 @@ class Seldom:
         self._next_at = 0.0
 
     def say(self, now: float, *values: object) -> None:
-        """There is a reason. now: monotonic seconds."""
+        """Report one occurrence. now: monotonic seconds."""
         self._count += 1
         if now >= self._next_at:
             self._logger.warning(f"{self._text} count=%d", *values, self._count)  # noqa: G004 - a constant

@@ -1,4 +1,4 @@
-"""TLS of listeners of any protocol: the PEM files for libraries that take them as they are; why a handshake failed."""
+"""TLS of listeners of any protocol: PEM files for libraries that take their text; why a handshake failed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Final
 from tidegate.spi.errors import ConfigError
 from tidegate.spi.private_files import problem_of_others
 
-#: For a private key: one that everybody can read, or others can replace, protects nothing. Its group may read it:
-#: that is how keys are shared on purpose (``ssl-cert``).
+#: For a private key: one that everybody can read, or others can replace, protects nothing. Its group may read
+#: it: that is how keys are shared on purpose (``ssl-cert``).
 KEY_NOT_OTHERS: Final = 0o026
-#: What OpenSSL calls the ends of a handshake that have a remedy.
+#: OpenSSL's reasons for a failed handshake that have a remedy.
 _NO_TLS: Final = "the client does not speak TLS: enable TLS in the client, or use another port"
 _REMEDIES: Final = {
     "HTTP_REQUEST": "the client speaks HTTP without TLS: use https:// or wss://, or another port",
@@ -28,11 +28,11 @@ _REMEDIES: Final = {
 
 
 def read_pair(certificate: Path | None, key: Path | None) -> tuple[str, str]:
-    """The PEM texts of ``tls_certificate`` and ``tls_key``, once it is certain that they belong together.
+    """The PEM texts of ``tls_certificate`` and ``tls_key``, checked to belong together.
 
-    The key must not be encrypted. Reads the files; blocks shortly.
+    The key must not be encrypted. Reads the files; blocks briefly.
 
-    Raises: ConfigError that names the option, the file and the problem.
+    Raises: ConfigError naming the option, the file and the problem.
     """
     texts: list[str] = []
     for path, name, wanted, what in (
@@ -53,7 +53,7 @@ def read_pair(certificate: Path | None, key: Path | None) -> tuple[str, str]:
         texts.append(text)
     assert certificate is not None
     try:
-        # "" as the password: with none, OpenSSL would ask for it on the terminal.
+        # "" as the password: without one, OpenSSL would ask for it on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, lambda: b"")
     except (ssl.SSLError, ValueError):
         raise ConfigError(
@@ -64,9 +64,9 @@ def read_pair(certificate: Path | None, key: Path | None) -> tuple[str, str]:
 
 
 def why_no_handshake(error: OSError, timeout: str) -> str:
-    """What a handshake ended with, for the log; "": the peer only went, as health checks do.
+    """Why a handshake ended, for the log; "" when the peer merely closed, as health checks do.
 
-    Args: timeout: the option that says how long it may take.
+    Args: timeout: the option that sets how long it may take.
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the client's certificate was rejected: {error.verify_message}"

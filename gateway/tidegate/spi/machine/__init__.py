@@ -1,1 +1,1 @@
-"""What a plugin asks of the operating system. Import it from its modules."""
+"""What a plugin needs of the operating system. Import from its modules."""

@@ -1,9 +1,9 @@
-"""Child processes that have nothing of the gateway but what they are given.
+"""Child processes that inherit nothing from the gateway but what they are given.
 
-A descriptor that a child inherits lives as long as the child: after a SIGKILL of the gateway, one that is still about
-would hold the store's files, a listening port, a client's connection. uvloop closes none in the child, as Python's own event
-loop does, and some libraries open files without asking for that (LMDB its data file). Whoever starts a process on the
-event loop starts it here.
+A descriptor that a child inherits lives as long as the child: after a SIGKILL of the gateway, a surviving child
+would hold the store's files, a listening port, a client's connection. uvloop closes none in the child, unlike Python's
+own event loop, and some libraries open files without close-on-exec (LMDB its data file). Start every child process on
+the event loop here.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-#: Linux and macOS: one's own descriptors, by number.
+#: Linux and macOS: this process's own descriptors, by number.
 _DESCRIPTORS: Final = "/dev/fd"
 _STANDARD: Final = 2
-#: A gateway with ten thousand clients has as many descriptors; this many are looked at in some tenths of a millisecond.
+#: A gateway with ten thousand clients has as many descriptors; this many take some tenths of a millisecond.
 _SLICE: Final = 100
-#: Most bytes of a line that ``readline`` of a stream gives.
+#: Longest line that ``readline`` of a stream returns, in bytes.
 LINE_BYTES_MAX: Final = 1 << 20
 _READ_BYTES: Final = 1 << 16
-#: Between two starts of a process that ends by itself, doubled each time; from the beginning again when it lasted.
+#: Delay before restarting a process that ended by itself; doubles each time, and resets after a long enough run.
 AGAIN_S: Final = 0.1
 _AGAIN_MAX_S: Final = 30.0
 _LASTED_S: Final = 60.0
 NICENESS_MAX: Final = 19
-#: Of what runs beside the gateway and takes its time: clients wait for the gateway.
+#: For work beside the gateway that may take its time: clients wait for the gateway.
 NICENESS: Final = 5
-#: The kernel takes the weight of a session from users but root once in a tenth of a second, whosever it is.
+#: The kernel accepts a session weight from non-root users only once in a tenth of a second, for all sessions together.
 _WEIGH_AGAIN_S: Final = 0.15
 _WEIGH_TRIES: Final = 20
 
@@ -42,11 +42,11 @@ class Supervised(Protocol):
     pid: int
 
     async def wait(self) -> int:
-        """Wait until it has ended, by itself or not; its exit code."""
+        """Wait until it has ended, by itself or not; return its exit code."""
         ...
 
     async def end(self) -> None:
-        """Kill it, and let go of all that belongs to it. Idempotent."""
+        """Kill it, and release everything that belongs to it. Idempotent."""
         ...
 
 
@@ -64,14 +64,14 @@ async def start_child(
     directory: Path | None = None,
     niceness: int = 0,
 ) -> asyncio.subprocess.Process:
-    """Start *command* in a session of its own, which no Ctrl-C reaches and which can be killed as a group.
+    """Start *command* in its own session, which no Ctrl-C reaches and which can be killed as a group.
 
     Args:
         command: the program and its arguments.
         stdin, stdout, stderr: as ``asyncio.create_subprocess_exec`` takes them.
-        pass_fds: descriptors that the child gets besides, and no other.
-        environment: its own; None: ours. directory: where it runs; None: where we do.
-        niceness: how far it, and all that it starts, steps back when we want the processor (0 to 19, added to ours).
+        pass_fds: the only other descriptors that the child gets.
+        environment: None: ours. directory: where it runs; None: our working directory.
+        niceness: how far it and all its children yield the processor to us (0 to 19, added to ours).
     Raises: OSError. Cancellation: safe before the child has started.
     """
     await _keep_descriptors()
@@ -92,11 +92,11 @@ async def start_child(
 
 
 def kill_group(process: asyncio.subprocess.Process) -> None:
-    """SIGKILL for a child of :func:`start_child` and all that it started and that is in its group still. Idempotent."""
+    """SIGKILL a child of :func:`start_child` and all its descendants still in its group. Idempotent."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
-        pass  # PermissionError: macOS says so of a group that holds only ended processes
+        pass  # PermissionError: macOS raises it for a group of only ended processes
 
 
 async def supervise(
@@ -104,12 +104,12 @@ async def supervise(
     running: Callable[[_SupervisedT | None], None],
     ended: Callable[[str, float], None],
 ) -> None:
-    """Keep a process alive until this is cancelled, which ends it: start it, and again whenever it ends.
+    """Keep a process alive: start it, and restart it whenever it ends. Cancelling this ends it.
 
     Args:
-        start: may raise OSError: it is tried again.
-        running: told which one runs now; None: none does.
-        ended: told why the last one runs no more, and in how many seconds the next one is started.
+        start: starts it; after an OSError it is tried again.
+        running: called with the process that runs now; None when none does.
+        ended: called with why the last one ended, and in how many seconds the next one starts.
     """
     again, loop = AGAIN_S, asyncio.get_running_loop()
     while True:
@@ -132,9 +132,9 @@ async def supervise(
 
 
 async def follow_lines(stream: asyncio.StreamReader | None, take: Callable[[str], object]) -> None:
-    """Give *take* each line of a child's pipe, until its end, so that the pipe is never full.
+    """Pass *take* each line of a child's pipe until its end, so that the pipe never fills up.
 
-    A line may be of any length: of one that is longer than 64 KiB, *take* gets the end. What is no UTF-8 is replaced.
+    A line may be of any length: of one longer than 64 KiB, *take* gets the end. Invalid UTF-8 is replaced.
     """
     assert stream is not None, (
         "this program is started by the gateway, with a pipe; do not run it by hand"
@@ -150,14 +150,14 @@ async def follow_lines(stream: asyncio.StreamReader | None, take: Callable[[str]
 
 
 def _step_back(pid: int, niceness: int) -> None:
-    """Where Linux groups processes by session (sched(7), autogroup), sessions get equal parts of a processor, however nice
-    the processes in them are to one another: there the session is what has to be nice."""
+    """Lower the priority of the group, and of its session: where Linux groups processes by session (sched(7),
+    autogroup), sessions get equal shares of a processor, whatever the niceness of the processes in them."""
     with suppress(OSError):  # it has ended
         ours = os.getpriority(os.PRIO_PROCESS, 0)
         os.setpriority(os.PRIO_PGRP, pid, min(ours + niceness, NICENESS_MAX))
-    with suppress(OSError, ValueError):  # no Linux, or it does not group so
+    with suppress(OSError, ValueError):  # not Linux, or it does not group by session
         ours = Path("/proc/self/autogroup").read_text().rpartition(" ")[2]
-        # Empty in the machine's first session (one that PID 1 started without setsid), which has no weight of its own.
+        # Empty in the machine's first session (one that PID 1 started without setsid), which has no weight.
         _weigh(pid, min(int(ours or 0) + niceness, NICENESS_MAX), _WEIGH_TRIES)
 
 
@@ -166,7 +166,7 @@ def _weigh(pid: int, niceness: int, tries: int) -> None:
         descriptor = os.open(f"/proc/{pid}/autogroup", os.O_WRONLY)
         try:
             os.write(descriptor, b"%d" % niceness)
-        except BlockingIOError:  # some other session's was changed just now, and we are not root
+        except BlockingIOError:  # another session's was changed just now, and we are not root
             if tries > 1:
                 loop = asyncio.get_running_loop()
                 loop.call_later(_WEIGH_AGAIN_S, _weigh, pid, niceness, tries - 1)
@@ -175,9 +175,9 @@ def _weigh(pid: int, niceness: int, tries: int) -> None:
 
 
 async def _keep_descriptors() -> None:
-    """No child inherits what is open now; what it is passed, the event loop lets through by itself.
+    """Mark all open descriptors as not inheritable; the event loop itself passes on those in *pass_fds*.
 
-    On the loop, not in a thread, which could come between another child's start and what that is passed.
+    On the loop, not in a thread, which could interfere with another child being started.
     """
     numbers = [int(name) for name in os.listdir(_DESCRIPTORS)]
     for done, number in enumerate(numbers):
@@ -187,4 +187,4 @@ async def _keep_descriptors() -> None:
             try:
                 os.set_inheritable(number, False)
             except OSError:
-                pass  # closed meanwhile; the one of the listing was, at once
+                pass  # closed meanwhile; that of the listing was closed at once

@@ -1,4 +1,4 @@
-"""What leases of all kinds share: the words of their options, and the clock of who holds one."""
+"""What all kinds of lease share: the words of their options, and the clock of the holder."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ AUTO: Final = "auto"
 WAIT: Final = "wait"
 FAIL: Final = "fail"
 
-#: Goes on while the machine sleeps, where there is such a clock.
+#: A clock that also runs while the machine sleeps, where there is one.
 _CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 def now() -> float:
-    """Seconds; goes on while this process or the machine is stopped."""
+    """Seconds, monotonic; also runs while this process or the machine is suspended."""
     return time.clock_gettime(_CLOCK)
 
 
 def check_lease(renew_period: float, expiration: float) -> None:
-    """``lock_renew_period`` and ``lock_expiration`` go together. Raises: ConfigError."""
+    """Check that ``lock_renew_period`` and ``lock_expiration`` go together. Raises: ConfigError."""
     if renew_period * 2 > expiration:
         raise ConfigError(
             f"{renew_period:g} s is more than half of lock_expiration ({expiration:g} "

@@ -1,16 +1,16 @@
 """A lock file in a directory that several machines may share: one owner at a time, and a fence.
 
-The kernel's lock (``flock``) says who may write, and dies with its process. What it cannot say is in
-the file. Its text names the owner; its time stamp goes on, by a second each time, while the owner lives:
+The kernel's lock (``flock``) says who may write, and dies with its process. The file says what the lock
+cannot. Its text names the owner; its time stamp advances by a second at each renewal while the owner lives:
 
-1. A file system on a network gives the lock of a machine that it does not hear to another one. Who
-   gets a lock whose owner is not known to be gone waits until the stamp has stood still for as long as
-   that owner asked for (the *lease*). No clock of another machine counts.
+1. A network file system may give a lock to another machine when it no longer hears from the holder's.
+   So if the last owner is not known to be gone, whoever gets the lock waits until the stamp has stood
+   still for as long as that owner asked for (the *lease*). No clock of another machine counts.
 2. It writes its own text before it reads anything else.
-3. So an owner that finds its own text *after* a sync knows that whoever comes next will read what was
+3. So an owner that finds its own text *after* a sync knows that the next owner will read what was
    synced (:meth:`LockFile.check`). One that was away and finds another text must not confirm anything.
-   That holds whatever clocks do; even those of a virtual machine, which stand still when it is paused.
-4. Who was away for longer than its lease gives up, whether somebody came or not.
+   That holds whatever clocks do, even those of a virtual machine, which stand still while it is paused.
+4. An owner away for longer than its lease gives up, whether somebody came or not.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from tidegate.spi.private_files import open_regular
 logger = logging.getLogger("tidegate.lock")
 
 _TEXT_BYTES_MAX: Final = 4096
-#: Who waits for the end of a lease looks so often, in seconds.
+#: Poll interval while waiting for a lease to end, in seconds.
 _LOOK_SECONDS: Final = 0.1
-#: Clocks of two machines do not run equally fast; by far not so differently.
+#: Clocks of two machines differ in speed, but by far less than this.
 _DRIFT: Final = 1.01
 
 T = TypeVar("T")
@@ -51,12 +51,12 @@ class LockFile:
 
     Args:
         lease_seconds: how long the next owner waits for this one when it cannot tell that it is gone;
-            0: not at all, the kernel's lock is all there is.
-        opened: opens a file although there is no descriptor left.
+            0: not at all, and the kernel's lock is all there is.
+        opened: opens a file even when no descriptor is left.
 
     Attributes:
-        has_followed_unseen: nobody knows whether the last owner is gone: it may wake up, and write into
-            the files that it had open.
+        has_followed_unseen: the last owner may not be gone: it may wake up and write into the files
+            that it had open.
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class LockFile:
         self.has_followed_unseen = False
 
     def take(self, owner: str) -> None:
-        """Own it, now or when the lease of the last owner has ended.
+        """Take ownership, now or when the last owner's lease has ended.
 
-        Args: owner: for people; ``gateway=NAME`` for example.
+        Args: owner: for people; for example ``gateway=NAME``.
         Raises: StoreLockedError when somebody has it; OSError.
         """
         fd = open_regular(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW)
@@ -111,16 +111,16 @@ class LockFile:
         )
 
     def _look(self, fd: int) -> tuple[bytes, float]:
-        """Text and stamp, and since when they are what they are."""
+        """Text and stamp; notes since when they have been the same."""
         seen = os.pread(fd, _TEXT_BYTES_MAX, 0), os.fstat(fd).st_mtime
         if seen != self._seen:
             self._seen, self._seen_since = seen, now()
         return seen
 
     def _is_last_gone(self, fd: int) -> bool:
-        """Returns: True at once when it is; False when its lease has ended.
+        """Returns: True at once when the last owner is gone; False when its lease has ended.
 
-        Raises: StoreLockedError when it lives, although this one has the lock.
+        Raises: StoreLockedError when it is alive, although this process has the lock.
         """
         seen = self._look(fd)
         lease, last = _signature(seen[0])
@@ -150,7 +150,7 @@ class LockFile:
             self._stamp = int(os.fstat(fd).st_mtime) + 1
             os.utime(fd, (self._stamp, self._stamp))
         except OSError:
-            # Without a lease the text only helps a person; on a full disk the lock itself is what counts.
+            # Without a lease the text only helps people; on a full disk the lock itself is what counts.
             if self._lease:
                 raise
         self._lost, self._sure_until = "", before + self._lease
@@ -180,14 +180,14 @@ class LockFile:
         self.check()
         self._stamp += 1
         os.utime(self._fd, (self._stamp, self._stamp))
-        # Who waits has seen it only if it was in time.
+        # Whoever waits has seen the renewal only if it came in time.
         self._check_time()
         self._sure_until = before + self._lease
 
     def check(self) -> None:
-        """Return when this is still the owner: what was synced before, the next one will read.
+        """Return if this is still the owner: the next owner will read what was synced before.
 
-        Raises: StoreLockedError; OSError when that cannot be told.
+        Raises: StoreLockedError; OSError when it cannot be determined.
         """
         self._check_time()
         try:
@@ -198,7 +198,7 @@ class LockFile:
             self._give_up(f"another gateway has taken it: {text.decode('utf-8', 'replace')!r}")
 
     def _read(self) -> bytes:
-        """Opened anew: a file system on a network looks only then whether another machine wrote."""
+        """Reopens the file: only then does a network file system check whether another machine wrote."""
         fd = self._opened(lambda: os.open(self._path, os.O_RDONLY | os.O_CLOEXEC))
         try:
             return os.pread(fd, _TEXT_BYTES_MAX, 0)
@@ -227,7 +227,7 @@ class LockFile:
         raise StoreLockedError(self._lost)
 
     def release(self) -> None:
-        """Give it back: nothing is written any more, so the next owner need not wait. Idempotent."""
+        """Give up ownership: nothing more is written, so the next owner need not wait. Idempotent."""
         if self._fd < 0:
             return
         self._ended.set()
@@ -243,7 +243,7 @@ class LockFile:
 
 
 def _signature(text: bytes) -> tuple[float, str]:
-    """Of the owner that *text* is of: its lease in seconds, 0 when it has none; its name."""
+    """The lease in seconds (0 without one) and the name of the owner that wrote *text*."""
     _, _, rest = text.decode("utf-8", "replace").partition("\n")
     lease, _, owner = rest.partition("\n")[0].removeprefix("lease=").partition(" of=")
     try:

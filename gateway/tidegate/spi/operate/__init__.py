@@ -1,14 +1,14 @@
 """The operator's contract: what can be seen of a running gateway, and done with it.
 
-Everything that an operator uses is made of it: the commands of ``tidegate``, and whatever else answers
-people. Each request is a type, each answer is one, both as they travel (:func:`perform`).
+Everything an operator uses is built on it: the commands of ``tidegate``, and any other interface for
+people. Each request and each answer is a type, in the form in which it travels (:func:`perform`).
 
-Who asks is asked about: each request needs the right ADMIN, and what it does to a destination the
-right for that (CREATE, DELETE, CONSUME, BROWSE, PUBLISH); what was done is told to auditors.
+Access is checked: each request needs the right ADMIN, and the right for whatever it does to a
+destination (CREATE, DELETE, CONSUME, BROWSE, PUBLISH). What was done is reported to auditors.
 
-No request holds up messaging. One that goes over messages does so in steps, each of which becomes
-durable as a whole, and stops when its time is over or something is in the way: its answer says how far it
-came, and the same request with ``after`` and ``through`` of the answer goes on.
+No request holds up messaging. One that goes over messages does so in steps, each durable as a whole.
+It stops when its time is over or something is in the way. Its answer says how far it came; send the
+same request with the answer's ``after`` and ``through`` to continue.
 """
 
 from __future__ import annotations

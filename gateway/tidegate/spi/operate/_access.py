@@ -1,4 +1,4 @@
-"""Who may do what, by which rule, and who the authenticators know."""
+"""Who may do what, by which rule, and whom the authenticators know."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class ExplainAccess(msgspec.Struct, frozen=True, tag="explain-access"):
     """What somebody may do with a destination, and why.
 
     Attributes:
-        user: whether anybody of this name is known or not; ``anonymous`` for clients without one.
-        destination: ``queue://NAME`` or ``topic://NAME``, perhaps with wildcards, which are asked of what may
-            be subscribed to; "": what is done to no destination (CONNECT, ADMIN).
-        groups: that it is in; none: those that the authenticators, or its connections, say.
-        client_id, address: "": of no client, from nowhere; rules about these do not fit then.
+        user: known or not; ``anonymous`` for clients without a name.
+        destination: ``queue://NAME`` or ``topic://NAME``, with wildcards only for actions that subscribe;
+            "": actions that concern no destination (CONNECT, ADMIN).
+        groups: its groups; empty: those that the authenticators, or its connections, say.
+        client_id, address: "": no client, no address; rules about these do not match then.
     """
 
     user: str
@@ -29,7 +29,7 @@ class ExplainAccess(msgspec.Struct, frozen=True, tag="explain-access"):
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """What one authorizer says. Attributes: why: in its own words; () where it gives no reasons."""
+    """What one authorizer says. Attributes: why: in its own words; () when it gives no reasons."""
 
     authorizer: str
     verdict: Verdict
@@ -37,9 +37,9 @@ class Reason(msgspec.Struct, frozen=True):
 
 
 class Decided(msgspec.Struct, frozen=True):
-    """What is decided about one action: ALLOW where all authorizers allow it.
+    """The decision about one action: ALLOW when all authorizers allow it.
 
-    Attributes: reasons: of each authorizer; none where nobody is asked, and all is allowed.
+    Attributes: reasons: of each authorizer; empty when there is none and everything is allowed.
     """
 
     action: Action
@@ -48,7 +48,7 @@ class Decided(msgspec.Struct, frozen=True):
 
 
 class AccessDetails(msgspec.Struct, frozen=True, tag="access-details"):
-    """What somebody may do. Attributes: groups: that were asked with."""
+    """What somebody may do. Attributes: groups: those that were checked."""
 
     user: str
     groups: tuple[str, ...]
@@ -59,8 +59,8 @@ class AccessDetails(msgspec.Struct, frozen=True, tag="access-details"):
 class ListAccess(msgspec.Struct, frozen=True, tag="list-access"):
     """What everybody may do with one destination, a page at a time, by name.
 
-    Everybody is who an authenticator lists, who is connected, and ``anonymous``; asked without client id and
-    address. Attributes: match: what the name has in it, whatever its case; "" for all.
+    Everybody: users that an authenticator lists, connected users, and ``anonymous``; checked without client
+    id and address. Attributes: match: text in the name, ignoring case; "" for all.
     """
 
     destination: str
@@ -70,7 +70,7 @@ class ListAccess(msgspec.Struct, frozen=True, tag="list-access"):
 
 
 class AccessRow(msgspec.Struct, frozen=True):
-    """A row of a list. Attributes: connections: that it has now; verdicts: by action."""
+    """A row of a list. Attributes: connections: how many it has now; verdicts: by action."""
 
     user: str
     groups: tuple[str, ...]
@@ -79,16 +79,17 @@ class AccessRow(msgspec.Struct, frozen=True):
 
 
 class AccessPage(msgspec.Struct, frozen=True, tag="access-page"):
-    """Rows of a list. Attributes: next: what to ask for as ``after``; "" when there are no more."""
+    """Rows of a list. Attributes: next: ``after`` of the next page; "" when there are no more."""
 
     rows: tuple[AccessRow, ...]
     next: str = ""
 
 
 class ListRules(msgspec.Struct, frozen=True, tag="list-rules"):
-    """The rules that authorizers decide by, as they have them now, a page at a time, in the order in which they are asked.
+    """The rules that authorizers decide by, as they are now, a page at a time, in the order of evaluation.
 
-    Attributes: match: what one of its patterns, or of whom it is about, has in it, whatever its case; "" for all; action: only rules about it.
+    Attributes: match: text in one of its patterns, or in whom it is about, ignoring case; "" for all; action:
+        only rules about it.
     """
 
     match: str = ""
@@ -100,7 +101,7 @@ class ListRules(msgspec.Struct, frozen=True, tag="list-rules"):
 class RuleRow(msgspec.Struct, frozen=True):
     """A row of a list.
 
-    Attributes: authorizer: whose it is; source: where it is written; others: see :class:`tidegate.spi.AccessRule`.
+    Attributes: authorizer: whose rule it is; source: where it is written; others: see :class:`tidegate.spi.AccessRule`.
     """
 
     authorizer: str
@@ -116,8 +117,8 @@ class RuleRow(msgspec.Struct, frozen=True):
 class RulePage(msgspec.Struct, frozen=True, tag="rule-page"):
     """Rows of a list.
 
-    Attributes: authorizers: that are asked, each of which must allow it; none: all is allowed. unlisted: those of them that do not say
-        by which rules; next: what to ask for as ``after``; "" when there are no more.
+    Attributes: authorizers: the configured ones, each of which must allow an action; empty: everything is allowed.
+        unlisted: those that do not list their rules; next: ``after`` of the next page; "" when there are no more.
     """
 
     rows: tuple[RuleRow, ...]
@@ -127,9 +128,9 @@ class RulePage(msgspec.Struct, frozen=True, tag="rule-page"):
 
 
 class ListUsers(msgspec.Struct, frozen=True, tag="list-users"):
-    """Users that authenticators list, a page at a time, by name: no secrets.
+    """Users that authenticators list, without secrets, a page at a time, by name.
 
-    Attributes: match: what the name has in it, whatever its case; "" for all.
+    Attributes: match: text in the name, ignoring case; "" for all.
     """
 
     match: str = ""
@@ -140,8 +141,8 @@ class ListUsers(msgspec.Struct, frozen=True, tag="list-users"):
 class UserRow(msgspec.Struct, frozen=True):
     """A row of a list.
 
-    Attributes: authenticator: that knows it; checks: what it is let in by: ``argon2id``, ``SCRAM-SHA-256`` …;
-        connections: that it has now.
+    Attributes: authenticator: that knows it; checks: how it is authenticated: ``argon2id``, ``SCRAM-SHA-256`` …;
+        connections: how many it has now.
     """
 
     user: str
@@ -154,8 +155,8 @@ class UserRow(msgspec.Struct, frozen=True):
 class UserPage(msgspec.Struct, frozen=True, tag="user-page"):
     """Rows of a list.
 
-    Attributes: unlisted: authenticators that know users, but not which there are; next: what to ask for as
-        ``after``; "" when there are no more.
+    Attributes: unlisted: authenticators that have users but cannot list them; next: ``after`` of the next
+        page; "" when there are no more.
     """
 
     rows: tuple[UserRow, ...]

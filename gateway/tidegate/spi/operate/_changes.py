@@ -1,4 +1,4 @@
-"""Changing a gateway that runs: its configuration, and whether it lets clients in."""
+"""Changing a running gateway: its configuration, and whether it lets clients in."""
 
 from __future__ import annotations
 
@@ -7,42 +7,42 @@ from typing import Annotated, Final
 
 import msgspec
 
-#: The longest that a drain waits for clients, in seconds.
+#: Longest time a drain waits for clients, in seconds.
 DRAIN_S_MAX: Final = 86_400
-#: Characters of a server reference, and of a bridge's name.
+#: Characters of a server reference, or of a bridge's name.
 REFERENCE_MAX: Final = 1000
-#: Things that a hand-over leaves and that are named one by one.
+#: Items left by a hand-over that are named one by one.
 LEFT_MAX: Final = 100
-#: Clients that a drain waits for and that are named one by one.
+#: Clients awaited by a drain that are named one by one.
 STILL_HERE_MAX: Final = 20
 
 
 class ReloadConfiguration(msgspec.Struct, frozen=True, tag="reload-configuration"):
-    """Read the configuration file anew, check it as a whole, and apply what can change while the gateway runs.
+    """Reread the configuration file, check it as a whole, and apply what can change while the gateway runs.
 
-    An error in the file, or in one that it names, changes nothing; nor does a new listener that cannot bind.
+    An error in the file, or in a file that it names, changes nothing; nor does a new listener that cannot bind.
 
-    Attributes: check_only: only say what would change.
+    Attributes: check_only: only report what would change.
     """
 
     check_only: bool = False
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One thing that is other than before, or is not. Attributes: key: where it is in the file; what: in words."""
+    """One difference, applied or not. Attributes: key: where it is in the file; what: in words."""
 
     key: str
     what: str
 
 
 class Reloaded(msgspec.Struct, frozen=True, tag="reloaded"):
-    """What came of it.
+    """The result of a reload.
 
     Attributes:
-        path: of the file; "": the gateway has none, and only files that listeners and extensions have were read.
-        changed: what counts now (with ``check_only``: would count).
-        left: what the file says and does not count before the next start, or not for all, and why.
-        warnings: what counts and should be looked at: certificates that have expired, or will soon.
+        path: of the file; "": the gateway has none, and only files of listeners and extensions were reread.
+        changed: what is in force now (with ``check_only``: would be).
+        left: what the file says but does not take effect before the next start, or not for all, and why.
+        warnings: what is in force but needs attention: certificates that have expired, or will soon.
     """
 
     path: str
@@ -52,15 +52,15 @@ class Reloaded(msgspec.Struct, frozen=True, tag="reloaded"):
 
 
 class Drain(msgspec.Struct, frozen=True, tag="drain"):
-    """Let nobody in any more, and those that are there go when their work is done: see DrainState.
+    """Let nobody in any more; connected clients leave when their work is done: see DrainState.
 
-    It begins at once and goes on by itself; asked again, it goes on in the new way. It lasts until `undrain` or
+    It begins at once and continues by itself; a repeated request changes how. It lasts until `undrain` or
     the gateway's end.
 
     Attributes:
-        server_reference: where clients are to go, ``host:port``; "": they are not told. is_moved: for good.
-        timeout_s: how long they may take to acknowledge what they have; then they are disconnected all the same.
-        hand_over: the bridge over which every queue goes to another broker when they have gone; "": queues stay.
+        server_reference: where clients should go, ``host:port``; "": they are not told. is_moved: permanently.
+        timeout_s: how long they may take to acknowledge what they have; then they are disconnected anyway.
+        hand_over: the bridge that carries every queue to another broker once they have left; "": queues stay.
     """
 
     server_reference: Annotated[str, msgspec.Meta(max_length=REFERENCE_MAX)] = ""
@@ -70,7 +70,7 @@ class Drain(msgspec.Struct, frozen=True, tag="drain"):
 
 
 class Undrain(msgspec.Struct, frozen=True, tag="undrain"):
-    """Let clients in again, and serve those that have not gone. A hand-over ends: what it has sent is confirmed before."""
+    """Let clients in again, and serve those still connected. A hand-over ends once what it has sent is confirmed."""
 
 
 class ShowDrain(msgspec.Struct, frozen=True, tag="show-drain"):
@@ -78,8 +78,8 @@ class ShowDrain(msgspec.Struct, frozen=True, tag="show-drain"):
 
 
 class HandOverPhase(enum.Enum):
-    """How far a hand-over is. WAITING: for clients to go. DONE: no queue has anything that can go. FAILED: its bridge was
-    removed or changed meanwhile; what has not gone is in its queues, and it can be asked for again."""
+    """How far a hand-over is. WAITING: for clients to leave. DONE: no queue has anything left that can go. FAILED: its
+    bridge was removed or changed; what has not gone is still in its queues, and it can be requested again."""
 
     WAITING = "waiting"
     MOVING = "moving"
@@ -88,7 +88,7 @@ class HandOverPhase(enum.Enum):
 
 
 class LeftKind(enum.Enum):
-    """What a hand-over leaves: the messages of one QUEUE or SUBSCRIPTION, or so many of the others."""
+    """What a hand-over leaves: the messages of one QUEUE or SUBSCRIPTION, or a number of other things."""
 
     QUEUE = "queue"
     SUBSCRIPTION = "subscription"
@@ -100,7 +100,7 @@ class LeftKind(enum.Enum):
 
 
 class LeftHere(msgspec.Struct, frozen=True):
-    """What a hand-over leaves. Attributes: name: of the one that it is; count: messages, or how many; why: with what to do."""
+    """What a hand-over leaves. Attributes: name: of the one thing; count: messages, or things; why: and what to do."""
 
     kind: LeftKind
     name: str
@@ -112,11 +112,13 @@ class HandOver(msgspec.Struct, frozen=True):
     """Queues on their way to another broker.
 
     Attributes:
-        bridge: over which; server: what the other broker says that it is, "" while it is not connected.
-        moved, moved_bytes: confirmed there since this began, and bytes of their bodies.
-        queues, messages: in how many queues something waits that can go, and how much, with what is on the way.
-        problem, remedy: why it was not connected last, or what the other broker refused, or why it failed, and what to do;
-            problem_at: when, microseconds since the Unix epoch; 0: never, or unknown. Where it is connected it is over.
+        bridge: that carries them; server: what the other broker calls itself, "" while not connected.
+        moved, moved_bytes: messages confirmed there since this began, and bytes of their bodies.
+        queues, messages: how many queues have messages that can go, and how many those are, including any on their
+            way.
+        problem, remedy: why it last failed to connect, or what the other broker refused, or why it failed, and what
+            to do; problem_at: when, microseconds since the Unix epoch; 0: never, or unknown. Once connected, the
+            problem is over.
         left: what is not handed over, at most ``LEFT_MAX`` of them; left_more: how many more there are.
     """
 
@@ -135,9 +137,9 @@ class HandOver(msgspec.Struct, frozen=True):
 
 
 class StillHere(msgspec.Struct, frozen=True):
-    """A client that a drain waits for, with what it has to end.
+    """A client that a drain waits for, and what it still has to finish.
 
-    Attributes: connection: its number; in_flight: messages that it has not acknowledged; transactions: that it has begun.
+    Attributes: connection: its number; in_flight: messages it has not acknowledged; transactions: open ones.
     """
 
     connection: int
@@ -149,7 +151,7 @@ class StillHere(msgspec.Struct, frozen=True):
 
 
 class HandsOver(msgspec.Struct, frozen=True):
-    """A bridge of this gateway. Attributes: remote: where the other broker is; problem: why it takes no queues, "": it does."""
+    """A bridge of this gateway. Attributes: remote: the other broker; problem: why it takes no queues; "": it does."""
 
     name: str
     remote: str
@@ -160,12 +162,12 @@ class DrainState(msgspec.Struct, frozen=True, tag="drain-state"):
     """Whether clients are let in.
 
     Attributes:
-        connections: clients that are there; in_flight: messages that they have not acknowledged.
-        hand_over: None: none was asked for.
-        since, ends_at: when the drain began, and when clients are disconnected all the same, in microseconds since the epoch;
-            0: it is none.
+        connections: connected clients; in_flight: messages they have not acknowledged.
+        hand_over: None when none was requested.
+        since, ends_at: when the drain began, and when clients are disconnected regardless, in microseconds since
+            the epoch; 0: not draining.
         still_here: clients that it waits for, at most ``STILL_HERE_MAX`` of them.
-        bridges: that ``hand_over`` of Drain may name, and those that it may not.
+        bridges: those that ``hand_over`` of Drain may name, and those that it may not.
         server_reference, is_moved: as in Drain.
     """
 

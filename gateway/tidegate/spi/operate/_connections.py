@@ -1,4 +1,4 @@
-"""Clients that are connected: who, what they do now, why they are slow; and their end."""
+"""Connected clients: who they are, what they do now, why they are slow; and ending them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SERVED_MAX: Final = 100
 
 
 class ConnectionSort(enum.Enum):
-    """The order of a list: by principal and client id, by the others from the largest.
+    """The order of a list: by principal and client id, or by one of the others, largest first.
 
-    RATE: what it was given and what was confirmed to it, for each second since it connected.
+    RATE: messages delivered and confirmations, per second since it connected.
     """
 
     NAME = "name"
@@ -28,13 +28,13 @@ class ConnectionSort(enum.Enum):
 
 
 class WaitReason(enum.Enum):
-    """What keeps a connection from going on.
+    """What a connection waits for.
 
-    HANDSHAKE: it is not finished. RIGHTS: it is being decided anew what it may have. UNREAD: its socket
-    takes no more, because the client does not read. IN_FLIGHT: it has as much unacknowledged as it, its user or
-    the gateway may have. ACKNOWLEDGEMENTS: a subscription has, and messages wait for it. LIST: it is not read
-    from, because a queue that it sent to has no room. STORE: nor because the store has not written what was
-    accepted. RATE: nor because its user sent more than it may. STOPPING: nor because the gateway stops.
+    HANDSHAKE: it is not finished. RIGHTS: its rights are being decided again. UNREAD: its socket is full
+    because the client does not read. IN_FLIGHT: it, its user or the gateway has as much unacknowledged as
+    allowed. ACKNOWLEDGEMENTS: a subscription has, and messages wait for it. LIST: it is not read from,
+    because a queue it sent to has no room. STORE: the same, because the store has not yet written what was
+    accepted. RATE: the same, because its user sent more than allowed. STOPPING: the gateway stops.
     """
 
     HANDSHAKE = "handshake"
@@ -49,11 +49,11 @@ class WaitReason(enum.Enum):
 
 
 class ListConnections(msgspec.Struct, frozen=True, tag="list-connections"):
-    """Clients that are connected, a page at a time.
+    """Connected clients, a page at a time.
 
     Attributes:
-        match: what principal, client id or address has in it, whatever its case; "" for all.
-        after: ``next`` of the page before; "" for the first one.
+        match: text in principal, client id or address, ignoring case; "" for all.
+        after: ``next`` of the previous page; "" for the first one.
     """
 
     match: str = ""
@@ -63,13 +63,13 @@ class ListConnections(msgspec.Struct, frozen=True, tag="list-connections"):
 
 
 class ShowConnection(msgspec.Struct, frozen=True, tag="show-connection"):
-    """One of them closely. Attributes: connection: its number."""
+    """Details of one connection. Attributes: connection: its number."""
 
     connection: Count
 
 
 class EndConnection(msgspec.Struct, frozen=True, tag="end-connection"):
-    """End it; its client is told that an operator wants it so (MQTT 5.0 reason 0x98, STOMP ERROR).
+    """End a connection; its client is told that an operator ended it (MQTT 5.0 reason 0x98, STOMP ERROR).
 
     Its session stays, and its will is published, as when the network fails.
     """
@@ -81,14 +81,14 @@ class ConnectionRow(msgspec.Struct, frozen=True):
     """A row of a list.
 
     Attributes:
-        number: of this connection alone, as long as the gateway runs.
-        address: ``host:port``; listener: that it came to; certificate: subject of its TLS certificate, "" for none.
+        number: identifies this connection as long as the gateway runs.
+        address: ``host:port``; listener: that accepted it; certificate: subject of its TLS certificate, or "".
         connected_at: microseconds since the epoch.
-        in_flight: delivered and not acknowledged; in_flight_bytes: of memory.
-        unread_bytes: written, and not taken by the client; in steps of some size.
-        held_bytes: all memory that is held for it.
-        delivered: messages that it was given; confirmed: what it was told is durable; per_second: of both.
-        waits: what keeps it from going on, each reason once; none: nothing.
+        in_flight: messages delivered but not acknowledged; in_flight_bytes: their memory.
+        unread_bytes: written but not yet taken by the client; measured in coarse steps.
+        held_bytes: all memory held for it.
+        delivered: messages delivered to it; confirmed: confirmations sent to it; per_second: of both.
+        waits: what it waits for, each reason once; empty: nothing.
     """
 
     number: int
@@ -112,7 +112,7 @@ class ConnectionRow(msgspec.Struct, frozen=True):
 
 
 class ConnectionPage(msgspec.Struct, frozen=True, tag="connection-page"):
-    """Rows of a list. Attributes: next: what to ask for as ``after``; "" when there are no more."""
+    """Rows of a list. Attributes: next: ``after`` of the next page; "" when there are no more."""
 
     rows: tuple[ConnectionRow, ...]
     next: str = ""
@@ -123,10 +123,10 @@ class Served(msgspec.Struct, frozen=True):
 
     Attributes:
         key: the client's name for it; destination: or filter.
-        waiting: messages that wait in its lists, for others, too, of a filter of queues in the first
-            hundred of them; not those in flight.
-        in_flight_max, in_flight_bytes_max: what it may have unacknowledged; 0: it does not acknowledge.
-        oldest_at: when the first of those in flight was delivered, microseconds since the epoch; 0: none is.
+        waiting: messages waiting in its lists, also for others (of a filter of queues, in the first hundred
+            lists); without those in flight.
+        in_flight_max, in_flight_bytes_max: how much it may have unacknowledged; 0: it does not acknowledge.
+        oldest_at: when the oldest message in flight was delivered, microseconds since the epoch; 0: none is.
     """
 
     key: str
@@ -140,7 +140,7 @@ class Served(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """What keeps a connection from going on. Attributes: what: subscription or destination; "" for none."""
+    """What a connection waits for. Attributes: what: subscription or destination; "" for none."""
 
     reason: WaitReason
     what: str = ""
@@ -152,9 +152,9 @@ class ConnectionDetails(msgspec.Struct, frozen=True, tag="connection-details"):
     Attributes:
         session: key of its session, "" without one.
         served: its subscriptions, at most ``SERVED_MAX``.
-        transactions: that it has begun.
-        waits: all that keeps it from going on.
-        held, in_flight: memory of its own, with its limits; user_held, user_in_flight: of all connections of its user.
+        transactions: open ones.
+        waits: everything it waits for.
+        held, in_flight: its own memory, with its limits; user_held, user_in_flight: of all connections of its user.
     """
 
     row: ConnectionRow

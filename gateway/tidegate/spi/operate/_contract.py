@@ -1,4 +1,4 @@
-"""All requests and answers together, and who answers."""
+"""All requests and answers together, and the interface that answers them."""
 
 from __future__ import annotations
 
@@ -198,12 +198,11 @@ Answer: TypeAlias = (
 
 
 class Operator(Protocol):
-    """What a running gateway offers. On its event loop; every method may raise
+    """What a running gateway offers. On its event loop. The method of a request has the name of its tag.
 
-    AccessError: *who* may not; RequestError: it makes no sense, or not now; FlowControlError: a limit
-    is reached; StoreError. Cancellation: what was begun becomes durable or not, a step as a whole.
-
-    The method of a request has the name of its tag.
+    Every method may raise AccessError: *who* has no right to it; RequestError: it makes no sense, or not
+    now; FlowControlError: a limit is reached; StoreError. Cancellation: each step begun becomes durable
+    as a whole or not at all.
     """
 
     async def show_overview(self, who: Identity, request: ShowOverview) -> Overview: ...
@@ -321,14 +320,14 @@ class Operator(Protocol):
     async def ask_destinations(self, who: Identity, request: AskDestinations) -> Verdicts: ...
 
 
-#: By request, the method that answers it.
+#: The method that answers each request.
 METHODS: Final[Mapping[type, str]] = {
     kind: str(kind.__struct_config__.tag).replace("-", "_") for kind in get_args(Request)
 }
 
 
 async def perform(operator: Operator, who: Identity, request: Request) -> Answer:
-    """Carry out whatever *request* is. Raises: see :class:`Operator`."""
+    """Carry out any *request*. Raises: see :class:`Operator`."""
     method: Callable[[Identity, Request], Awaitable[Answer]]
     method = getattr(operator, METHODS[type(request)])
     return await method(who, request)

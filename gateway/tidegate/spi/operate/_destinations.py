@@ -1,4 +1,4 @@
-"""Destinations: seen, made, ended, paused."""
+"""Destinations: listing, creating, deleting, pausing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DestinationKind(enum.Enum):
 
 
 class DestinationSort(enum.Enum):
-    """The order of a list: by name from the beginning, by the others from the largest."""
+    """The order of a list: by name ascending, or by one of the others, largest first."""
 
     NAME = "name"
     PENDING = "pending"
@@ -32,7 +32,7 @@ class DestinationSort(enum.Enum):
 
 
 class Side(enum.Enum):
-    """Whom to stop."""
+    """Whom to pause."""
 
     PRODUCERS = "producers"
     CONSUMERS = "consumers"
@@ -42,16 +42,16 @@ class Side(enum.Enum):
 
 
 class ListDestinations(msgspec.Struct, frozen=True, tag="list-destinations"):
-    """Queues, and filters of topics that somebody subscribes to, a page at a time.
+    """Queues, and topic filters that somebody subscribes to, a page at a time.
 
     Attributes:
-        match: a name or filter that covers them, of queues or topics alone with ``queue://`` or
-            ``topic://`` before it; "" for all.
-        contains: what the name has in it, whatever its case; "" for all.
-        dead_letters: only queues that a policy has dead letters go to.
-        after: ``next`` of the page before; "" for the first one.
+        match: a name or filter that covers them, prefixed with ``queue://`` or ``topic://`` for
+            only these; "" for all.
+        contains: text in the name, ignoring case; "" for all.
+        dead_letters: only queues that a policy sends dead letters to.
+        after: ``next`` of the previous page; "" for the first one.
         limit: rows, 1 to ``PAGE_MAX``.
-        with_totals: and what all that match have together, on whichever page.
+        with_totals: include sums over all that match, on whichever page.
     """
 
     match: str = ""
@@ -70,18 +70,18 @@ class ShowDestination(msgspec.Struct, frozen=True, tag="show-destination"):
 
 
 class CreateDestination(msgspec.Struct, frozen=True, tag="create-destination"):
-    """Make a queue."""
+    """Create a queue."""
 
     destination: str
 
 
 class DeleteDestination(msgspec.Struct, frozen=True, tag="delete-destination"):
-    """End a queue.
+    """Delete a queue.
 
     Attributes:
-        with_messages: also when messages are pending, which are lost then, those in flight included.
-        with_consumers: also when it has consumers. The connections of those that subscribed to it by
-            name are ended; who consumes through a filter only loses this queue.
+        with_messages: even with pending messages, which are lost, including those in flight.
+        with_consumers: even with consumers. Connections that subscribed to it by name are ended;
+            those that consume through a filter only lose this queue.
     """
 
     destination: str
@@ -90,10 +90,10 @@ class DeleteDestination(msgspec.Struct, frozen=True, tag="delete-destination"):
 
 
 class PauseDestination(msgspec.Struct, frozen=True, tag="pause-destination"):
-    """Refuse messages, or hand none out, until it is resumed, also after a restart.
+    """Refuse new messages, or deliver none, until it is resumed; also after a restart.
 
-    Attributes: sides: whom to stop. Producers of a queue or topic are refused with an error that may be
-        tried again; consumers of a queue keep their subscriptions, and what they have in flight.
+    Attributes: sides: whom to pause. Producers of a queue or topic are refused with a retryable error;
+        consumers of a queue keep their subscriptions and their messages in flight.
     """
 
     destination: str
@@ -114,17 +114,17 @@ class Destination(msgspec.Struct, frozen=True):
     """A row of a list.
 
     Attributes:
-        pending: messages that wait; of a topic in all subscriptions to this filter together.
-        in_flight: delivered and not acknowledged, to consumers that are connected.
-        consumers: being served; of a queue also those whose filter covers it.
-        subscriptions: of a topic filter that have a list of their own, also of clients that are away.
-        body_bytes: of all that the store has for it, in flight or not; None where it is not counted, because its
+        pending: waiting messages; of a topic, in all subscriptions to this filter together.
+        in_flight: delivered to connected consumers, not acknowledged.
+        consumers: being served; of a queue, including those whose filter covers it.
+        subscriptions: of a topic filter, those with their own list, including those of absent clients.
+        body_bytes: of everything that the store has for it, in flight or not; None when not counted, because its
             policy has no limit in bytes.
         memory_bytes: what its cursors hold in memory.
         is_full: its producers wait for room.
-        overflow: what happens when its lists have no room, one of docs/limits.md, several for a topic whose
-            subscriptions differ; none: they take what there is, in pages.
-        dropped: messages that its lists have lost, since the gateway or the list began.
+        overflow: what happens when its lists have no room, as in docs/limits.md; several for a topic whose
+            subscriptions differ; empty: its lists always take more, in pages.
+        dropped: messages its lists have lost, since the gateway or the list began.
     """
 
     destination: str
@@ -143,12 +143,12 @@ class Destination(msgspec.Struct, frozen=True):
 
 
 class DestinationTotals(msgspec.Struct, frozen=True):
-    """What destinations have together: how many they are, and sums of what their rows say.
+    """Totals over destinations: how many there are, and sums over their rows.
 
     Attributes:
         full, paused: how many of them are.
-        dead_letters: messages that wait in queues that dead letters go to.
-        unattended: in how many of the others messages wait without a consumer.
+        dead_letters: messages waiting in dead-letter queues.
+        unattended: how many other queues have waiting messages but no consumer.
     """
 
     destinations: int = 0
@@ -167,8 +167,8 @@ class DestinationPage(msgspec.Struct, frozen=True, tag="destination-page"):
     """Rows of a list.
 
     Attributes:
-        next: what to ask for as ``after``; "" when there are no more.
-        totals: of all that match; None: nobody asked.
+        next: ``after`` of the next page; "" when there are no more.
+        totals: over all that match; None when not asked for.
     """
 
     rows: tuple[Destination, ...]
@@ -180,11 +180,11 @@ class Feed(msgspec.Struct, frozen=True):
     """Where the consumers of one list are fed from.
 
     Attributes:
-        subscription: "" for a queue; else the client id of a subscription, and its name if it has one.
-        is_paging: from pages of the store or of a temporary file, and not from memory.
+        subscription: "" for a queue; otherwise the client id of a subscription, and its name if it has one.
+        is_paging: fed from pages of the store or of a temporary file, not from memory.
         since: microseconds since the epoch; why: one of :class:`tidegate.spi.FeedReason`.
         turns: how often that has changed since the gateway or the list began.
-        direct_messages, direct_bytes: those that went to memory when they came.
+        direct_messages, direct_bytes: those that went straight to memory.
         paged_messages, paged_bytes: those that were read from pages; bytes are of bodies and headers.
     """
 
@@ -200,7 +200,7 @@ class Feed(msgspec.Struct, frozen=True):
 
 
 class Unstored(msgspec.Struct, frozen=True):
-    """What is not stored of a queue, in flight or not.
+    """Unstored messages of a queue, in flight or not.
 
     Attributes: messages; memory_bytes: of those in memory; file_bytes: what its temporary files take.
     """
@@ -214,12 +214,12 @@ class DestinationDetails(msgspec.Struct, frozen=True, tag="destination-details")
     """One destination.
 
     Attributes:
-        feeds: of its lists, at most ``FEEDS_MAX``, those first that are fed from pages.
+        feeds: of its lists, at most ``FEEDS_MAX``, those fed from pages first.
         oldest_at: when the oldest message of a queue, in flight or not, was received: microseconds since the
             epoch; 0 when there is none, or it is not stored.
-        policy: what it is handled by, by option; sizes in bytes, times in seconds.
-        refused: why the store takes no messages now, of any destination; "": it does.
-        unstored: of a queue whose policy says ``non_persistent = "spool"``, else None.
+        policy: the policy in force, by option; sizes in bytes, times in seconds.
+        refused: why the store takes no messages now, for any destination; "": it does.
+        unstored: of a queue whose policy says ``non_persistent = "spool"``, otherwise None.
     """
 
     row: Destination

@@ -1,4 +1,4 @@
-"""What happened: events, from the oldest that is kept, and as they come."""
+"""What happened: events, from the oldest kept to those still to come."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import msgspec
 from tidegate.spi.events import Event, EventKind, Severity
 from tidegate.spi.operate._paging import Count, Limit
 
-#: How long a request for events waits for one at most, in seconds.
+#: Longest time a request for events waits for one, in seconds.
 EVENT_WAIT_MAX_S: Final = 20.0
 
 _Wait: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=EVENT_WAIT_MAX_S)]
 
 
 class ListEvents(msgspec.Struct, frozen=True, tag="list-events"):
-    """What happened behind an event, oldest first, a page at a time.
+    """Events after a given one, oldest first, a page at a time.
 
-    The gateway keeps the last ones of each kind, in memory.
+    The gateway keeps the last events of each kind, in memory.
 
     Attributes:
-        after: sequence of the last event that is known, ``next`` of the page before; 0: from the oldest that is kept.
+        after: sequence of the last known event, ``next`` of the previous page; 0: from the oldest kept.
         since: only events from then on, microseconds since the epoch; 0: all.
-        kinds: only these; none: all.
-        severity: only these and what matters more.
-        newest: the last ``limit`` of them, and not the first; for who begins to look.
-        wait_s: when there is none, wait so long for one; 0: answer at once.
+        kinds: only these; empty: all.
+        severity: only this and higher.
+        newest: the last ``limit`` events instead of the first; for a first look.
+        wait_s: if there is none, wait this long for one; 0: answer at once.
     """
 
     after: Count = 0
@@ -42,12 +42,13 @@ class EventRow(msgspec.Struct, frozen=True):
     """One event.
 
     Attributes:
-        sequence: each event has the next one; of a gateway that is started anew they are higher ones.
+        sequence: one higher for each event; continues above earlier values when the gateway restarts.
         at: microseconds since the epoch.
         event: its name; kind, severity: of all events of this name.
-        text: as the log has it.
-        about: the fields of the text by name: ``destination``, ``client``, ``principal``, ``peer``, ``listener``, ``sink`` …
-        count: how many this stands for: of those that come too often, the ones of a second are one.
+        text: as in the log.
+        about: the fields of the text by name: ``destination``, ``client``, ``principal``, ``peer``, ``listener``,
+            ``sink`` …
+        count: how many events this row stands for: when they come too often, those of one second share a row.
     """
 
     sequence: int
@@ -64,9 +65,10 @@ class EventPage(msgspec.Struct, frozen=True, tag="event-page"):
     """Events.
 
     Attributes:
-        next: what to ask for as ``after``, also when there were none.
-        missed: events of these kinds behind ``after`` that are not kept any more, whatever their severity and age.
-        is_restarted: ``after`` is of a gateway that ran before this one: what happened after it until that one ended is not known.
+        next: ``after`` of the next request, also when there were no events.
+        missed: events of these kinds after ``after`` that are no longer kept, whatever their severity and age.
+        is_restarted: ``after`` is from an earlier run of the gateway: what happened from then until that run ended
+            is unknown.
     """
 
     rows: tuple[EventRow, ...]
