@@ -16,9 +16,9 @@ from tidegate.spi.clients.operators import Caller, OperatorDesk, local_operator
 from tidegate_admin._protocol import Credentials
 
 PROTOCOL: Final = "admin"
-#: Users that are remembered; beyond it, the least recently active must log in again.
+#: Users remembered; beyond this, the least recently active must log in again.
 _REMEMBERED_MAX: Final = 1000
-#: For how long an accepted password counts without being checked again.
+#: How long an accepted password counts without another check.
 _REMEMBERED_S: Final = 60.0
 
 

@@ -104,7 +104,7 @@ class AdminFrontEnd:
         return 0 if self._process is None else self._process.pid
 
     async def stop_accepting(self) -> None:
-        """See FrontEnd. It still reports that the gateway stops; the desk refuses requests."""
+        """See FrontEnd. It still reports that the gateway is stopping; the desk refuses requests."""
 
     async def stop(self) -> None:
         """See FrontEnd."""
@@ -224,7 +224,7 @@ class AdminFrontEnd:
         assert self._desk is not None
         who = await self._callers.identity(ask.peer, ask.credentials)
         if bytes(ask.request) == b"null":
-            with suppress(StoreUnavailableError):  # it is recovering, and knows only the token
+            with suppress(StoreUnavailableError):  # during recovery only the token is known
                 await self._desk.perform(who, _MAY_ASK)
             return b"null"
         request = _decode(ask.request)

@@ -1,4 +1,4 @@
-"""Options of ``[[listeners]] protocol = "admin"``, and what they mean together."""
+"""Options of ``[[listeners]] protocol = "admin"``, and the checks across them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,252}[A-Za-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class AdminOptions:
-    """What such a listener may say besides ``bind`` and ``transport``. Sizes are bytes, times seconds."""
+    """A listener's options besides ``bind`` and ``transport``. Sizes are bytes, times seconds."""
 
     token_file: Path | None = option(
         None,

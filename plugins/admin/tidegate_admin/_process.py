@@ -19,7 +19,7 @@ _log = logging.getLogger("tidegate.admin")
 
 #: ``-P``: a file named ``json.py`` in the working directory must not replace Python's.
 COMMAND: Final = (sys.executable, "-P", "-m", "tidegate_admin.server")
-#: Room for what comes besides a body: credentials, names. JSON escapes a byte as at most six.
+#: Room besides the body: credentials, names. JSON escapes a byte as at most six.
 _ASK_BYTES: Final = 256 << 10
 _ESCAPED: Final = 6
 

@@ -1,9 +1,9 @@
 """The protocol between the gateway and its admin process: lines of JSON on a socket pair.
 
 The gateway sends :class:`Start` and the listening socket (:func:`hand_over`). The process then asks
-as often, and as much at once, as it likes. Each :class:`Ask` gets one :class:`Answer` with its
-number, each :class:`AskHealth` one :class:`Health`, each :class:`AskSample` one :class:`Sample`.
-Answers are JSON already and are passed on as they are.
+any number of questions, many at a time. Each :class:`Ask` gets one :class:`Answer` with its number,
+each :class:`AskHealth` one :class:`Health`, each :class:`AskSample` one :class:`Sample`. Answers are
+JSON already and are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Start(msgspec.Struct, frozen=True, tag="start"):
         certificate, key: paths; "" for no TLS.
         health_is_public, connections_max, requests_max, event_streams_max, request_limit, request_timeout,
             metrics_destinations_max, metrics_destinations_by, metrics_destinations: see the options.
-        directory: path of one that only the gateway's user can access.
+        directory: one that only the gateway's user can access.
     """
 
     name: str
@@ -115,7 +115,7 @@ FromServer: TypeAlias = Ask | AskHealth | AskSample
 #: Kind of the error for missing or invalid credentials.
 LOGIN: Final = "LoginError"
 
-#: The length before :class:`Start`, which is read before there is an event loop.
+#: The length prefix of :class:`Start`, which is read before there is an event loop.
 _LENGTH: Final = struct.Struct(">I")
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -147,7 +147,7 @@ def handed_over(link: socket.socket) -> tuple[Start, socket.socket] | None:
 
 
 def _exactly(link: socket.socket, size: int) -> bytes:
-    """Exactly *size* bytes; b"" when the stream ends before."""
+    """Exactly *size* bytes; b"" when the stream ends early."""
     data = bytearray()
     while len(data) < size:
         more = link.recv(size - len(data))

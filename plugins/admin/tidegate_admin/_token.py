@@ -1,4 +1,4 @@
-"""The token file: whoever can read it may operate this gateway, from this machine."""
+"""The token file: anyone who can read it may operate this gateway, from this machine."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class AdminFrontEndFactory:
 
     async def begin(self) -> None:
         """See EarlyFrontEndFactory. The process is generic at first: any listener may take it."""
-        with contextlib.suppress(OSError):  # the listener tries again, and says so
+        with contextlib.suppress(OSError):  # the listener tries again, and reports it
             self._begun.append(await AdminProcess.start())
 
     def create(self, config: ListenerConfig, broker: Broker) -> FrontEnd:

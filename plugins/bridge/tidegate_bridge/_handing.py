@@ -1,8 +1,8 @@
 """A rule made at run time: it moves whole queues, one by one, out of a gateway being drained.
 
-Each queue is a subscription of its own on the lane's one connection here, so a queue that may not
-be taken is named and holds up no other. At the other broker a queue keeps its name, or gets the one
-that a rule ``out`` gives it.
+Each queue is its own subscription on the lane's single connection here, so a queue that may not be
+taken is reported by name and holds up no other. At the other broker a queue keeps its name, or gets
+the one that a rule ``out`` gives it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """An incoming rule.
 
-A message from the process is published with the id that the other broker gave it. Once it is
-durable the process is told, and only then acknowledges it there. When one fails, nothing behind it
-is published either and the attempt ends: the other broker delivers all of it again, in order.
+A message from the process is published with the id that the other broker gave it. The process
+acknowledges it there only once it is durable. When one fails, nothing after it is published either
+and the attempt ends: the other broker redelivers all of it, in order.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class InLane(Lane):
         self._settled.set()
 
     def failed(self, publisher: _Publisher, error: GatewayError) -> None:
-        """A publish failed, or the connection ended: everything behind it comes again."""
+        """A publish failed, or the connection ended: everything after it is redelivered."""
         if publisher.is_over:
             return
         publisher.is_over = True

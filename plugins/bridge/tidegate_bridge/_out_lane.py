@@ -5,8 +5,8 @@ it. When the other broker goes away, what is in flight waits and is sent again i
 counts as a failed delivery.
 
 Resending starts with one message, then two, then four, as they are confirmed. A broker that closes
-the connection over one message need not say which, and would get, and might keep, everything behind
-it with each attempt. This way the bad message is soon alone, and known.
+the connection over one message may not say which, and would get, and perhaps keep, everything after
+it on each attempt. This way the bad message is soon isolated and known.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class OutLane(Lane):
     def _subscribe(self, connection: BrokerConnection) -> None:
         """Subscribe to all its sources. Raises: GatewayError."""
         rule = self.rule
-        # Durable for a topic: from the first time on, everything is kept while the bridge is away.
+        # Durable for a topic: once subscribed, everything is kept while the bridge is away.
         durable_name = rule.name if names.is_topic(rule.local) else ""
         self._subscribe_to(connection, _KEY, rule.local, durable_name)
 
@@ -216,7 +216,7 @@ class OutLane(Lane):
                     return
                 if epoch != self.epoch:
                     continue  # it is in the queue again
-            if self._is_over:  # since its body was read
+            if self._is_over:  # it ended while the body was read
                 self._queue.append(number)
                 self._settled_some()
                 continue
@@ -251,7 +251,7 @@ class OutLane(Lane):
                 self._park()
         else:
             if isinstance(told, protocol.Lost):
-                # Named by the other broker, or the only one that it can be.
+                # Named by the other broker, or the only candidate.
                 refused = told.refused or (next(iter(self._sent)) if len(self._sent) == 1 else 0)
                 if refused in self._in_flight:
                     self.suspect.refused(refused, told.problem)

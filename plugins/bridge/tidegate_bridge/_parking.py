@@ -1,6 +1,6 @@
 """Tells a message that the other broker refuses from a broker that is refusing everything.
 
-An ERROR does not say whether the message is bad or the broker short of something. So a message is
+An ERROR does not say whether the message is bad or the broker is short of something. So a message is
 put aside only after the other broker has refused it by name often enough, and then accepts a later
 one. It goes to a queue of its own and is not sent again later, so that order holds.
 """
@@ -43,7 +43,7 @@ class Suspect:
 
     def begin(self, *, has_others: bool) -> bool:
         """Begin an attempt. Args: has_others: others can go instead. Returns: hold it back."""
-        if self.is_held:  # the others failed too: it is the broker, so count anew
+        if self.is_held:  # the others failed too: it is the broker, so start counting again
             self.attempts, self.is_held = 0, False
         elif self.number and 0 < self._park_after <= self.attempts:
             self.is_held = has_others

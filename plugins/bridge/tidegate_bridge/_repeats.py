@@ -10,7 +10,7 @@ from typing import Final
 #: Time until a lasting problem is logged again: doubled each time.
 FIRST_S: Final = 60.0
 LAST_S: Final = 3600.0
-#: After so long a connection the next problem is news, whatever it is.
+#: After a connection this long any problem is news.
 CALM_S: Final = 600.0
 #: Most alternating problems remembered. With ever-changing texts each one is news.
 _PROBLEMS_MAX: Final = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-#: `keep` is divided into so many steps, so a row stays at most a hundredth longer.
+#: Steps that `keep` is divided into: a row stays at most a hundredth longer.
 STEPS: Final = 100
 
 

@@ -42,10 +42,10 @@ class Positions:
         self._readers: dict[str, Position] = {}
 
     def load(self, names: list[str], first: int, last: int) -> list[str]:
-        """Load the positions of *names*; new ones begin with row *first*.
+        """Load the positions of *names*; new ones start at row *first*.
 
         Returns: what an operator should know, one line each.
-        Raises: ConfigError when a position is behind the log's *last* row; OSError.
+        Raises: ConfigError when a position is beyond the log's *last* row; OSError.
         """
         told: list[str] = []
         try:

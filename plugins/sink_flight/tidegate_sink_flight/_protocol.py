@@ -97,7 +97,7 @@ class Find(msgspec.Struct, frozen=True, tag=True):
 
 
 class Page(msgspec.Struct, frozen=True, tag=True):
-    """Rows behind *after*, up to *through*. skip: leave out missing ones."""
+    """Rows after *after*, up to *through*. skip: leave out missing ones."""
 
     session: str
     epoch: str

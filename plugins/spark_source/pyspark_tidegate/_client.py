@@ -67,7 +67,7 @@ class Client:
         return self._tried(plan)
 
     def rows(self, ticket: dict[str, Any]) -> Iterator[Any]:
-        """The record batches of *ticket*; after an interruption it resumes behind the last row."""
+        """The record batches of *ticket*; after an interruption it resumes after the last row."""
         after = ticket["after"]
         tries = _Tries(self._options.timeout)
         while True:

@@ -430,7 +430,7 @@ class Traces:
         for maker, offset, sent, context, began in settled:
             number = starts[id(maker)] + offset
             if start != rows.stop:
-                # Some messages were not stored and have no row: at most non-persistent ones.
+                # Some messages were not stored and have no row; only non-persistent ones can be.
                 if not sent.is_persistent:
                     continue
                 number = rows[-1]  # or one before it

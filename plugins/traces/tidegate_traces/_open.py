@@ -31,7 +31,7 @@ class Delivered(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Memory that it takes, bytes. Other holders of the message count that too."""
+        """Memory that it takes, bytes. Other holders of the message count it too."""
         texts = sum(len(value) for value in self.more.values() if isinstance(value, str))
         return _DELIVERED_BYTES + texts + self.sent.size
 

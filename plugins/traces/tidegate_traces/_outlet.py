@@ -33,7 +33,7 @@ NOTHING_SENT: Final[Mapping[str, int]] = {
     "traces.dropped": 0,
 }
 
-#: The exporter's own logger, which reports each failure, and is the only one to know why.
+#: The exporter's own logger: it reports every failure, and alone knows why.
 _EXPORTER_LOG: Final = logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter")
 
 

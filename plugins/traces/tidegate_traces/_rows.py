@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Memory that it takes, bytes. What else remembers the message counts it, too."""
+        """Memory that it takes, bytes. Other holders of the message count it too."""
         return _ROW_BYTES + self.sent.size
 
 

@@ -1,4 +1,4 @@
-"""Which messages are traced: a share of those without a context, at most so many a second."""
+"""Which messages are traced: a share of those without a context, at a limited rate."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 
 class Gaps:
-    """Samples with a fixed chance, by the number of things to skip before the next pick.
+    """Samples with a fixed probability: draws how many items to skip before the next pick.
 
-    So things not picked cost nothing: a whole turn of them is one subtraction.
+    Items not picked cost nothing: a whole turn of them is one subtraction.
 
-    Args: ratio: the chance, 0 to 1.
+    Args: ratio: the probability, 0 to 1.
     """
 
     __slots__ = ("_divisor", "_random", "_ratio", "left")

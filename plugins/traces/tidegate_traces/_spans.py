@@ -75,7 +75,7 @@ def described(message: Message, sequence: int, context: SpanContext) -> Sent:
     }
     if names.is_temporary(destination):
         attributes["messaging.destination.temporary"] = True
-        name = "(temporary)"  # otherwise each would be a name of its own
+        name = "(temporary)"  # one name for all, not one each
     is_queued = names.is_queue(destination)
     kept = destination if len(destination) <= TEXT_MAX else ""  # a name may have 64 KiB
     # Three copies are kept: the name, the attribute and `kept`, each at most TEXT_MAX.

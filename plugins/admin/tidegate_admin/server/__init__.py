@@ -1,1 +1,1 @@
-"""The process that serves HTTP: its only tie to the gateway is a socket to ask over."""
+"""The process that serves HTTP. A socket is its only link to the gateway."""

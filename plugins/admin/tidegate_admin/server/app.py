@@ -135,7 +135,7 @@ class Application:
         return await metrics(self._link, _peer(request), shown, accept, which)
 
     async def _history(self, request: Request) -> Response:
-        """Open to callers who may see the overview, which it is made of."""
+        """Open to callers who may see the overview, which it is built from."""
         shown = credentials_of(request)
         if shown is None:
             return _unknown()

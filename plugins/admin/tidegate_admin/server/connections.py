@@ -1,4 +1,4 @@
-"""uvicorn's HTTP connections with limits that it lacks: how many, and how slow a header is."""
+"""uvicorn's HTTP connections with limits that it lacks: their number, and how slow a header may be."""
 
 from __future__ import annotations
 

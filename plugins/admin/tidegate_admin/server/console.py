@@ -70,7 +70,7 @@ def routes() -> list[Route]:
 
 
 def _read(folder: Traversable, prefix: str = "") -> list[tuple[str, str, bytes]]:
-    """Path, suffix and content of each file in *folder*; few and small, so all are kept."""
+    """Path, suffix and content of each file in *folder*; few and small, so all stay in memory."""
     found: list[tuple[str, str, bytes]] = []
     for item in folder.iterdir():
         if item.is_dir():

@@ -29,7 +29,7 @@ _MANY: Final = (
 
 
 class ParameterError(ValueError):
-    """What was sent does not make a request."""
+    """The parameters do not form a request."""
 
 
 @dataclass(frozen=True, slots=True)

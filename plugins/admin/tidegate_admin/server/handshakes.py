@@ -45,7 +45,7 @@ class Handshake(asyncio.Protocol):
         self._is_gone = False
 
     def connection_made(self, transport: Any) -> None:
-        """See asyncio.Protocol. Nothing is read before the task starts: it was ready first."""
+        """See asyncio.Protocol. The task runs before anything is read: it was ready first."""
         self._task = asyncio.get_running_loop().create_task(self._begin(transport))
 
     def data_received(self, data: bytes) -> None:

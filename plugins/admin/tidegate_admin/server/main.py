@@ -1,4 +1,4 @@
-"""The process that the listener starts: it waits to hear how to serve, and where."""
+"""The process that the listener starts: it waits to be told how and where to serve."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> None:
     """Serve as told until the gateway is gone. Args: arguments: the number of its socket."""
     link = socket.socket(fileno=int(arguments[0]))
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
-    # We report what strangers send ourselves, at a limited rate.
+    # We report what strangers send, at a limited rate.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     handed_over = protocol.handed_over(link)
     if handed_over is not None:

@@ -115,7 +115,7 @@ def _path(endpoint: Endpoint, request: Mapping[str, Any], answer: Any) -> dict[s
 
 
 def _stream(listed: Mapping[str, Any]) -> dict[str, Any]:
-    """The stream for ``list-events``. Args: listed: the operation of that."""
+    """The stream for ``list-events``. Args: listed: its operation."""
     last_id = {
         "name": "Last-Event-ID",
         "in": "header",

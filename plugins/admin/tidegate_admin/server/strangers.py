@@ -15,7 +15,7 @@ _log = logging.getLogger("tidegate.admin")
 
 #: The first bytes by which a protocol is recognised.
 FIRST_BYTES: Final = 64
-#: Bytes shown of an unknown one, for a person to look at.
+#: Bytes of an unknown protocol that the operator is shown.
 _SHOWN_BYTES: Final = 8
 
 

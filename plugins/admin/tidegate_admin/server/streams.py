@@ -25,11 +25,11 @@ from tidegate_admin.server.link import Link
 PATH: Final = "/api/v1/events"
 #: Seconds between keep-alive comments when there are no events.
 HEART_BEAT_S: Final = 15.0
-#: How long a client may read nothing of what was written to it.
+#: How long a client may leave what was written to it unread.
 TAKE_S: Final = 30.0
 #: Events written at a time.
 PAGE: Final = 100
-#: Fields of the request that the query of a stream may have.
+#: Request fields that a stream's query may set.
 FIELDS: Final = ("after", "since", "kinds", "severity")
 _HEADERS: Final = [(b"content-type", b"text/event-stream; charset=utf-8")]
 
@@ -51,7 +51,7 @@ def asked_for(endpoint: Endpoint, query: QueryParams, last_id: str) -> ListEvent
         if name not in FIELDS:
             known = ", ".join(FIELDS)
             raise ParameterError(f"{name!r} is no field of a stream; there are: {known}")
-    if last_id:  # a browser that reconnects has read on since it began
+    if last_id:  # a reconnecting browser has read further
         if not (last_id.isascii() and last_id.isdecimal()):
             raise ParameterError("Last-Event-ID must be an id of this stream")
         pairs = [*[pair for pair in pairs if pair[0] != "after"], ("after", last_id)]

@@ -1,4 +1,4 @@
-"""Bounds the bytes in flight inwards: readers of the other broker wait here."""
+"""Bounds incoming bytes in flight: readers of the other broker wait here."""
 
 from __future__ import annotations
 

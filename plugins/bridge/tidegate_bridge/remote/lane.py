@@ -1,7 +1,7 @@
 """One rule in the process: connects, moves messages, and retries for ever, in its own thread.
 
-Everything that happens to a lane reaches it as an event, from whatever thread, so only one thread
-changes its state. Events of an earlier attempt are dropped: the source delivers again.
+Everything that concerns a lane reaches it as an event, from any thread, so only one thread changes
+its state. Events of an earlier attempt are dropped: the source delivers again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A rule over MQTT, with QoS 1 both ways.
 
-With QoS 2 paho-mqtt keeps an incoming message in memory alone once it has answered PUBREC, so a kill would lose it.
+With QoS 2 paho-mqtt holds an incoming message only in memory once it has answered PUBREC, so a kill would lose it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class MqttLane(Lane):
         client = self._client = paho.Client(
             CallbackAPIVersion.VERSION2,
             client_id=self.client_id,
-            # No session outwards: whatever the bridge does not see confirmed, the source resends.
+            # No session for outgoing rules: the source resends whatever is not confirmed.
             clean_session=None if is_5 else not self.is_in,
             protocol=MQTTProtocolVersion.MQTTv5 if is_5 else MQTTProtocolVersion.MQTTv311,
             manual_ack=True,

@@ -25,7 +25,7 @@ class Batches:
     """Iterates over the batches of one range, in order, asking one page ahead.
 
     Args:
-        ask: for the page behind a row.
+        ask: requests the page after a row.
         unpack: returns the rows of an answer. Raises: the error for the client.
         done: called once, when there are no more or nobody wants more.
         columns: only these; None: all.

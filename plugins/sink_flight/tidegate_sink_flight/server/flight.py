@@ -52,7 +52,7 @@ def refused(kind: str, text: str) -> Exception:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Attributes: session: at the gateway; principal: its; token: "" for this call only."""
+    """Attributes: session: at the gateway; principal: whose it is; token: "" for this call only."""
 
     session: str
     principal: str

@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> None:
 def take_port(host: str, port: int) -> int:
     """Make sure that nobody else listens there.
 
-    gRPC would share the port with any other sharer (SO_REUSEPORT), and clients would reach either
+    gRPC would share the port with any other SO_REUSEPORT listener, and clients would reach either
     server. Port 0 picks a free one. Raises: OSError.
     """
     if not port:

@@ -74,7 +74,7 @@ class Range(
 
 
 class Ticket(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The rows behind *after*, up to *through*."""
+    """The rows after *after*, up to *through*."""
 
     epoch: str
     after: int

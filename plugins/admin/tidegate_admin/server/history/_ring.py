@@ -3,8 +3,8 @@
 Three rings of records, of 10 s to 10 min each, one after the other. A record's place follows from
 its time, so no header says where a ring begins; an outdated record stays until it is overwritten,
 and is ignored. Each has a checksum, so one torn by a power cut is just a gap. Everything is in
-memory too, and is shown from there: a hung disk holds up nobody who asks.
-"""
+is ignored. Each has a checksum, so one torn by a power cut is just a gap. Everything is also in
+memory and shown from there, so a hung disk delays no request.
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tidegate_admin.server.history._columns import COLUMNS, together
 #: In the data directory.
 HISTORY_FILE: Final = "history.ring"
 
-#: Begin (seconds since the epoch), seconds covered by its samples, the columns.
+#: Begin time (seconds since the epoch), seconds covered by its samples, the columns.
 _RECORD: Final = struct.Struct(f"<qd{len(COLUMNS)}d")
 _CHECKSUM: Final = struct.Struct("<I")
 _SLOT_BYTES: Final = _RECORD.size + _CHECKSUM.size
@@ -86,7 +86,7 @@ class Ring:
             self._changed.add(place)
 
     def last(self, number: int, count: int, now: float) -> tuple[int, list[Sequence[float] | None]]:
-        """Begin of the first of a ring's last *count* records, and their columns; None: a gap."""
+        """When the first of a ring's last *count* records begins, and their columns; None: a gap."""
         step_s = GRAINS[number].step_s
         end = int(now) // step_s * step_s
         first = end - (count - 1) * step_s
@@ -117,13 +117,13 @@ class Ring:
         return found
 
     def not_kept(self, changes: Sequence[tuple[int, bytes]]) -> None:
-        """Write *changes*, which failed, with the next ones."""
+        """Retry *changes*, whose write failed, with the next ones."""
         self._changed.update(place for place, _ in changes)
 
     def keep(self, changes: Sequence[tuple[int, bytes]]) -> bytes | None:
-        """Write *changes*, in a thread of its own. Does nothing while another process has the file.
+        """Write *changes*, in a separate thread. Does nothing while another process holds the file.
 
-        Returns: the file, when another process has written it: for :meth:`adopt`. Raises: OSError.
+        Returns: the file's contents, if another process wrote it: for :meth:`adopt`. Raises: OSError.
         """
         is_mine = self._descriptor >= 0
         if not is_mine:
@@ -154,7 +154,7 @@ class Ring:
             self._descriptor = -1
 
     def _opened(self) -> int:
-        """The file, locked and of the right size; -1: another process has it."""
+        """The file, locked and of the right size; -1: another process holds it."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         descriptor = os.open(self._path, flags, 0o600)
         try:

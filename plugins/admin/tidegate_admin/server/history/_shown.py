@@ -11,7 +11,7 @@ import msgspec
 from tidegate_admin.server.history._columns import COLUMNS
 from tidegate_admin.server.history._ring import Ring
 
-#: By name: the number of its ring, and of its records.
+#: By name: the number of its ring, its step in seconds, and how many records.
 RANGES: Final[Mapping[str, tuple[int, int, int]]] = {
     "15m": (0, 10, 90),
     "1h": (0, 10, 360),
@@ -37,7 +37,7 @@ class History(msgspec.Struct, frozen=True, tag="history"):
 
 
 def shown(ring: Ring, name: str, now: float) -> History:
-    """Of the last while. Args: name: one of ``RANGES``; now: seconds since the epoch."""
+    """The history of one range. Args: name: one of ``RANGES``; now: seconds since the epoch."""
     number, step_s, count = RANGES[name]
     first, records = ring.last(number, count, now)
     series = {

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 #: How long the gateway may take to report its state, in seconds.
 _PATIENCE_S: Final = 1.0
-#: How long it may take for each part: below the 10 s that Prometheus waits for the whole of it.
+#: How long each part may take: below the 10 s that Prometheus waits for all of them.
 _PART_S: Final = 5.0
 #: Kinds of errors that refuse the caller: the answer shows nothing then.
 _REFUSALS: Final = frozenset({protocol.LOGIN, "AccessError"})

@@ -166,7 +166,7 @@ def of_destinations(
                 shown += found
                 yield (row.destination, row.kind.value), found
         if total is not None and page.totals is not None:
-            # The rows are read after the totals: clip, so later arrivals give no negative rest.
+            # Rows are read after the totals: clip, so that later arrivals leave no negative rest.
             yield (OTHER, OTHER), max(0.0, total(page.totals) - shown)
 
     return samples
