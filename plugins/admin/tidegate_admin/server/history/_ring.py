@@ -2,9 +2,9 @@
 
 Three rings of records, of 10 s to 10 min each, one after the other. A record's place follows from
 its time, so no header says where a ring begins; an outdated record stays until it is overwritten,
-and is ignored. Each has a checksum, so one torn by a power cut is just a gap. Everything is in
-is ignored. Each has a checksum, so one torn by a power cut is just a gap. Everything is also in
+and is ignored. Each has a checksum, so one torn by a power cut is just a gap. Everything is also in
 memory and shown from there, so a hung disk delays no request.
+"""
 
 from __future__ import annotations
 
