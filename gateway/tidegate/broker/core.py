@@ -125,7 +125,7 @@ class BrokerCore(Parts):
 
     @property
     def is_closing(self) -> bool:
-        """Nobody is let in any more."""
+        """New clients are refused."""
         return self._closing
 
     # --- tidegate.spi.Broker ---------------------------------------------------------------
@@ -150,11 +150,11 @@ class BrokerCore(Parts):
         try:
             connection = await self._enter(request, peer)
         except AccessError:
-            raise  # auditors were told, and so was everybody
+            raise  # auditors and operators have been told
         except GatewayError as error:
             told.refused(self.events.tell, request, error)
             raise
-        connection.is_admitted = False  # whoever takes over meanwhile ends it without a will
+        connection.is_admitted = False  # a takeover meanwhile ends it without a will
         try:
             result, is_stored = await self._result(connection, request)
             connection.is_admitted = True
@@ -166,7 +166,7 @@ class BrokerCore(Parts):
         return result
 
     async def _enter(self, request: ConnectRequest, peer: ClientPeer) -> Connection:
-        """Check whether a client may come in, and count it as one that is there. Raises: GatewayError."""
+        """Check whether a client may connect, and register it. Raises: GatewayError."""
         if self._closing:
             raise ConnectionEndedError("shutdown", "the gateway is shutting down")
         if self.writer.error is not None:
@@ -175,13 +175,13 @@ class BrokerCore(Parts):
         vouched = await self._authentication.principal_of(request)
         if self._closing:
             raise ConnectionEndedError("shutdown", "the gateway is shutting down")
-        self._check_let_in(request)  # others may have come while this one was authenticated
+        self._check_let_in(request)  # others may have connected during authentication
         connection = self._connection(
             self, request, peer, vouched.principal, self._deciding, self._forget
         )
         connection.vouched = vouched
-        # Before anything happens to others: a client that is refused takes nothing over. A will is
-        # refused now, not when nobody is there to be told.
+        # Before any other client is affected: a refused client takes nothing over. A will is
+        # refused now, while its client can still be told.
         self.access.authorize(connection, Action.CONNECT, "")
         self.access.audit(AuditKind.LOGIN, connection.identity)
         if request.will is not None:
@@ -208,13 +208,13 @@ class BrokerCore(Parts):
         self.clients_maximum = max(self.clients_maximum, len(self.connections))
         if key:
             self._by_client[key] = connection
-        if connection.expires_at or request.exchange is not None:  # which may come to expire
+        if connection.expires_at or request.exchange is not None:  # it may expire later
             self._expiring.add(connection)
         told.connected(self.events.tell, connection)
         return connection
 
     async def log_in(self, request: ConnectRequest) -> LoggedIn:
-        """Let an operator in, who is no connection, also while the store takes nothing.
+        """Let in an operator, who has no connection, even while the store takes nothing.
 
         Raises: AccessError, FlowControlError. Cancellation: safe.
         """
@@ -227,9 +227,9 @@ class BrokerCore(Parts):
     async def _result(
         self, connection: Connection, request: ConnectRequest
     ) -> tuple[ConnectResult, bool]:
-        """Take up the session of a client that is let in, or make it one, bit by bit.
+        """Resume the session of an admitted client, or make one, step by step.
 
-        Returns: also whether there is, or was, something stored. Raises: GatewayError.
+        Returns: also whether anything is, or was, stored. Raises: GatewayError.
         """
         sessions, key = self.sessions, connection.key
         session = sessions.find(key) if key else None
@@ -243,8 +243,8 @@ class BrokerCore(Parts):
             if session.is_removed:
                 session = None
         present = session is not None
-        # One that is taken up but is to end with this connection counts too, and a will is kept
-        # with a session so that it outlives the gateway.
+        # A resumed session that ends with this connection counts too. A will is kept with a
+        # session so that it outlives the gateway.
         wants = request.session_expiry > 0 or request.will is not None or session is not None
         if not (key and wants):
             return ConnectResult(connection, present), is_stored
@@ -267,11 +267,11 @@ class BrokerCore(Parts):
     async def _admit(self, connection: Connection) -> None:
         """Wait until the session is durable.
 
-        What the answer to a CONNECT says (there is a session, or it begins anew; the will is kept)
-        must still be true after the gateway was killed: a client that began anew gives its packet
-        ids out again, and the QoS 2 states of the session before would make its messages
-        duplicates. A client that leaves meanwhile, or is taken over (the front-end is told then),
-        was never accepted, so there is no will. Raises: GatewayError.
+        What the answer to a CONNECT says (session present or new, will kept) must hold even if
+        the gateway is killed: a client with a new session reuses its packet ids, and the QoS 2
+        states of its previous session would make its messages duplicates. A client that leaves
+        meanwhile, or is taken over (the front-end is told then), was never accepted, so its will
+        is not published. Raises: GatewayError.
         """
         connection.is_admitted = False
         try:
@@ -284,8 +284,8 @@ class BrokerCore(Parts):
         connection.is_admitted = True
 
     async def until_durable(self) -> None:
-        """Wait for everything asked for so far; but not for room in a full store, for longer than
-        ``FULL_BACK_OFF_S``: the clients that can make some by acknowledging must be let in."""
+        """Wait until everything requested so far is durable, but for room in a full store only
+        ``FULL_BACK_OFF_S``: clients that can free room by acknowledging must be let in."""
         writer, loop = self.writer, asyncio.get_running_loop()
         if writer.shortage.until > loop.time():
             return
@@ -321,7 +321,7 @@ class BrokerCore(Parts):
     # --- start and stop --------------------------------------------------------------------
 
     async def start(self) -> RecoveredState:
-        """Open the store and take up what it knows. Raises: StoreError."""
+        """Open the store and restore what it holds. Raises: StoreError."""
         state = await self.store.open()
         self.acknowledged_log.store_id = state.store_id
         writer, destinations = self.writer, self.destinations
@@ -389,7 +389,7 @@ class BrokerCore(Parts):
         await self.store.close()
 
     async def end_connections(self) -> None:
-        """No new work; confirm what was accepted; tell the clients. Idempotent."""
+        """Take no new work, confirm what was accepted, tell the clients. Idempotent."""
         self._closing = True
         self.writer.shortage.give_up()
         for connection in list(self.connections):
@@ -402,12 +402,12 @@ class BrokerCore(Parts):
 
     async def _maintain(self) -> None:
         await asyncio.sleep(MAINTENANCE_INTERVAL_S)
-        # Not with the start, when all clients come back.
+        # Not at the start, when all clients come back.
         self.tasks.spawn(asyncio.to_thread(selector.prepare), "prepare selectors")
         while not self._closing:
             try:
                 await self._maintain_once()
-            except FAILURES:  # or no will would be published and no session expire any more
+            except FAILURES:  # or no will would be published and no session would expire
                 _log.exception("maintenance failed and will be retried")
             await asyncio.sleep(MAINTENANCE_INTERVAL_S)
 
@@ -450,7 +450,7 @@ class BrokerCore(Parts):
     # --- connections ---------------------------------------------------------------------------
 
     def clients(self) -> list[Connection]:
-        """All that a drain sends away."""
+        """All that a drain disconnects."""
         return [connection for connection in self.connections if not connection.heeds_drain]
 
     def _forget(self, connection: Connection) -> None:
@@ -462,7 +462,7 @@ class BrokerCore(Parts):
             told.disconnected(self.events.tell, connection)
 
     def rights_changed(self) -> None:
-        """Rights or users are other ones now: see :class:`tidegate.spi.Service`."""
+        """Rights or users have changed: see :class:`tidegate.spi.Service`."""
         self.events.tell(
             Event.RIGHTS_CHANGED,
             _log,
@@ -473,17 +473,17 @@ class BrokerCore(Parts):
         self._deciding.begin(self.connections)
 
     def held(self) -> Mapping[str, int]:
-        """What is held for clients and how much they have, by metric; docs/limits.md names them."""
+        """What is held for clients and what they have, by metric; docs/limits.md names them."""
         return self.accounts.snapshot()
 
     def client_counts(self) -> Mapping[str, int | str]:
-        """What system topics tell of clients and of what they did."""
+        """What system topics say about clients and what they did."""
         connected, disconnected = len(self.connections), self.sessions.count_disconnected()
         return {
             "version": f"tidegate version {self.version}",
             "clients.connected": connected,
             "clients.disconnected": disconnected,
-            "clients.active": connected,  # two names that Mosquitto had before, and its dashboards have
+            "clients.active": connected,  # two older names of Mosquitto's that its dashboards use
             "clients.inactive": disconnected,
             "clients.total": connected + disconnected,
             "clients.maximum": self.clients_maximum,
@@ -507,7 +507,7 @@ class BrokerCore(Parts):
         }
 
     def _bridge_states(self) -> Mapping[str, int]:
-        """1 of a bridge whose rules are all connected, by Mosquitto's name for that."""
+        """1 for a bridge whose rules are all connected, under Mosquitto's name for it."""
         states: dict[str, int] = {}
         for row in self.bridges():
             name = f"connection.{row.bridge}.state"

@@ -1,4 +1,4 @@
-"""What a broker is made of; each part knows only those that are made before it."""
+"""The parts of a broker; each knows only those made before it."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Parts:
 
     Args:
         config: the ``[broker]`` table.
-        store: not yet open; where non-persistent messages are not stored, with what does that before it.
+        store: not yet open; behind the unstored store where non-persistent messages are not stored.
         cursors: cursor factories by the name that policies use.
-        policies: of destinations; the most specific that matches one wins.
+        policies: of destinations; the most specific match wins.
         temporary_directory: for cursors that spool; exists and is empty.
         extensions: authenticators, authorizers, interceptors in configured order.
         sequence_floor: no sequence below this is given out, whatever the store remembers.
         quotas: in file order; the first that matches a principal wins.
-        events: where what operators want to know is kept.
+        events: kept for operators.
         keeps_log: there are sinks, and the store keeps the acknowledged log for them.
     """
 
@@ -152,13 +152,13 @@ class Parts:
         )
         self.wills = Wills(self.writer, self.publisher, self.access)
         self.sessions = Sessions(self.flow, self.destinations, self.wills, self.accounts)
-        # What lists ask for of parts that are made after them.
+        # What lists need from parts made after them.
         self.flow.lower = self.destinations.lower
         self.flow.half_sent = self.sessions.half_sent
         self.flow.ended = self.deliveries.end
 
     def _started_observers(self) -> list[Observer]:
-        """Those that follow messages, in configured order; one that fails is left out, as it is later on."""
+        """The observers, in configured order; one that fails is left out, now as later."""
         held = HeldByObservers(self.accounts.of)
         started: list[Observer] = []
         for item in self.extensions:

@@ -1,8 +1,8 @@
-"""What comes between a list and its consumers: pages that are read first, messages that they are not
-given after all, and those that are handed out past the list.
+"""What stands between a list and its consumers: pages to read first, messages withheld after all, and
+messages handed out past the list.
 
-Whether a message has expired, and whether who subscribed with a filter that is broader than its right
-may have it, is asked when it is handed out: what waited is judged by the time and the rights of now.
+Expiry, and the rights of a subscriber whose filter is broader than its rights, are checked when a
+message is handed out: what waited is judged by the current time and rights.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from tidegate.spi.events import Event
 
 _log = logging.getLogger("tidegate.broker.pending_list")
 
-#: How long after a page could not be read it is tried again: consumers wait for it.
+#: Delay before an unreadable page is tried again: consumers wait for it.
 PAGE_RETRY_S: Final = 5.0
 
-#: A message that came back so often, and now from within its delivery, waits before it is handed out
-#: again: its consumer's front-end cannot send it, nobody else takes it, and no limit of deliveries ends that.
+#: A message that came back more often, and now from within its delivery, waits before it is handed out
+#: again: its consumer's front-end cannot send it, nobody else takes it, and no delivery limit ends that.
 RETURNS_MAX: Final = 100
 RETURN_RETRY_S: Final = 1.0
 
 
 async def page_in(around: Surroundings, pending_list: PendingList) -> None:
-    """Have the list's cursor read a page, however often that fails; the list goes on then."""
+    """Have the list's cursor read a page, retrying as long as that fails; then the list goes on."""
     while not pending_list.is_removed:
         try:
             await pending_list.cursor.page_in()
@@ -45,7 +45,7 @@ async def page_in(around: Surroundings, pending_list: PendingList) -> None:
 async def wait_after(
     around: Surroundings, error: Exception | Exit, pending_list: PendingList, log: logging.Logger
 ) -> None:
-    """A page of the list could not be read: say so, once for each reason, and wait before it is tried again."""
+    """A page of the list could not be read: report it, once per reason, and wait before the next try."""
     reason = str(failure_of(error))
     if around.unreadable.get(pending_list) != reason:
         around.unreadable[pending_list] = reason
@@ -70,11 +70,11 @@ def permitted(
 ) -> Sequence[StoredMessage] | None:
     """What *consumer* may be given of *messages*, which were just taken from the list's cursor.
 
-    What it may not is for another member of the group who may; when nobody may who is there, it
-    leaves the list.
+    What it may not have goes to another member of the group that may; if no member present may,
+    it leaves the list.
 
-    Returns: None when one who may has no room just now: everything from that message on is in the
-        list again, and what comes before it was handed over.
+    Returns: None when a member that may has no room now: everything from that message on is back
+        in the list, and everything before it was handed over.
     """
     allows = consumer.allows
     if allows is None:
@@ -109,16 +109,16 @@ def permitted(
 
 
 def may_be_for(consumer: Consumer, destination: str) -> bool:
-    """*consumer* may have it, or that is not decided yet since rights have changed."""
+    """*consumer* may have it, or that is still undecided after a change of rights."""
     return consumer.client.is_undecided or consumer.allows is None or consumer.allows(destination)
 
 
 def without_expired(
     around: Surroundings, pending_list: PendingList, messages: Sequence[StoredMessage], now: int
 ) -> Sequence[StoredMessage]:
-    """Those of *messages*, which nobody was handed just now, that have not expired.
+    """Those of *messages*, none of them handed out yet, that have not expired.
 
-    The others leave the list, but for those that a session has half sent (QoS 2): these go on.
+    The others leave the list, except those a session has half sent (QoS 2): these go on.
     """
     expired = {m.sequence for m in messages if 0 < m.message.expires_at <= now}
     if expired and pending_list.subscription is not None:
@@ -134,10 +134,10 @@ def without_expired(
 def returned(
     around: Surroundings, pending_list: PendingList, messages: Sequence[StoredMessage]
 ) -> None:
-    """*messages* came back from within their delivery: not now, or that might go on for ever."""
+    """*messages* came back from within their delivery: retry later, or this might never end."""
     if max([message.delivery_count for message in messages]) <= RETURNS_MAX:
         around.mark_ready(pending_list)
-    elif not pending_list.is_put_off:  # or each dispatch meanwhile would begin retries of its own
+    elif not pending_list.is_put_off:  # or each dispatch meanwhile would start its own retries
         pending_list.is_put_off = True
         asyncio.get_running_loop().call_later(RETURN_RETRY_S, _retry, around, pending_list)
 
@@ -153,11 +153,11 @@ def now_or_never(
     consumer: Consumer,
     messages: Sequence[StoredMessage],
 ) -> None:
-    """Hand out messages that are not stored for a list that is (QoS 0, to a subscription of QoS 1).
+    """Hand out messages that are not stored for a stored list (QoS 0, to a subscription of QoS 1).
 
     They have no place in its stored order, and at most once is all that was asked (MQTT 3.1.1
-    section 4.3.1). A client that acknowledges all it is given has them in flight, of the list
-    *nowhere*, which forgets what comes back. Since rights have changed they wait until it is decided
+    section 4.3.1). If the client acknowledges everything, they are in flight from the list
+    *nowhere*, which forgets what comes back. After a change of rights they wait until it is decided
     what the client may have.
     """
     client = consumer.client

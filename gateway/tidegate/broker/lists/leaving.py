@@ -1,6 +1,6 @@
-"""Messages leave a list without a consumer's acknowledgement: with a row of the log, or without.
+"""Messages that leave a list without a consumer's acknowledgement, with or without a row of the log.
 
-Which outcomes have a row says ``acknowledged_outcomes`` of ``[broker]``, when there is a sink.
+If there is a sink, ``acknowledged_outcomes`` of ``[broker]`` says which outcomes have a row.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Rows(Protocol):
 
 
 class Who(NamedTuple):
-    """Who has a message, as a row tells it: the consumer of ``Acknowledge``. As it is made: nobody."""
+    """Who has a message, as a row says it: the consumer of ``Acknowledge``. The default is nobody."""
 
     client_id: str = ""
     subscription: str = ""
@@ -55,7 +55,7 @@ def take_off(
     outcome: Outcome,
     reason: str = "",
 ) -> None:
-    """*messages*, which nobody was handed, leave the list with the filling turn."""
+    """*messages*, which were not handed out, leave the list with the filling turn."""
     pending_list.leaving(messages)
     rows.add_operation(leaving(rows, pending_list.id, messages, outcome, reason))
 
@@ -68,9 +68,9 @@ def leaving(
     reason: str = "",
     who: Who = NOBODY,
 ) -> Acknowledge | Discard:
-    """The operation that takes *messages*, which nobody has just now, off the list.
+    """The operation that takes *messages*, which nobody has now, off the list.
 
-    Args: who: for whom they were.
+    Args: who: whom they were for.
     """
     sequences = tuple([message.sequence for message in messages])
     if outcome not in rows.logged:
@@ -97,9 +97,9 @@ def dead_letter_row(
     reason: str,
     who: Who = NOBODY,
 ) -> Acknowledge | None:
-    """What the log says of a message that goes to a dead-letter queue; None: nothing.
+    """The log's row for a message that goes to a dead-letter queue; None: it has none.
 
-    Args: delivered_at: when it was delivered, 0: nobody has it just now; who: has it, or had it last.
+    Args: delivered_at: when it was delivered, 0: nobody has it now; who: has it, or had it last.
     """
     if Outcome.DEAD_LETTERED not in rows.logged:
         return None

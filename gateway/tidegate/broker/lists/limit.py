@@ -1,4 +1,4 @@
-"""How much may wait in a list, and where, as far as the list needs it."""
+"""What a list needs to know about how much may wait in it, and where."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class Limit(Protocol):
 
     @property
     def act(self) -> str:
-        """What happens when the list is as large as it may be; "": it may be of any size."""
+        """What happens when the list is at its limit; "": it has none."""
         ...
 
     @property
     def is_full(self) -> bool:
-        """Producers of the list are to wait."""
+        """Producers of the list must wait."""
         ...
 
     def room(self) -> int:
-        """How many messages more it takes, those in flight left out; 0 or less: none."""
+        """How many more messages it takes, not counting those in flight; 0 or less: none."""
         ...
 
     def spare(self) -> tuple[int, int]:
-        """How many messages and bytes of bodies more it takes, those in flight counted."""
+        """How many more messages and bytes of bodies it takes, counting those in flight."""
         ...
 
     def accept(self, size: int) -> None:
@@ -54,7 +54,7 @@ class Limit(Protocol):
 
 
 class Unstored(Protocol):
-    """What is not stored of a queue (:class:`tidegate.broker.unstored.spool.ListSpool`)."""
+    """A queue's messages that are not stored (:class:`tidegate.broker.unstored.spool.ListSpool`)."""
 
     count: int
     memory_bytes: int

@@ -1,4 +1,4 @@
-"""A pending list: the one structure behind queues and topic subscriptions; and its consumers."""
+"""A pending list, the one structure behind queues and topic subscriptions, and its consumers."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tidegate.spi.events import Tell
 #: With several consumers on one list, how many messages one gets before the next one's turn.
 SHARE_COUNT_MAX: Final = 64
 
-#: How many messages a list hands out before others have the loop, some 3 milliseconds: a consumer may take
-#: 65,535. As many as the default prefetch_count, so that most are filled at once.
+#: Messages a list hands out before it yields the loop, some 3 milliseconds: a consumer may take
+#: 65,535. Equals the default prefetch_count, so that most consumers are filled at once.
 HANDED_OUT_MAX: Final = 1000
 
 #: (message, its list, microseconds since the epoch when it was handed out)
@@ -36,7 +36,7 @@ Figures: TypeAlias = tuple[int, int, int, int, int, bool, bool]
 
 
 class Client(Protocol):
-    """A connection, as far as lists need it."""
+    """What lists need of a connection."""
 
     client_id: str
     principal: str
@@ -104,14 +104,14 @@ class Turns(Protocol):
 
 
 class Surroundings(Protocol):
-    """What a list asks of those around it.
+    """What a list needs of its surroundings.
 
     Attributes:
-        full_lists: those that take no more; their producers wait.
+        full_lists: lists that take no more; their producers wait.
         sent: messages handed to front-ends.
-        nowhere: the list of what is in flight and in no list.
+        nowhere: stands in for the list of in-flight messages that no list holds.
         unreadable: lists whose next page cannot be read, and why.
-        unseen: lists of which operators may be shown something else than when they looked.
+        unseen: lists that may have changed since operators last looked.
     """
 
     unseen: set[PendingList]
@@ -161,15 +161,15 @@ class Consumer:
 
     Attributes:
         destination: what was subscribed to; may be a filter.
-        matches: what its selector wants of a queue; None: everything. The selector of a topic
-            subscription is the list's, which holds nothing else.
+        matches: its selector on a queue; None: everything. The selector of a topic subscription
+            is the list's, which holds only matches.
         allows: which destinations' messages it may be given; None: all that it subscribed to.
-        acknowledges_all: it acknowledges also what is not stored for it.
+        acknowledges_all: it also acknowledges what is not stored for it.
         in_flight: by sequence, what was delivered and not yet acknowledged, in delivery order.
         in_flight_bytes: bytes of their bodies.
-        handed: messages that were put in flight so far; less those that are, it has settled them.
+        handed: messages put in flight so far; all but those still in flight are settled.
         lists: what it consumes from, in order; several for a queue filter.
-        is_over: it is given nothing any more.
+        is_over: it is given nothing more.
         resting: it was handed messages without acknowledgement and waits for the next turn.
     """
 
@@ -193,11 +193,11 @@ class Consumer:
 
     @property
     def first_list(self) -> PendingList:
-        """The list of a consumer that has but one."""
+        """The list of a consumer that has only one."""
         return next(iter(self.lists))
 
     def is_full(self) -> bool:
-        """As much is in flight as may be."""
+        """As much is in flight as allowed."""
         return (
             len(self.in_flight) >= self.prefetch_count
             or self.in_flight_bytes >= self.prefetch_bytes
@@ -218,7 +218,7 @@ class Consumer:
         return max(1, self.prefetch_bytes - self.in_flight_bytes)
 
     def hold(self, messages: Sequence[StoredMessage], pending_list: PendingList, now: int) -> None:
-        """*messages* are in flight, of *pending_list*, from now on."""
+        """Put *messages* of *pending_list* in flight."""
         in_flight = self.in_flight
         size = 0
         for message in messages:
@@ -228,7 +228,7 @@ class Consumer:
         self.count(len(messages), size)
 
     def count(self, messages: int, size: int) -> None:
-        """So many more, or fewer, are in flight, and so many bytes."""
+        """*messages* more, of *size* bytes, are in flight; negative: fewer."""
         self.in_flight_bytes += size
         self.client.add_in_flight(size + messages * MESSAGE_OVERHEAD_BYTES)
 
@@ -238,27 +238,28 @@ class PendingList:
     """Messages that wait for consumers, in sequence order.
 
     Attributes:
-        id: the store's name for it; not above 0 when it is not stored.
+        id: the store's name for it; 0 or less when it is not stored.
         destination: queue, or topic filter.
         subscription: what the store keeps of a stored topic subscription, else None.
         matches: what a topic subscription with a selector wants; None: everything.
-        consumers: being served, in order of subscription; times_attached: how often one came.
-        selecting: the consumers of a queue that have a selector, which are not among the others;
-            None when there are none.
+        consumers: being served, in order of subscription; times_attached: how often one was attached.
+        selecting: a queue's consumers with a selector, which are not in *consumers*; None: there
+            are none.
         blocked: producers whose sockets wait for room here.
         limit: of a queue or durable subscription that has one.
-        unstored: where a queue has what is not stored of it, when that is asked for.
-        lost: messages that were dropped from it, or for want of room did not get there.
+        unstored: holds a queue's messages that are not stored, where configured.
+        lost: messages dropped from it, or kept out for lack of room.
         owner: of a queue, the principal that made it; "": the gateway itself.
-        is_paused: it hands nothing out until it is told to: an operator wants it so.
-        returning: consumers that are gone and whose messages are not all back: it hands nothing out.
+        is_paused: an operator paused it: it hands nothing out until resumed.
+        returning: how many departed consumers' messages are not all back: it hands nothing out.
         is_lowered: its QoS became 0 while messages could wait in it; see :attr:`stores`.
-        succession: when this list replaces another one, or is replaced.
+        succession: set while this list replaces another, or is being replaced.
         retained: hands over more of the retained messages on their way to this subscription.
-        is_dispatching: it hands out just now; has_returned: something came back from that: the rest is for the next turn.
-        is_put_off: it is handed out again after a while, also if nothing happens.
-        figures: when operators looked last; None: they have not. is_seen: they would be the same now.
-        can_fill: its cursor may become full by what others hold.
+        is_dispatching: it is handing out; has_returned: something came back meanwhile, so the
+            rest waits for the next turn.
+        is_put_off: a timer is set to hand it out again.
+        figures: as operators last saw them; None: never. is_seen: they have not changed since.
+        can_fill: what others hold may make its cursor full.
     """
 
     _around: Surroundings
@@ -295,7 +296,7 @@ class PendingList:
     is_seen: bool = False
     can_fill: bool = False
     _next_consumer: int = 0
-    _share: int = 0  # that goes on where handing out was interrupted
+    _share: int = 0  # kept when handing out was interrupted
     _paging: bool = False
 
     def __post_init__(self) -> None:
@@ -306,15 +307,15 @@ class PendingList:
     def stores(self) -> bool:
         """Messages of QoS 1 and 2 are stored for it.
 
-        Not for a subscription of QoS 0, unless it is lowered: what is handed out directly would
-        overtake what waits in its stored list [MQTT-4.6.0-6], so that it goes on storing until its
+        Not for a QoS 0 subscription, unless it was lowered: what is handed out directly would
+        overtake what waits in its stored list [MQTT-4.6.0-6], so it keeps storing until its
         client leaves.
         """
         return self.is_stored and (self.qos > 0 or self.is_lowered)
 
     @property
     def is_full(self) -> bool:
-        """Its producers are to wait."""
+        """Its producers must wait."""
         return self.lacks_room or (self.limit is not None and self.limit.is_full)
 
     @property
@@ -323,7 +324,7 @@ class PendingList:
         return self.cursor.is_full or (self.unstored is not None and self.unstored.is_full)
 
     def changed(self) -> None:
-        """Operators may be shown something else of it from now on."""
+        """Its figures may no longer be what operators last saw."""
         if self.is_seen:
             self.is_seen = False
             self._around.unseen.add(self)
@@ -357,7 +358,7 @@ class PendingList:
         return self.consumers if selecting is None else [*self.consumers, *selecting.consumers()]
 
     def offer(self, messages: Sequence[StoredMessage]) -> None:
-        """New durable messages at the end."""
+        """Append new durable messages."""
         if self.is_seen:
             self.changed()
         if not self.is_removed:
@@ -384,7 +385,7 @@ class PendingList:
             return
         succession = self.succession
         if succession is not None and succession.new is self:
-            succession.old.offer_direct(messages)  # behind what waits there
+            succession.old.offer_direct(messages)  # after what waits there
         elif not self.is_stored:
             if self.is_seen:
                 self.changed()
@@ -393,13 +394,13 @@ class PendingList:
                 self._around.count_dropped(self, len(dropped))
             self._offered(messages)
         elif self.consumers:
-            # Of a shared subscription, each turn another member.
+            # Members of a shared subscription take turns.
             consumer = self.consumers[self._next_consumer % len(self.consumers)]
             self._next_consumer += 1
             self._around.now_or_never(self, consumer, messages)
 
     def put_back(self, messages: Sequence[StoredMessage]) -> None:
-        """Messages that were out return to their place."""
+        """Messages that were handed out return to their place."""
         if messages and not self.is_removed:
             self.changed()
             self.cursor.put_back(messages)
@@ -414,7 +415,7 @@ class PendingList:
     def dispatch(self) -> None:
         """Hand out messages while consumers have room."""
         if self.is_dispatching or self.is_removed:
-            return  # a front-end that unsubscribed from within deliver()
+            return  # a front-end unsubscribed from within deliver()
         if self.is_seen:
             self.changed()
         succession = self.succession
@@ -443,12 +444,12 @@ class PendingList:
             self._around.release_producers(self)
 
     def leaving(self, messages: Sequence[StoredMessage]) -> None:
-        """Call before an operation takes messages off the list that nobody was handed."""
+        """Call before an operation takes messages off the list that were not handed out."""
         if self.limit is not None and self.limit.weighs:
             self.limit.weigh(messages)
 
     def end(self) -> None:
-        """The list takes and hands out nothing any more."""
+        """The list takes and hands out nothing more."""
         self.is_removed = True
         if self.succession is not None and self.succession.new is self:
             self.succession.end()
@@ -474,7 +475,7 @@ class PendingList:
                 if index < 0:
                     return
                 consumer = self.consumers[index]
-                # Once for all: with shares of what is left the first one would get most of it.
+                # Computed once: with shares of what is left, the first would get most of it.
                 share = share or min(-(-cursor.size // count), SHARE_COUNT_MAX) or 1
                 room = min(consumer.room(), share)
             if left <= 0:
@@ -486,7 +487,7 @@ class PendingList:
                 self.request_page()
                 return
             left -= len(messages)
-            if count > 1:  # only who was given something has had its turn
+            if count > 1:  # only one that got something has had its turn
                 self._next_consumer = (index + 1) % count
             now = self._around.writer.now()
             for message in messages:
@@ -503,9 +504,9 @@ class PendingList:
                 return
 
     def request_page(self, *, anyway: bool = False) -> None:
-        """Have messages read that are only in the store, if there are any; then dispatch.
+        """Page in messages that are only in the store, if any; then dispatch.
 
-        Args: anyway: also when some are in memory.
+        Args: anyway: even when some are in memory.
         """
         if (anyway or self.cursor.needs_page) and not self._paging:
             self._paging = True
@@ -536,7 +537,7 @@ class PendingList:
         consumer.client.deliver(consumer, messages)
         if consumer.resting:
             # The socket's flow control acts only when its buffer is written at the end of the
-            # turn, which deliver() has scheduled: rest until behind that.
+            # turn, which deliver() has scheduled: rest until after that.
             self._around.rest(consumer)
 
     def paged_in(self) -> None:

@@ -1,14 +1,14 @@
-"""Consumers of a queue that choose by a selector: they get what matches, wherever it waits.
+"""Consumers of a queue that have a selector: they get what matches, wherever it waits.
 
 A consumer without a selector takes what is next from the list's cursor. One with a selector has a
 :class:`Scanner`, which reads the whole list past everything that does not match, page by page, so
 that no match is ever hidden behind messages that nobody wants. What matches is *claimed* from the
-cursor (:meth:`tidegate.spi.PendingCursor.claim`): whoever claims first has the message, and it is
-never handed out twice. Once a scanner has seen everything, new messages are compared in memory as
+cursor (:meth:`tidegate.spi.PendingCursor.claim`): the first to claim a message has it, and it is
+never handed out twice. Once a scanner has seen everything, new messages are matched in memory as
 they are offered.
 
 One task at a time reads for all scanners of a list. Messages that came back or left while it read
-are not to be judged by the page that it read; :attr:`Selecting._news` remembers them.
+must not be judged by the page it read; :attr:`Selecting._news` remembers them.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from tidegate.spi import StoredMessage
 
 _log = logging.getLogger("tidegate.broker.selecting")
 
-#: What is read from the store, and held in memory, at a time: messages, and bytes of bodies.
+#: A page, read from the store and held in memory: at most so many messages, and bytes of bodies.
 PAGE_COUNT: Final = 200
 PAGE_BYTES: Final = 1 << 20
 
-#: Messages that came back are kept for a scanner that is past them. It looks through the list
-#: again instead when there are more.
+#: Returned messages kept for a scanner that is past them. If there are more, it scans the list
+#: again instead.
 AGAIN_MAX: Final = 1000
 
-#: How long messages are compared before others have their turn: a selector of full length over
-#: long headers can take milliseconds for each.
+#: How long messages are matched before others get their turn: a selector of full length over
+#: long headers can take milliseconds per message.
 SLICE_S: Final = 0.005
 
 #: Limits of ``take`` that take everything in memory.
 _ALL: Final = 1 << 62
 
 
-#: Sequences, with the message that came back, or None for one that left.
+#: By sequence: the message that came back, or None for one that left.
 News: TypeAlias = dict[int, StoredMessage | None]
 
 
@@ -53,12 +53,12 @@ class Scanner:
     """How far one consumer has looked through one list.
 
     Attributes:
-        after: everything up to this sequence was looked at.
-        caught_up: nothing is left behind it; new messages are compared as they come.
-        missed: new messages came since the page that is under way was asked for.
-        found: matches that were read and not handed out, by sequence; some may be gone.
+        after: everything up to this sequence has been examined.
+        caught_up: nothing is left after it; new messages are matched as they come.
+        missed: new messages came since the page under way was requested.
+        found: matches read and not yet handed out, by sequence; some may be gone.
         again: matches that came back from some consumer when this one was past them.
-        turns: goes up when ``after`` goes back, so that a page under way is not taken for more.
+        turns: increases when ``after`` goes back, so that a page under way is discarded.
     """
 
     consumer: Consumer
@@ -71,7 +71,7 @@ class Scanner:
     turns: int = 0
 
     def rewind(self, after: int) -> None:
-        """Look at everything behind *after* once more."""
+        """Examine everything after *after* again."""
         self.after = min(self.after, after)
         self.caught_up = False
         self.turns += 1
@@ -109,7 +109,7 @@ class Scanner:
 
 
 class Selecting:
-    """The scanners of one list. Made with the first one, gone when none and no claim is left."""
+    """The scanners of one list. Made with the first one, dropped when no scanner and no claim is left."""
 
     def __init__(self, around: Surroundings, pending_list: PendingList) -> None:
         self._turns = around.writer
@@ -118,7 +118,7 @@ class Selecting:
         self._scanners: list[Scanner] = []
         self._claims: set[int] = set()
         self._next = 0
-        #: Offered so far; what the store has beyond is not the cursor's yet.
+        #: Offered so far; what the store has beyond is not in the cursor yet.
         self._last_offered = 0
         self._is_started = False
         self._reading = False
@@ -131,14 +131,14 @@ class Selecting:
     def attach(self, consumer: Consumer, matches: Matcher) -> None:
         self._scanners.append(Scanner(consumer, matches))
         if not self._is_started:
-            # Whatever was published before is offered when this turn is durable.
+            # Everything published before is offered when this turn is durable.
             self._last_offered = max(self._last_offered, self._turns.next_sequence - 1)
             # Confirmations come before messages are handed out.
             loop = asyncio.get_running_loop()
             self._turns.when_durable(lambda: loop.call_soon(self.start))
 
     def detach(self, consumer: Consumer) -> bool:
-        """Tell whether *consumer* was served here."""
+        """Returns: whether *consumer* was served here."""
         kept = [scanner for scanner in self._scanners if scanner.consumer is not consumer]
         was_served = len(kept) < len(self._scanners)
         self._scanners = kept
@@ -146,11 +146,11 @@ class Selecting:
         return was_served
 
     def consumers(self) -> list[Consumer]:
-        """Those that are served here, in order of subscription."""
+        """Those served here, in order of subscription."""
         return [scanner.consumer for scanner in self._scanners]
 
     def has_more_for(self, consumer: Consumer) -> bool:
-        """Something waits that it wants, or may: not everything was looked at."""
+        """Something it wants waits, or may: not everything has been examined."""
         return any(
             not scanner.caught_up or scanner.found or scanner.again
             for scanner in self._scanners
@@ -169,7 +169,7 @@ class Selecting:
     # --- messages --------------------------------------------------------------------------
 
     def offer(self, messages: Sequence[StoredMessage]) -> None:
-        """New messages, which the cursor has been offered: scanners at the end look at them now."""
+        """New messages, already offered to the cursor: scanners at the end examine them now."""
         if not messages:
             return
         self._last_offered = max(self._last_offered, messages[-1].sequence)
@@ -191,7 +191,7 @@ class Selecting:
                 scanner.after = last
         for scanner, wanted in chosen.items():
             self._hand_out(scanner, wanted)
-        if self._next_to_read() is not None:  # what it was to be given had expired, or came back
+        if self._next_to_read() is not None:  # what it would get had expired, or came back
             self._around.mark_ready(self._list)
 
     def _taker(
@@ -220,7 +220,7 @@ class Selecting:
             self._claims.discard(message.sequence)
             for scanner in self._scanners:
                 scanner.returned(message)
-        # Pages show the new delivery counts when this turn is durable.
+        # Pages show the new delivery counts once this turn is durable.
         news: News = {message.sequence: message for message in messages}
         self._news.update(news)
         self._turns.when_durable(lambda: self._settle(news), synced=False)
@@ -230,9 +230,9 @@ class Selecting:
         self._turns.when_durable(lambda: self._left(sequences), synced=False)
 
     def _left(self, sequences: list[int]) -> None:
-        """The turn of :meth:`leaving` is in the store."""
+        """The turn of :meth:`leaving` is stored."""
         gone = self._claims.intersection(sequences)
-        for scanner in self._scanners:  # what came back, because the store was full, and is out
+        for scanner in self._scanners:  # came back (the store was full), and is out again
             gone.difference_update(scanner.consumer.in_flight)
         self._claims -= gone
         if gone:
@@ -251,7 +251,7 @@ class Selecting:
         self._settle(news)
 
     def _settle(self, news: News) -> None:
-        """No page that is read from now on is older than *news*."""
+        """Pages read from now on are no older than *news*."""
         self._settled += news.items()
         if not self._reading:
             self._forget_settled()
@@ -266,7 +266,7 @@ class Selecting:
     # --- handing out -----------------------------------------------------------------------
 
     def dispatch(self) -> None:
-        """Hand out what was found while consumers have room, and see to it that more is read."""
+        """Hand out what was found while consumers have room, and have more read."""
         if not self._scanners or not self._is_started:
             return
         start = self._next = (self._next + 1) % len(self._scanners)
@@ -311,9 +311,9 @@ class Selecting:
     # --- reading ---------------------------------------------------------------------------
 
     def _next_to_read(self) -> Scanner | None:
-        """The next scanner that has room, nothing to fill it with, and more to look at."""
+        """The next scanner with room, nothing to fill it with, and more to examine."""
         count = len(self._scanners)
-        # What its consumer has just been given in vain does not fill it.
+        # What its consumer has just returned does not fill it.
         is_filled_again = not self._list.has_returned
         for step in range(count):
             scanner = self._scanners[(self._next + step) % count]
@@ -341,13 +341,13 @@ class Selecting:
                 else:
                     can_be_read(self._around, pending_list, _log)
                 pending_list.dispatch()
-                await asyncio.sleep(0)  # others have their turn, and sockets their flow control
+                await asyncio.sleep(0)  # others get their turn, and sockets their flow control
         finally:
             self._reading = False
-            self._around.unreadable.pop(pending_list, None)  # nobody reads any more
+            self._around.unreadable.pop(pending_list, None)  # nobody reads now
             self._forget_settled()
         if not pending_list.is_removed:
-            self._around.mark_ready(pending_list)  # room that came with the last page
+            self._around.mark_ready(pending_list)  # room that came during the last page
 
     async def _read_for(self, scanner: Scanner) -> None:
         self._forget_settled()
@@ -363,7 +363,7 @@ class Selecting:
         until = perf_counter() + SLICE_S
         for stored in page:
             if stored.sequence > self._last_offered:
-                # Durable, but offered a moment later: then it is looked at in memory.
+                # Durable, but not offered yet: it is examined in memory then.
                 scanner.caught_up = True
                 break
             scanner.after = stored.sequence
@@ -378,7 +378,7 @@ class Selecting:
         if pending_list.is_stored:
             store = self._around.store
             return await store.page_in(pending_list.id, after, PAGE_COUNT, PAGE_BYTES)
-        # An unstored list is in the cursor and nowhere else: look at what it has in memory.
+        # An unstored list exists only in its cursor: examine what is in memory.
         cursor = pending_list.cursor
         if cursor.needs_page:
             await cursor.page_in()
@@ -389,7 +389,7 @@ class Selecting:
 
 
 def _room(scanner: Scanner) -> list[int]:
-    """Messages and bytes that the consumer may be given now, behind what was found before."""
+    """Messages and bytes the consumer may be given now, after what was found before."""
     if scanner.found or scanner.again:
         return [0, 0]
     consumer = scanner.consumer

@@ -1,13 +1,13 @@
-"""Message selectors: from the text of one to a function that tells whether a message is wanted.
+"""Message selectors: compiles the text of one to a function that tells whether a message matches.
 
-SQL-92 as JMS 2.0 section 3.8.1 has it, with three-valued logic: what compares with something a
-message does not have is *unknown*, and only what is true is selected. STOMP headers are strings
-(and so are MQTT's): one that looks like a number is taken for that number, one that says ``true``
-or ``false`` for that, when it meets a number or a boolean.
+SQL-92 as in JMS 2.0 section 3.8.1, with three-valued logic: a comparison with something a message
+does not have is *unknown*, and only what is true is selected. Headers of STOMP and MQTT are
+strings: compared with a number or a boolean, one that looks like a number is taken for that number,
+and ``true`` or ``false`` for that boolean.
 
-No message can make a selector fail or run long: arithmetic on what is no number is unknown, and
-LIKE takes time that grows with the length of the text alone (``selector_like``); a selector has at
-most so many of them (``selector_grammar.LIKES_MAX``).
+No message can make a selector fail or run long: arithmetic on what is no number is unknown, the
+time LIKE takes grows only with the length of the text (``selector_like``), and the number of LIKEs
+is limited (``selector_grammar.LIKES_MAX``).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Value: TypeAlias = str | int | float | bool | None
 
 _Evaluate: TypeAlias = Callable[[Message], Value]
 
-#: Compiled selectors that are remembered: clients use few, and many connections use the same.
+#: Compiled selectors kept: clients use few, and many connections use the same.
 _REMEMBERED: Final = 256
 _REMEMBERED_CHARACTERS: Final = 1024
 
@@ -42,8 +42,8 @@ _NUMBER: Final = re.compile(
     r"[+-]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?"
 )
 
-#: Integers above are compared as floating point: a chain of ``*`` must not make numbers of a
-#: million digits out of a header.
+#: Larger integers are compared as floating point: a chain of ``*`` must not turn a header into a
+#: number of a million digits.
 _INTEGER_MAX: Final = 1 << 128
 
 
@@ -62,7 +62,7 @@ def compile_selector(text: str) -> Matcher | None:
     return found
 
 
-#: Long ones are forgotten when nobody has them: compiled they take twenty times their length.
+#: Long ones are dropped when unused: compiled, they take twenty times their length.
 _long: Final[WeakValueDictionary[str, Matcher]] = WeakValueDictionary()
 
 
@@ -74,7 +74,7 @@ def _remembered(text: str) -> Matcher:
 def prepare() -> None:
     """Read and build the grammar, which takes up to a tenth of a second. Thread: any.
 
-    Whoever does so beside the event loop, some time after a start, spares the first selector from it.
+    Called off the event loop, some time after a start, so that the first selector need not wait.
     """
     _parser()
 
@@ -100,7 +100,7 @@ def _compile(text: str) -> Matcher:
 
 def _header(name: str) -> _Evaluate:
     def value(message: Message) -> Value:
-        for key, text in message.headers:  # of repeated headers the first counts
+        for key, text in message.headers:  # the first of repeated headers counts
             if key == name:
                 return text
         return None
@@ -113,7 +113,7 @@ def _correlation_id(message: Message) -> Value:
     return data.decode("utf-8", "replace") if data else None
 
 
-#: Names with a meaning of their own. The JMS* ones are in JMS 2.0 section 3.8.1.1; the others are
+#: Names with a special meaning. The JMS* ones are in JMS 2.0 section 3.8.1.1; the others are
 #: STOMP headers that the gateway keeps as fields of the message.
 _FIELDS: Final[dict[str, _Evaluate]] = {
     "JMSPriority": lambda message: message.priority,
@@ -154,7 +154,7 @@ def _named(name: str) -> _Evaluate:
 
 
 def _number(value: Value) -> int | float | None:
-    """*value* as a number; None when it is none."""
+    """*value* as a number; None when it is not one."""
     if isinstance(value, str):
         text = value.strip()
         if not _NUMBER.fullmatch(text):
@@ -283,7 +283,7 @@ def _compare(kind: str, left: _Evaluate, right: _Evaluate) -> _Evaluate:
     in_order = order
 
     def compared(message: Message) -> Value:
-        # Only numbers have an order (JMS 2.0 section 3.8.1.2); two headers are numbers, too.
+        # Only numbers have an order (JMS 2.0 section 3.8.1.2); two headers are compared as numbers, too.
         first, second = _number(left(message)), _number(right(message))
         return None if first is None or second is None else in_order(first, second)
 
@@ -381,7 +381,7 @@ def _simple_condition(kind: str, tree: Tree) -> _Evaluate:
 
 
 def _tested(tree: Tree) -> _Evaluate:
-    """What IN, LIKE and IS NULL test is a name. Raises: RequestError."""
+    """IN, LIKE and IS NULL must test a name. Raises: RequestError."""
     if tree[0] != "name":
         raise RequestError("selector: IN, LIKE and IS NULL need a name on their left side")
     return _named(tree[1])

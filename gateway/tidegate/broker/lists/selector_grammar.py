@@ -1,6 +1,6 @@
-"""The grammar of message selectors: SQL-92 conditional expressions as JMS 2.0 section 3.8.1 has them.
+"""The grammar of message selectors: SQL-92 conditional expressions as in JMS 2.0 section 3.8.1.
 
-What comes out is a tree of plain tuples, ``(operator, operand, …)``, that the compiler walks
+The result is a tree of plain tuples, ``(operator, operand, …)``, that the compiler walks
 (:mod:`tidegate.broker.lists.selector`). Literals and names are ``("value", x)`` and ``("name", x)``.
 """
 
@@ -17,8 +17,8 @@ from tidegate.spi import RequestError
 #: Characters of a selector. Longer ones are programs, and every message would run them.
 LENGTH_MAX: Final = 4096
 
-#: Levels of parentheses, NOT and signs inside each other, and operators in one chain of them: each
-#: is a level of Python calls for every message.
+#: Levels of nested parentheses, NOT and signs, and operators in one chain: each is a level of
+#: Python calls for every message.
 DEPTH_MAX: Final = 100
 
 #: LIKE conditions in one selector: each may look at every character of a long header, which takes
@@ -77,19 +77,19 @@ QUOTED: /"(?:[^"]|"")+"/
 %ignore /[ \t\r\n\f]+/
 """
 
-#: Prefixes by which clients of the ActiveMQ family ask for what is done here anyway.
+#: Prefixes of the ActiveMQ family that ask for what is done here anyway.
 _PREFIXES: Final = re.compile(
     r"\s*(?:(?:convert_string_expressions|hyphenated_props):\s*)+", re.IGNORECASE
 )
 
-#: What a decimal literal may be: it is compared with numbers of headers, which are no larger.
+#: Digits of a number: it is compared with numbers in headers, which are no larger.
 _DIGITS_MAX: Final = 40
 
-#: A tree, or a leaf's value; ``Any`` because it is nested without end.
+#: A tree, or a leaf's value; ``Any`` because it may nest to any depth.
 Tree = tuple[Any, ...]
 
 
-#: Words that the lexer takes for a name where no such word may be.
+#: Words that the lexer takes for a name where the keyword is not allowed.
 _RESERVED: Final = frozenset(
     ("AND", "BETWEEN", "ESCAPE", "FALSE", "IN", "IS", "LIKE", "NOT", "NULL", "OR", "TRUE")
 )
@@ -102,7 +102,7 @@ class _ToTuples(Transformer[Token, Any]):
         super().__init__(visit_tokens=False)
 
     def __default__(self, data: str, children: list[Any], meta: object) -> Any:
-        # A repetition is a rule of the parser's own, which opens its tree itself.
+        # The parser has its own rule for a repetition, whose tree it inlines itself.
         return lark.Tree(data, children) if data.startswith("_") else (str(data), *children)
 
     def integer(self, children: list[str]) -> Tree:
@@ -157,7 +157,7 @@ def _short(digits: str) -> str:
     return digits
 
 
-#: With the transformer within the parser nothing is recursive, however deep a selector is.
+#: With the transformer inside the parser, nothing is recursive, however deep a selector is.
 _parser: Final[Any] = Lark(_GRAMMAR, parser="lalr", transformer=_ToTuples())
 
 

@@ -1,13 +1,13 @@
-"""LIKE of message selectors: a pattern of SQL-92 compiled to a function, whatever the text, in linear time.
+"""LIKE of message selectors: compiles a pattern of SQL-92 to a function that is linear in any text.
 
-Pieces between ``%`` are found one after the other, from the left. That is enough, because only
-where a piece can begin first matters for the ones behind it. No text makes it go back: a piece
-without ``_`` is found by ``str.find``, which is linear. One with ``_`` is found at all places of the
+Pieces between ``%`` are found one after another, from the left. That is enough, because only the
+first possible place of a piece matters for the ones after it. No text causes backtracking: a piece
+without ``_`` is found by ``str.find``, which is linear. One with ``_`` is sought at all places of the
 text at once, in integers with a bit for each place (:class:`_Places`): shift-and of R. Baeza-Yates
-and G. Gonnet ("A new approach to text searching", 1992) with pattern and text exchanged, so that
-a step of integer arithmetic is one for each character of the short piece, and what is known of a
-text serves all selectors that ask about it. A regular expression tries each character of the piece at
-each place: that is seconds for a piece of 4,000 and a header of 65,000.
+and G. Gonnet ("A new approach to text searching", 1992) with pattern and text exchanged. That takes
+one step of integer arithmetic per character of the short piece, and what is known of a text serves
+all selectors that ask about it. A regular expression would try each character of the piece at each
+place: seconds for a piece of 4,000 and a header of 65,000.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from tidegate.spi import RequestError
 #: many bits as the text has characters, some microseconds for 65,000.
 _WILD_MAX: Final = 64
 
-#: Places of a piece's rarest character that are tried one by one, at least, and one more for so many
-#: characters of the text: of characters that are there more often there are so few that an integer
-#: for each is not much. All places are tried in a text of at most so many characters.
+#: A piece's rarest character is tried place by place at up to ``_TRIED_MIN`` places, or one per
+#: ``_TRIED_EVERY`` characters of the text. So few characters occur more often that an integer for
+#: each costs little. All places are tried in a text of at most ``_SHORT`` characters.
 _TRIED_MIN: Final = 16
 _TRIED_EVERY: Final = 512
 _SHORT: Final = 64
 
-#: Finds a piece: the text, and where to begin; returns where it ends, -1: nowhere.
+#: Finds a piece: takes the text and where to begin; returns where the piece ends, or -1.
 _Find = Callable[[str, int], int]
 
 
 def compile_like(pattern: str, escape: str | None) -> Callable[[str], bool]:
-    """A matcher of LIKE. Raises: RequestError for an ESCAPE that is none, and too long a piece."""
+    """A matcher of LIKE. Raises: RequestError for an invalid ESCAPE or too long a piece."""
     if escape is not None and len(escape) != 1:
         raise RequestError(f"selector: ESCAPE needs one character, not {escape!r}")
     pieces: list[list[str | None]] = [[]]  # None: any one character
@@ -77,7 +77,7 @@ def compile_like(pattern: str, escape: str | None) -> Callable[[str], bool]:
 
 
 def _expression(piece: list[str | None]) -> re.Pattern[str]:
-    """A regular expression without repetition: it has one length and nothing to go back to."""
+    """A regular expression without repetition: its length is fixed, and it cannot backtrack."""
     text = "".join("." if character is None else re.escape(character) for character in piece)
     return re.compile(text, re.DOTALL)
 
@@ -134,13 +134,13 @@ class _Places:
         self.counts = Counter(text)
         if text.isascii():
             self._planes = [text.encode()]
-        else:  # each byte of a character is looked at by itself
+        else:  # each byte of a character has its own plane
             encoded = text.encode("utf-32-le", "surrogatepass")
             self._planes = [encoded[at::4] for at in range(3)]
         self._masks: dict[str, int] = {}
 
     def first(self, characters: list[tuple[int, str]], start: int, stop: int) -> int:
-        """The first place from *start* to *stop* that has each character so far behind it; or -1."""
+        """The first place from *start* to *stop* with each character at its offset; or -1."""
         size = len(self.text)
         found = (1 << size - start) - (1 << size - 1 - stop)
         for at, character in characters:
@@ -161,7 +161,7 @@ class _Places:
         return mask
 
 
-#: The last text that was asked about: the selectors of a topic are asked about one message at a time.
+#: The last text examined: all selectors of a topic look at one message at a time.
 _last = _Places("-")
 
 

@@ -16,11 +16,11 @@ class Succession:
     """A subscription that is replaced by one of another kind, without missing a message.
 
     A client without a stored session that raises its QoS from 0 gets a stored list where it had one
-    in memory. What waits in *old*, which gets no new messages, or is still on its way to it, is
-    delivered first, as it was granted (QoS 0), so that the flow of messages is not interrupted
+    in memory. The old list gets no new messages. What waits in it, or is still on its way there, is
+    delivered first, as granted before (QoS 0), so that the flow of messages is not interrupted
     [MQTT-3.8.4-3] and each topic stays in order [MQTT-4.6.0-6].
 
-    Args: remove: called for *old* when nothing comes from it any more.
+    Args: remove: called with *old* when nothing more comes from it.
     """
 
     _around: Surroundings
@@ -31,7 +31,7 @@ class Succession:
 
     def __post_init__(self) -> None:
         self.old.succession = self.new.succession = self
-        # When nothing of the turn will come, there is nothing to wait for either.
+        # If the turn fails, nothing comes and there is nothing to wait for.
         self._around.writer.when_durable(self._due, lambda _error: self._due(), synced=False)
 
     def _due(self) -> None:
@@ -49,7 +49,7 @@ class Succession:
         ]
 
     def is_over(self) -> bool:
-        """Tell whether *new* may hand out; ends the old list then."""
+        """Tell whether *new* may hand out; if so, end the old list."""
         self.old.dispatch()
         if not self._is_due or self.old.cursor.size:
             return False
@@ -62,6 +62,6 @@ class Succession:
             self._around.mark_ready(self.new)
 
     def end(self) -> None:
-        """Nothing comes from the old list any more."""
+        """Nothing more comes from the old list."""
         self.new.succession = self.old.succession = None
         self._remove(self.old)

@@ -1,1 +1,1 @@
-"""What all destinations come to, kept from look to look: see :mod:`tidegate.broker.tally.tally`."""
+"""Totals over all destinations, kept from look to look: see :mod:`tidegate.broker.tally.tally`."""

@@ -1,4 +1,4 @@
-"""What is counted of one list, of all lists of a destination, and of all destinations."""
+"""What is counted for one list, for all lists of a destination, and for all destinations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final, final
 from tidegate.broker.lists.pending_list import Consumer, Figures, PendingList
 from tidegate.spi.operate import DestinationTotals
 
-#: Where each of the figures is; how many of them can be added up over destinations, and those of no list.
+#: Index of each figure; how many of them can be summed over destinations; the figures of no list.
 PENDING, IN_FLIGHT, CONSUMERS, MEMORY, DROPPED, FULL, PAUSED = range(7)
 ADDED: Final = DROPPED + 1
 NOTHING: Final[Figures] = (0, 0, 0, 0, 0, False, False)
@@ -33,7 +33,7 @@ class InFlight:
         return found
 
     def is_outdated(self, pending_list: PendingList, consumers: Sequence[Consumer]) -> bool:
-        """What :meth:`of` has just said was counted before, and one of *consumers* was given something since."""
+        """What :meth:`of` just returned was counted before one of *consumers* was given something."""
         return any(
             consumer.destination != pending_list.destination
             and consumer.in_flight
@@ -51,8 +51,8 @@ class InFlight:
 
 
 def figures_of(pending_list: PendingList, in_flight: InFlight) -> tuple[Figures, bool]:
-    """What is counted of the list, and whether it may become something else without the list's hearing of it:
-    when what is in flight is acknowledged, or there is room again, or others take the room."""
+    """The figures of the list, and whether they may change without its knowledge: when what is in flight is
+    acknowledged, room becomes free, or others take it."""
     cursor, consumers = pending_list.cursor, pending_list.all_consumers()
     delivered = in_flight.of(pending_list, consumers) if consumers else 0
     is_full, held = pending_list.is_full, cursor.memory_bytes
@@ -70,10 +70,10 @@ def figures_of(pending_list: PendingList, in_flight: InFlight) -> tuple[Figures,
 
 @final
 class Entry:
-    """Of one destination.
+    """One destination.
 
-    Attributes: numbers: sums of the figures of its lists; count: of these; lists: those of a topic, None of a queue, which
-        has one; is_dead: dead letters go there.
+    Attributes: numbers: sums of the figures of its lists; count: of its lists; lists: those of a topic, None for a
+        queue, which has one; is_dead: dead letters go there.
     """
 
     __slots__ = ("count", "is_dead", "lists", "numbers")
@@ -86,7 +86,7 @@ class Entry:
 
 
 class Sums:
-    """Of some destinations. Attributes: destinations: how many; numbers: sums of theirs, as far as these can be added up."""
+    """Sums over some destinations. Attributes: destinations: how many; numbers: the figures that can be summed."""
 
     __slots__ = ("_dead_letters", "_full", "_paused", "_unattended", "destinations", "numbers")
 
@@ -95,13 +95,13 @@ class Sums:
         self.numbers = [0] * ADDED
 
     def add(self, entry: Entry) -> None:
-        """One destination more."""
+        """Add one destination."""
         self.destinations += 1
         self.numbers = list(map(add, self.numbers, entry.numbers))
         self.count(entry, 1)
 
     def count(self, entry: Entry, sign: int) -> None:
-        """What the destination is, once more or with *sign* -1 once less."""
+        """Count what the destination is, or with *sign* -1 uncount it."""
         numbers = entry.numbers
         if pending := numbers[PENDING]:
             if entry.is_dead:
@@ -114,7 +114,7 @@ class Sums:
             self._paused += sign
 
     def totals(self, *, others: int, paused: int) -> DestinationTotals:
-        """Args: others: destinations that have no list; paused: whose producers are, beside those that are paused anyway."""
+        """Args: others: destinations without a list; paused: those whose producers alone are paused."""
         numbers = self.numbers
         return DestinationTotals(
             destinations=self.destinations + others,

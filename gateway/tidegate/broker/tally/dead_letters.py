@@ -1,4 +1,4 @@
-"""Which queues are there for dead letters."""
+"""Which queues are for dead letters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidegate.spi import names
 
 
 class DeadLetters:
-    """What *policies* call them."""
+    """Those that *policies* name."""
 
     def __init__(self, policies: Iterable[DestinationPolicy]) -> None:
         named = {policy.dead_letter for policy in (*policies, DEFAULT_POLICY)}
@@ -18,5 +18,5 @@ class DeadLetters:
         self._is_one = re.compile(names.queue("(?:" + "|".join(each) + ")"), re.DOTALL).fullmatch
 
     def go_to(self, destination: str) -> bool:
-        """A policy has dead letters of some destination go there."""
+        """Some policy sends dead letters there."""
         return self._is_one(destination) is not None

@@ -1,4 +1,4 @@
-"""Keys in order, of which some come and go: what a sorted page is read from."""
+"""Sorted keys that come and go: what a sorted page is read from."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from typing import Final, TypeAlias
 
-#: What a row comes by: minus the number that is sorted by, then a name that no other one has.
+#: What a row is sorted by: its number, negated, then its name, which is unique.
 Key: TypeAlias = tuple[int, str]
 
-#: A block is halved when it is longer: to insert a key moves as many at most, which takes less than to find its block.
+#: Longer blocks are halved: an insert moves at most this many keys, which takes less than finding the block.
 BLOCK_MAX: Final = 512
 
 
@@ -23,7 +23,7 @@ class Order:
         self._lasts: list[Key] = []  # the last key of each
 
     def add(self, key: Key) -> None:
-        """One more."""
+        """Insert a key."""
         blocks, lasts = self._blocks, self._lasts
         if not blocks:
             blocks.append([key])
@@ -41,7 +41,7 @@ class Order:
         lasts[index] = block[-1]
 
     def remove(self, key: Key) -> None:
-        """One that is there goes."""
+        """Remove a key that is present."""
         index = bisect_left(self._lasts, key)
         block = self._blocks[index]
         found = bisect_left(block, key)
@@ -54,7 +54,7 @@ class Order:
             del self._lasts[index]
 
     def behind(self, key: Key | None) -> Iterator[Key]:
-        """Those after *key*; None: all. None may come or go meanwhile."""
+        """Keys after *key*; None: all. No key may come or go meanwhile."""
         first = 0 if key is None else bisect_right(self._lasts, key)
         for index in range(first, len(self._blocks)):
             block = self._blocks[index]

@@ -1,8 +1,8 @@
-"""What all destinations come to, kept from look to look.
+"""Totals over all destinations, kept from look to look.
 
-Operators look every few seconds at destinations of which there may be a hundred thousand, and most of which have
-nothing new. So a look reads the lists that have changed since the one before it (:meth:`PendingList.changed`), and
-puts the differences into sums and orders.
+Operators look every few seconds at what may be a hundred thousand destinations, most of them unchanged. So a look
+reads only the lists that changed since the last one (:meth:`PendingList.changed`), and applies the differences to
+sums and orders.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidegate.broker.turn.walks import STEP_LISTS
 from tidegate.config import DestinationPolicy
 from tidegate.spi.operate import DestinationSort
 
-#: The figure that destinations are sorted by; by name: none.
+#: The figure that destinations are sorted by; -1: their name.
 _FIGURES: Final[Mapping[DestinationSort, int]] = {
     DestinationSort.NAME: -1,
     DestinationSort.PENDING: counting.PENDING,
@@ -29,16 +29,16 @@ _FIGURES: Final[Mapping[DestinationSort, int]] = {
     DestinationSort.DROPPED: counting.DROPPED,
 }
 
-#: Lists that are read before the clock is looked at: each takes some microseconds when it has changed.
+#: Lists read between looks at the clock: a changed one takes some microseconds.
 READ_AT_ONCE: Final = 8
 
 
 class Tally:
     """See the module.
 
-    Args: unseen: lists that may have changed since they were read; those that are new are among them.
+    Args: unseen: lists that may have changed since they were read, including new ones.
     Attributes:
-        lock: of who looks. Whoever comes meanwhile finds most of it done.
+        lock: held during a look. The next look finds most of the work done.
         entries: by destination; sums: of all of them. Both as the last look left them.
     """
 
@@ -47,12 +47,12 @@ class Tally:
         self.entries: dict[str, Entry] = {}
         self.sums = Sums()
         self._unseen = unseen
-        self._orders: dict[int, Order] = {}  # by the figure that they sort by
+        self._orders: dict[int, Order] = {}  # by the figure they sort by
         self._policies: Sequence[DestinationPolicy] = ()
         self._dead_letters = DeadLetters(())
 
     def catch_up(self, policies: Sequence[DestinationPolicy]) -> Iterator[None]:
-        """Read what has changed, in steps; who leaves off loses nothing. Args: policies: of now."""
+        """Read what has changed, in steps; stopping early loses nothing. Args: policies: the current ones."""
         if policies is not self._policies:
             yield from self._sort_out_dead_letters(policies)
         in_flight = InFlight()
@@ -62,7 +62,7 @@ class Tally:
                 yield
 
     def sort(self, by: DestinationSort) -> Iterator[None]:
-        """Have :meth:`ordered` know an order, in steps."""
+        """Make an order for :meth:`ordered`, in steps."""
         figure = _FIGURES[by]
         if figure in self._orders:
             return
@@ -74,11 +74,11 @@ class Tally:
         self._orders[figure] = order
 
     def ordered(self, by: DestinationSort) -> Order:
-        """All destinations."""
+        """All destinations, in the order that :meth:`sort` made."""
         return self._orders[_FIGURES[by]]
 
     def lists_of(self, topic: str) -> Collection[PendingList]:
-        """Those of a filter of topics."""
+        """The lists of a topic filter."""
         entry = self.entries.get(topic)
         return () if entry is None or entry.lists is None else list(entry.lists)
 
@@ -121,7 +121,7 @@ class Tally:
             self._end(destination, entry)
 
     def _put(self, destination: str, entry: Entry, old: Figures, new: Figures) -> None:
-        """One of its lists has other figures."""
+        """The figures of one of its lists have changed."""
         numbers, sums, orders = entry.numbers, self.sums.numbers, self._orders
         for figure, (was, now) in enumerate(zip(old, new, strict=True)):
             if was != now:

@@ -1,4 +1,4 @@
-"""Who waits for a turn is told what became of it."""
+"""Tells those who wait for a turn what became of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _log = logging.getLogger("tidegate.broker.writer")
 
 
 def tell_durable(units: Sequence[Unit]) -> int:
-    """Each client is told once, of all that it waits for. Returns: how many confirmations these were."""
+    """Tell each client once of all that it waits for. Returns: how many confirmations these were."""
     waiting: dict[Waiting, list[Token]] = {}
     for unit in units:
         token = unit.token
@@ -29,13 +29,13 @@ def tell_durable(units: Sequence[Unit]) -> int:
         count += len(tokens)
         try:
             who.confirmed(tokens)
-        except FAILURES:  # the others are to be told all the same, and the messages handed out
+        except FAILURES:  # the others must still be told, and the messages handed out
             _log.exception("confirming a durable batch failed")
     return count
 
 
 def tell_failed(units: Sequence[Unit], error: StoreError) -> None:
-    """What else the units did is taken back, and who waits for them is told why."""
+    """Take back what else the units did, and tell those who wait for them why."""
     for unit in reversed(units):  # what was done last is undone first
         if unit.undo is not None:
             try:

@@ -1,10 +1,9 @@
-"""What was in flight of consumers that are gone comes back to its lists, a bit at a time.
+"""What departed consumers had in flight comes back to its lists, step by step.
 
-One client may end with hundreds of thousands of messages in flight of one queue. They go back in slices, the latest
-first; until the first one is there the queue hands nothing out, or somebody would be given a later message before.
-What is still on its way is in flight for everybody who looks: no page brings it, nobody can claim it, and a list
-that is removed meanwhile does not get it. The store has it as pending all the while, so that a kill loses nothing but
-how often it was delivered.
+One client may end with hundreds of thousands of messages of one queue in flight. They go back in slices, the latest
+first. Until the earliest is back the queue hands nothing out, or somebody would get a later message before it.
+What is still on its way counts as in flight: no page brings it, nobody can claim it, and a list that is removed
+meanwhile does not get it. The store has it as pending all the while, so a kill loses only its delivery count.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from tidegate.plugin_exit import FAILURES
 
 _log = logging.getLogger("tidegate.broker")
 
-#: Messages that come back before the clock is looked at: each takes 1 to 3 microseconds.
+#: Messages that come back between looks at the clock: each takes 1 to 3 microseconds.
 STEP_MESSAGES: Final = 256
 
-#: What each is of a turn's work (:data:`tidegate.broker.turn.flow.TURN_WORK_MAX`): the store keeps its count.
+#: What each costs of a turn's work (:data:`tidegate.broker.turn.flow.TURN_WORK_MAX`): the store keeps its count.
 _WORK: Final = 2
 
 _list_of: Final = itemgetter(1)
 
 
 class Around(Protocol):
-    """What this asks of those around it (:class:`tidegate.broker.turn.flow.Flow`)."""
+    """What this needs of its surroundings (:class:`tidegate.broker.turn.flow.Flow`)."""
 
     writer: TurnWriter
     walks: Walks
@@ -43,7 +42,7 @@ class Around(Protocol):
 
 
 class _Left(NamedTuple):
-    """What one consumer left. Attributes: order: the latest first; lists: that wait for all of it."""
+    """What one consumer left. Attributes: order: the latest first; lists: wait for all of it."""
 
     order: int
     number: int
@@ -57,17 +56,17 @@ class ComingBack:
     def __init__(self, around: Around) -> None:
         self._around = around
         self._numbers = count()
-        # A queue's consumers go together, one whose filter covers many queues alone.
+        # A queue's consumers go together; one whose filter covers many queues goes alone.
         self._under_way: dict[object, list[_Left]] = {}
         self._is_walking = False
 
     @property
     def is_under_way(self) -> bool:
-        """Something is neither in its list nor in flight of a consumer."""
+        """Something is neither in its list nor in flight to a consumer."""
         return bool(self._under_way)
 
     def of(self, pending_list: PendingList) -> int:
-        """How many messages of the list are on their way. It looks at all that are."""
+        """How many messages of the list are on their way. Looks at all that are."""
         if not pending_list.returning:
             return 0
         return sum(
@@ -79,9 +78,9 @@ class ComingBack:
         )
 
     def begin(self, found: Sequence[tuple[dict[int, InFlight], PendingList | None]]) -> None:
-        """Bring back what consumers had that are gone.
+        """Bring back what departed consumers had.
 
-        Args: found: what was in flight of each, not nothing, and the list that all of that is of; None: several.
+        Args: found: what each had in flight, never empty, and the list all of it belongs to; None: several.
         """
         if sum([len(in_flight) for in_flight, _ in found]) <= STEP_MESSAGES:
             entries = chain.from_iterable([in_flight.values() for in_flight, _ in found])
@@ -98,7 +97,7 @@ class ComingBack:
             self._around.walks.begin(self._walk())
 
     def let_go(self, in_flight: dict[int, InFlight]) -> None:
-        """Forget what is of lists that have ended: to free it takes as long."""
+        """Forget what belongs to ended lists, in steps, too: freeing it takes as long."""
         self._around.walks.begin(_forget(in_flight))
 
     def _walk(self) -> Walk:
@@ -108,7 +107,7 @@ class ComingBack:
             del under_way[key]
             entries, ended = _latest(heap)
             if heap:
-                under_way[key] = heap  # behind the others
+                under_way[key] = heap  # after the others
             try:
                 self._around.writer.give_back(entries)
             except FAILURES:  # or lists would wait for ever
@@ -127,7 +126,7 @@ class ComingBack:
 
 def _latest(heap: list[_Left]) -> tuple[list[InFlight], list[_Left]]:
     """Take a step's messages out of *heap*, the latest first, whoever had them: each step is put in front
-    of those before. Returns: them, and those of whom nothing is left."""
+    of the previous one. Returns: the messages, and the entries with nothing left."""
     entries: list[InFlight] = []
     ended: list[_Left] = []
     while heap and len(entries) < STEP_MESSAGES:
@@ -141,9 +140,9 @@ def _latest(heap: list[_Left]) -> tuple[list[InFlight], list[_Left]]:
 
 
 def _move(in_flight: dict[int, InFlight], until: int, entries: list[InFlight]) -> None:
-    """Move the latest of *in_flight* to *entries*, as long as others have none that is later.
+    """Move the latest of *in_flight* to *entries*, while no other consumer has a later one.
 
-    Args: until: order of the latest one that others have; 0: there are no others.
+    Args: until: order of the others' latest; 0: there are no others.
     """
     room = STEP_MESSAGES - len(entries)
     if not until:

@@ -1,8 +1,8 @@
-"""Transactions one after the other: each stands or falls as one, however large, and a turn takes one.
+"""Transactions one after another: each stands or falls as one, however large, and a turn takes one.
 
-Several small ones fit into one turn, and are written with it. One that does not fit is carried out in
-the next turn that has room, and nothing else of its client is before: fifty clients that commit ten
-thousand messages each at the same time would make one turn of half a million operations.
+Several small ones fit into one turn. One that does not fit is carried out in the next turn with room,
+before anything else of its client. Otherwise fifty clients that each commit ten thousand messages at
+the same time would make one turn of half a million operations.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidegate.spi import GatewayError, Token
 
 
 class Turns(Protocol):
-    """What is asked of those around (:class:`tidegate.broker.turn.flow.Flow`)."""
+    """What this needs of its surroundings (:class:`tidegate.broker.turn.flow.Flow`)."""
 
     def takes(self, turn: Turn, operations: int, /) -> bool: ...
     def wait(self, client: Waiting, /) -> None: ...
@@ -32,15 +32,15 @@ class Deferred:
 
     @property
     def clients(self) -> Set[Waiting]:
-        """Whose they are."""
+        """The clients they belong to."""
         return self._waiting.keys()
 
     def in_its_turn(
         self, client: Waiting, operations: int, token: Token, act: Callable[[], None]
     ) -> None:
-        """Call *act*, which adds so many *operations*, now or later.
+        """Call *act*, which adds *operations* operations, now or later.
 
-        Raises: what it raises now; later the client is told that *token* failed.
+        Raises: what *act* raises, if called now; later the client is told that *token* failed.
         """
         if not self._waiting and self._takes(operations):
             act()
@@ -56,11 +56,11 @@ class Deferred:
         self._turns.wait(client)
 
     def behind(self, client: Waiting, act: Callable[[], None]) -> None:
-        """Call *act*, which adds no operations, behind all that waits of *client*, which is something."""
+        """Call *act*, which adds no operations, after what *client* has waiting; it must have something."""
         self._waiting[client].append((0, act))
 
     def turn_written(self) -> None:
-        """The next turn is filled: as many as it takes."""
+        """The next turn fills: carry out as many as it takes."""
         for client, acts in list(self._waiting.items()):
             if self._waiting.get(client) is not acts:
                 continue  # it has ended meanwhile
@@ -70,7 +70,7 @@ class Deferred:
             self.carry_out(client)
 
     def carry_out(self, client: Waiting) -> None:
-        """Whatever waits of *client*, now: it ends."""
+        """Carry out now all that waits of *client*."""
         for _, act in self._waiting.pop(client, ()):
             act()
 

@@ -1,4 +1,4 @@
-"""Who may go on and who has to wait: lists with room for their consumers, producers without."""
+"""Who may go on and who must wait: lists whose consumers have room, producers who have none."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ from tidegate.spi.events import Tell, log_only
 
 _log = logging.getLogger("tidegate.broker")
 
-#: Lists that hand out their messages before the clock is looked at.
+#: Lists that hand out their messages between looks at the clock.
 DISPATCHED_AT_ONCE: Final = 16
 
-#: What one turn may be asked to do in one go, when it is written or when it is durable; whoever asks
+#: Work that one turn may do in one go, when it is written or when it is durable; a client that asks
 #: for more goes on in the next turn. The unit is a message given to one of the subscriptions of a
 #: route that fans out: 1 to 3 microseconds.
 TURN_WORK_MAX: Final = 10_000
 
-#: What a subscription that ends, or a message that is retained, is in that unit: the store encodes
-#: it and keeps it on the loop, and a turn grows for as long as the one before it is written.
+#: What ending a subscription, or retaining a message, costs in that unit: the store encodes it and
+#: keeps it on the loop, and a turn grows for as long as the one before it is being written.
 STATE_WORK: Final = 50
-#: The same for a subscription that begins: its list, its cursor and its place among the routes take
-#: some 100 microseconds. All the while the loop hardly lets go of the interpreter, and the thread
-#: that writes the turn before waits for that: a turn takes as long as the next one takes to fill.
+#: The same for a new subscription: its list, its cursor and its place among the routes take some
+#: 100 microseconds. Meanwhile the loop hardly releases the GIL, and the thread that writes the
+#: previous turn waits for it: a turn takes as long as the next one takes to fill.
 SUBSCRIPTION_WORK: Final = 2 * STATE_WORK
 #: The same for a packet id that a session keeps.
 INFLIGHT_WORK: Final = 5
 
-#: Operations of one turn: who adds messages beyond that goes on in the next one. The store takes 2
-#: to 5 microseconds of the loop for each.
+#: Operations of one turn: a client that adds messages beyond this goes on in the next one. The
+#: store takes 2 to 5 microseconds of the loop for each.
 TURN_OPERATIONS_MAX: Final = 1000
 
 #: Throttle reason: bodies accepted but not yet durable are over the limit.
@@ -57,13 +57,13 @@ UNWRITTEN: Final = "unwritten"
 
 
 def _go_on() -> None:
-    """What waits for a turn is told by :meth:`Flow._written`."""
+    """Nothing to do: :meth:`Flow._written` tells those that wait."""
 
 
 class Tasks:
     """Runs the broker's own tasks, logs those that fail, and ends them.
 
-    Attributes: closers: those that are never cancelled.
+    Attributes: closers: tasks that are never cancelled.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Tasks:
     def spawn(
         self, work: Coroutine[object, object, None], name: str, *, is_closer: bool = False
     ) -> asyncio.Task[None]:
-        """Run *work*; its failure is logged. Args: is_closer: what it does must be done."""
+        """Run *work*; its failure is logged. Args: is_closer: it must run to its end."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         (self.closers if is_closer else self.running).add(task)
         task.add_done_callback(self._done)
@@ -93,22 +93,22 @@ class Tasks:
 
 
 class Flow:
-    """See the module. What pending lists ask of those around them.
+    """See the module. The surroundings of pending lists.
 
     Attributes:
         lower, half_sent, ended: see :class:`tidegate.broker.lists.pending_list.Surroundings`; set
-            when those are there that do it.
+            once the parts that do it exist.
         ready: lists that may have something to hand out at the end of this turn.
         walks: over many lists; deferred: transactions that wait for their turn.
-        coming_back: what consumers had that are gone.
-        full_lists: those that take no more; their producers wait.
+        coming_back: what departed consumers had in flight.
+        full_lists: lists that take no more; their producers wait.
         unreadable: lists whose next page cannot be read, and why.
-        unseen: those of which operators may be shown something else than when they looked; all new ones are among them.
-        nowhere: where messages are in flight from that no list holds.
+        unseen: lists that may have changed since operators last looked, including all new ones.
+        nowhere: stands in for the list of in-flight messages that no list holds.
         sent: messages handed to front-ends; dropped: those that no consumer got.
-        losing: lists without a limit that lost so many; whoever reads it empties it.
-        checks_publish: publishes must be checked just now.
-        turn_bytes_max, turn_operations_max: whoever adds messages beyond them waits for the turn.
+        losing: how many messages lists without a limit lost; reading it empties it.
+        checks_publish: publishes must be checked for now.
+        turn_bytes_max, turn_operations_max: a client that adds messages beyond them waits for the turn.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Flow:
         self.full_lists: set[PendingList] = set()
         self.unreadable: dict[PendingList, str] = {}
         self.unseen: set[PendingList] = set()
-        # Nobody asks a list that is removed for its cursor.
+        # Nobody uses the cursor of a removed list.
         self.nowhere = PendingList(self, 0, "", cast("PendingCursor", None), is_removed=True)
         self.sent = 0
         self.dropped = 0
@@ -144,10 +144,10 @@ class Flow:
         self.turn_operations_max = TURN_OPERATIONS_MAX
         self._on_write = on_write
         self._resting: list[Consumer] = []
-        # Consumers of many lists whose lists are being looked through; True: once more.
+        # Consumers whose many lists are being looked through; True: do it once more.
         self._looked_through: dict[Consumer, bool] = {}
         self._throttled: set[Client] = set()
-        self._read: dict[PendingList, set[int]] = {}  # lists whose pages are gone through
+        self._read: dict[PendingList, set[int]] = {}  # lists whose pages are being read
 
     def choosing(self, pending_list: PendingList) -> Choosing:
         """For a list that has just got its first consumer with a selector."""
@@ -188,7 +188,7 @@ class Flow:
         self.writer.schedule()
 
     def mark_if_pending(self, pending_list: PendingList) -> None:
-        """As :meth:`mark_ready`, for a queue of a consumer that has just got room."""
+        """Like :meth:`mark_ready`, for a queue of a consumer that has just got room."""
         if pending_list.cursor.size:
             self.mark_ready(pending_list)
 
@@ -212,7 +212,7 @@ class Flow:
                 self.mark_if_pending(pending_list)
                 if not count % STEP_LISTS:
                     yield
-            is_again = self._looked_through[consumer]  # it got room once more meanwhile
+            is_again = self._looked_through[consumer]  # it got room again meanwhile
         del self._looked_through[consumer]
 
     def _end_of_turn(self) -> None:
@@ -230,7 +230,7 @@ class Flow:
                 left = dict.fromkeys(islice(ready, count, None))
                 self.ready = left | self.ready
                 break
-        if self.ready:  # what is left, or was marked meanwhile, when scheduling a turn is not heard
+        if self.ready:  # left over, or marked meanwhile, when scheduling a turn has no effect
             asyncio.get_running_loop().call_soon(self.writer.schedule)
 
     def rest(self, consumer: Consumer) -> None:
@@ -270,7 +270,7 @@ class Flow:
         return self.writer.turn
 
     def takes(self, turn: Turn, operations: int) -> bool:
-        """Tell whether *turn* takes so many more."""
+        """Tell whether *turn* takes *operations* more."""
         size = len(turn.operations) + operations
         return size <= self.turn_operations_max and turn.work <= TURN_WORK_MAX
 
@@ -284,18 +284,18 @@ class Flow:
         client.throttle(UNWRITTEN, at_once=at_once)
 
     def add_work(self, client: Client, work: int) -> None:
-        """*client* asked for so much that is done with the whole turn: see `TURN_WORK_MAX`."""
-        # Nobody waits for a store without room: acknowledgements make some.
+        """*client* asked for *work* that is done with the whole turn: see `TURN_WORK_MAX`."""
+        # Nobody waits for a full store: acknowledgements free room.
         if self.add_own_work(work) and not self.writer.shortage.until:
             self._throttle(client, at_once=True)
 
     def add_own_work(self, work: int) -> bool:
-        """So much of the gateway's own is added to the turn. Returns: it should be written first,
+        """*work* of the gateway's own is added to the turn. Returns: it should be written first,
         see :data:`tidegate.broker.turn.walks.Walk`."""
         turn = self.writer.turn
         turn.work += work
         is_large = turn.work > TURN_WORK_MAX
-        if is_large:  # even if there is nothing to write: the next turn is what is waited for
+        if is_large:  # even with nothing to write: the client waits for the next turn
             self.writer.when_durable(_go_on, synced=False)
         return is_large
 
@@ -312,21 +312,21 @@ class Flow:
                 client.unthrottle(UNWRITTEN)
 
     def throttle_full(self, client: Client, route: Route) -> None:
-        """A list of *route* may be full: its producer waits until consumers made room."""
+        """A list of *route* may be full: its producer waits until consumers make room."""
         for pending_list in (*route.stored, *route.direct):
             if pending_list in self.full_lists:
                 pending_list.blocked.add(client)
                 client.throttle(pending_list)
 
     def has_room(self, list_id: int) -> None:
-        """A list that was full is not so any more, though nobody took anything."""
+        """A list is no longer full, though nobody took anything from it."""
         for pending_list in self.full_lists:
             if pending_list.id == list_id:
                 self.mark_ready(pending_list)
 
     def release_consumer(self, client: Client) -> None:
         """A client that waits for room in a list was handed messages: its acknowledgements must
-        be read, or two clients that consume what the other one produces would wait for ever."""
+        be read, or two clients that consume what the other produces would wait for ever."""
         for pending_list in self.full_lists:
             if client in pending_list.blocked:
                 pending_list.blocked.discard(client)
@@ -342,7 +342,7 @@ class Flow:
     # --- what leaves a list otherwise than from its front ------------------------------------------
 
     def left(self, pending_list: PendingList, sequences: Sequence[int]) -> None:
-        """Messages that were claimed have left the list: the store has them no more."""
+        """Claimed messages have left the list and the store."""
         if not pending_list.is_removed:
             pending_list.changed()
             pending_list.cursor.remove(sequences)
@@ -351,11 +351,11 @@ class Flow:
                 read.update(sequences)
 
     def begin_reading(self, pending_list: PendingList) -> set[int]:
-        """Somebody begins to read pages of the list and to claim what is in them.
+        """Begin to read pages of the list and to claim what is in them.
 
-        Returns: to which all is added that leaves the list by claims, until :meth:`end_reading`: a page
-            that was read before may have it still.
-        Raises: RequestError when somebody does so already.
+        Returns: a set that collects what leaves the list by claims, until :meth:`end_reading`: a page
+            read before may still have it.
+        Raises: RequestError when the list is being read already.
         """
         if pending_list in self._read:
             raise RequestError(
@@ -366,13 +366,13 @@ class Flow:
         return read
 
     def end_reading(self, pending_list: PendingList) -> None:
-        """No page is read any more."""
+        """No more pages are read."""
         del self._read[pending_list]
 
     # --- the end -------------------------------------------------------------------------------
 
     def forget_list(self, pending_list: PendingList) -> None:
-        """It takes and hands out nothing any more; its producers go on."""
+        """It takes and hands out nothing more; its producers go on."""
         self.ready.pop(pending_list, None)
         self.release_producers(pending_list)
 

@@ -1,6 +1,6 @@
 """Tells observers (:class:`tidegate.spi.Observer`) of messages: once a turn, once a delivery.
 
-Made only where an extension observes: the writer has None in its place otherwise, and connections
+Made only if an extension observes: otherwise the writer has None in its place, and connections
 are not :class:`~tidegate.broker.connection.observed.ObservedConnection`.
 """
 
@@ -38,8 +38,8 @@ class Following:
 
     Args:
         observers: in configured order.
-        filling: the turn that is.
-        last_row: ack sequence of the last row of the acknowledged log; 0: there is nobody to commit it.
+        filling: returns the filling turn.
+        last_row: returns the ack sequence of the acknowledged log's last row; 0: nobody will commit it.
     """
 
     __slots__ = ("_added", "_filling", "_followed", "_last_row", "_observers", "_row")
@@ -62,7 +62,7 @@ class Following:
         self._followed = []
         if not turn.added:
             return
-        self._added = turn.added  # another one when something was dropped
+        self._added = turn.added  # replaced when something is dropped
         messages = list(chain.from_iterable(turn.added.values()))
         for observer in self._observers:
             try:
@@ -75,7 +75,7 @@ class Following:
                 self._followed.append((observer, followed))
 
     def published(self, turn: Turn) -> None:
-        """The turn is durable, and its clients are told; what was dropped of it is not in it any more."""
+        """The turn is durable, and its clients are told; it no longer holds what was dropped."""
         if not self._followed:
             return
         if turn.added is self._added:
@@ -98,14 +98,14 @@ class Following:
             self._call(observer, observer.observe_published, followed, error.for_client)
 
     def written(self, operations: Sequence[Operation]) -> None:
-        """These are durable."""
+        """*operations* are durable."""
         rows = range(self._row + 1, self._last_row() + 1)
         self._row = rows.stop - 1
         for observer in self._observers:
             self._call(observer, observer.observe_written, operations, rows)
 
     def carried(self, sinks: Sequence[SinkProgress]) -> None:
-        """Sinks have come further."""
+        """Sinks have made progress."""
         for observer in self._observers:
             self._call(observer, observer.observe_carried, sinks)
 
@@ -118,7 +118,7 @@ class Following:
             entry = consumer.in_flight.get(sequence)
             if entry is not None:
                 return entry[1].id if entry[1].is_stored else 0
-            groups = self._filling().acknowledged.items()  # those of who need not acknowledge
+            groups = self._filling().acknowledged.items()  # of consumers that need not acknowledge
             return next(
                 (key[1].id for key, group in groups if key[0] is consumer and sequence in group[0]),
                 0,
@@ -163,21 +163,21 @@ class Following:
 def _give(
     turn: Turn, messages: Sequence[StoredMessage], wanted: Mapping[int, Headers]
 ) -> list[StoredMessage]:
-    """Give *messages*, all that the turn adds, the headers that are *wanted* for some of them, by index.
+    """Give some of *messages*, which are all that the turn adds, the headers *wanted* for them, by index.
 
-    Each gets a message of its own: the one that was published may be retained, and charged as it was.
-    What is moved here by another operation stays as it is. Returns: those that have others now.
+    Each gets its own copy: the published message may be retained, and charged as it was. What another
+    operation moves here stays as it is. Returns: those with new headers.
     """
     operations = turn.operations
     others: _Others | None = None
     followed: list[StoredMessage] = []
     for index, headers in wanted.items():
         stored = messages[index]
-        # Mostly a turn does nothing but add messages, in this order.
+        # Most turns only add messages, in this order.
         operation = operations[index] if index < len(operations) else None
         if type(operation) is not AddMessage or operation.sequence != stored.sequence:
             operation = None
-            if operations:  # else nothing of the turn is stored, nor moved
+            if operations:  # else nothing in the turn is stored or moved
                 others = others or _Others(turn)
                 operation = others.adding.get(stored.sequence)
                 if operation is None and stored.sequence not in others.unstored:
@@ -192,7 +192,7 @@ def _give(
 
 
 class _Others:
-    """What a turn adds, by sequence: the operation, or that there is none because it is not stored."""
+    """What a turn adds, by sequence: the operation, or that it has none because it is not stored."""
 
     def __init__(self, turn: Turn) -> None:
         self.adding = {item.sequence: item for item in turn.operations if type(item) is AddMessage}

@@ -1,6 +1,6 @@
-"""Whether the store has room, and what publishes are refused with while it has not.
+"""Whether the store has room, and the error that publishes are refused with while it has none.
 
-Two look: the writer, which is told by the store that a batch does not fit, and who watches the disk
+Two find out: the writer, when the store says that a batch does not fit, and the watch on the disk
 (:mod:`tidegate.broker.limits.disk`), before that happens.
 """
 
@@ -24,10 +24,10 @@ class Shortage:
     """See the module.
 
     Attributes:
-        refusal: what publishes are refused with as long as it is set, and nothing else is.
+        refusal: while set, publishes, and nothing else, are refused with it.
         holds_last_room: what is left is for acknowledgements: dead letters wait where they are.
-        until: the store had no room, publishes are refused until then (time of the loop); it stays
-            until one is taken again. 0: it has room.
+        until: publishes are refused until then (loop time), because the store had no room; kept
+            until one is accepted again. 0: it has room.
     """
 
     __slots__ = ("_found", "_gives_up", "_is_told", "_loop", "holds_last_room", "refusal", "until")
@@ -42,14 +42,14 @@ class Shortage:
         self._loop = asyncio.get_running_loop()
 
     def current(self) -> StoreError | None:
-        """What publishes are refused with at present; None: they are taken."""
+        """What publishes are refused with at present; None: they are accepted."""
         if self.refusal is not None:
             return self.refusal
         return self._found if self.until and self._loop.time() < self.until else None
 
     @property
     def is_near(self) -> bool:
-        """The store had no room a moment ago, or little is left: the gateway adds nothing just now."""
+        """The store had no room a moment ago, or little is left: the gateway itself adds nothing for now."""
         return self.holds_last_room or self._loop.time() < self.until
 
     def check(self) -> None:
@@ -60,7 +60,7 @@ class Shortage:
         self.until = 0.0
 
     def found(self, error: StoreError, tell: Tell) -> StoreError:
-        """The store had no room for a batch. Returns: what the clients are told whose messages it had."""
+        """The store had no room for a batch. Returns: what the clients whose messages it had are told."""
         text = "store=short error=%r publishes_refused_for_s=%g"
         if self._is_told:
             _log.error(text, str(error), FULL_BACK_OFF_S)
@@ -83,7 +83,7 @@ class Shortage:
             tell(Event.STORE_ROOM, _log, "store=enough: the store accepts messages again")
 
     def give_up(self) -> None:
-        """From now on nobody waits for room: the gateway stops."""
+        """Nobody waits for room from now on: the gateway stops."""
         self._gives_up.set()
 
     @property
@@ -91,7 +91,7 @@ class Shortage:
         return self._gives_up.is_set()
 
     async def wait(self) -> None:
-        """There is still no room. Wait before the next try, unless nobody waits for room any more."""
+        """There is still no room: wait before the next try, unless :meth:`give_up` was called."""
         self._lasts()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FULL_BACK_OFF_S):

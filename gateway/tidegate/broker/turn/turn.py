@@ -1,7 +1,7 @@
 """What one turn of the event loop asked for, until it is one batch of the store.
 
-Whoever adds operations that stand or fall together says so with :meth:`Turn.unit`, and whoever only
-waits for the turn with :meth:`Turn.when_durable`.
+Code that adds operations that stand or fall together says so with :meth:`Turn.unit`; code that only
+waits for the turn calls :meth:`Turn.when_durable`.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from tidegate.spi import (
 )
 
 _set: Final = msgspec.structs.force_setattr
-#: Messages that one operation of the gateway's own is about: a store takes up to 1.5 microseconds for each,
-#: and others have the loop between two operations.
+#: Messages in one operation of the gateway's own: a store takes up to 1.5 microseconds for each, and
+#: others get the loop between two operations.
 OPERATION_SEQUENCES_MAX: Final = 2000
 
 _ADDING: Final = (AddMessage, Move, SetRetained, AddDuplicateId, PutBranch)
 
 
 class Waiting(Protocol):
-    """A connection, as far as confirmations need it."""
+    """What confirmations need of a connection."""
 
     def confirmed(self, tokens: list[Token]) -> None: ...
     def failed(self, token: Token, error: GatewayError) -> None: ...
@@ -52,7 +52,7 @@ class Unit(msgspec.Struct, gc=False):
 
     Attributes:
         first, count: its operations; none: it only waits.
-        who: is told; token: what of, None: nothing when it is durable.
+        who: is told; token: what of; None: nothing when it is durable.
         undo: called when the unit is dropped.
     """
 
@@ -69,7 +69,7 @@ Group: TypeAlias = tuple[list[int], list[int], dict[int, int]]
 
 
 def group_of(entries: Iterable[InFlight]) -> Group:
-    """The same of entries that are in flight."""
+    """The group of *entries*, which are in flight."""
     group: Group = ([], [], {})
     for message, _, delivered_at in entries:
         group[0].append(message.sequence)
@@ -99,7 +99,7 @@ class _Callbacks:
 
 
 class _Nobody:
-    """Waits for what was taken out of its turn."""
+    """Stands in for the client of a unit that was taken out of its turn."""
 
     def confirmed(self, tokens: list[Token]) -> None: ...
     def failed(self, token: Token, error: GatewayError) -> None: ...
@@ -122,8 +122,8 @@ class Turn:
         synced: somebody waits, or a message is added: the batch must be synced.
         commits: the same for the end of a transaction, which leaves ``synced`` as it is.
         body_bytes: bodies of the added messages.
-        work: what else is to be done in one go, see :data:`tidegate.broker.turn.flow.TURN_WORK_MAX`.
-        begun_at: by :func:`time.perf_counter`, when something was asked for first; 0: nothing was.
+        work: what else must be done in one go, see :data:`tidegate.broker.turn.flow.TURN_WORK_MAX`.
+        begun_at: when something was first asked for, by :func:`time.perf_counter`; 0: nothing was.
         settled: messages that its transactions acknowledge.
     """
 
@@ -154,7 +154,7 @@ class Turn:
         self.work = 0
         self.begun_at = 0.0
         self.settled = 0
-        self._front = 0  # operations that sealing put in front of those that units point to
+        self._front = 0  # operations that sealing put before those of the units
 
     def unit(
         self,
@@ -166,7 +166,7 @@ class Turn:
         """The operations from number *first* to the last one so far stand or fall together.
 
         Args: who: is told *token* when they are durable (None: nothing), or why they were dropped;
-            undo: steps that take back, the last one first, what else was done when they are.
+            undo: steps that then take back what else was done, the last one first.
         """
         unit = Unit(first, len(self.operations) - first, who, token, _undo_all(undo))
         self.units.append(unit)
@@ -194,11 +194,11 @@ class Turn:
         )
 
     def acknowledged_count(self) -> int:
-        """How many messages it acknowledges, beside those of transactions; before it is sealed."""
+        """How many messages it acknowledges, besides those of transactions; before it is sealed."""
         return sum([len(sequences) for sequences, _, _ in self.acknowledged.values()])
 
     def settle(self, count: int) -> None:
-        """A transaction acknowledges so many more, or fewer."""
+        """A transaction acknowledges *count* more messages; negative: fewer."""
         self.settled += count
 
     def seal(self, now: int) -> WriteBatch:

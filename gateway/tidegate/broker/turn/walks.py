@@ -1,4 +1,4 @@
-"""Long walks a bit at a time: what one request does to thousands of lists keeps nobody waiting."""
+"""Long walks in steps: what one request does to thousands of lists keeps nobody waiting."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from tidegate.plugin_exit import FAILURES
 
 _log = logging.getLogger("tidegate.broker")
 
-#: Lists that are looked at before the clock is: each takes from 50 nanoseconds to some microseconds.
+#: Lists visited between looks at the clock: each takes from 50 nanoseconds to some microseconds.
 STEP_LISTS: Final = 64
 
-#: How long a walk may take at once, and all of them in one turn of the loop. A round trip takes
-#: five to ten turns, beside the slices of the connections (2 ms of each turn).
+#: How long one walk may take at once, and all walks in one turn of the loop. A round trip takes
+#: five to ten turns, besides the slices of the connections (2 ms of each turn).
 SLICE_S: Final = 0.001
 
 
-#: Yields after each step: true when the turn is as large as it may be, and has to be written first.
+#: Yields after each step: true when the turn is full and must be written first.
 Walk: TypeAlias = Iterator[bool | None]
 
 
 async def in_slices(
     steps: Iterable[object], slice_s: float | None = None, rest_s: float = 0.0
 ) -> None:
-    """Go through *steps*, and let others have the loop for *rest_s* after each slice. Args: slice_s: None: SLICE_S."""
+    """Go through *steps*, and yield the loop for *rest_s* after each slice. Args: slice_s: None: SLICE_S."""
     slice_s = SLICE_S if slice_s is None else slice_s
     ends_at = perf_counter() + slice_s
     for _ in steps:
@@ -42,15 +42,15 @@ class Walks:
 
     def __init__(self) -> None:
         self._waiting: deque[Walk] = deque()
-        self._behind: list[Walk] = []  # the turn that is filled
-        self._has_begun = False  # some walk did, in this turn of the loop
+        self._behind: list[Walk] = []  # wait for the filling turn
+        self._has_begun = False  # a walk has, in this turn of the loop
         self._ends_at = 0.0
 
     def begin(self, walk: Walk, *, is_urgent: bool = True) -> None:
-        """Do what is soon done at once, and the rest of *walk* in later turns of the loop.
+        """Do a first slice of *walk* at once, and the rest in later turns of the loop.
 
-        It looks again after each step at what can have changed meanwhile. All that begin in one turn
-        of the loop have one slice together, and each of them a step; none that is not urgent.
+        After each step the walk must check again whatever may have changed. All urgent walks that
+        begin in one turn of the loop share one slice, and each gets at least a step.
         """
         if not is_urgent:
             self._wait(walk)
@@ -83,7 +83,7 @@ class Walks:
             raise failures[0]
 
     def turn_written(self) -> None:
-        """A turn is durable, or has failed: those that waited for that go on."""
+        """A turn is durable, or has failed: walks that waited for it go on."""
         if self._behind:
             behind, self._behind = self._behind, []
             for walk in behind:
@@ -105,7 +105,7 @@ class Walks:
         waiting = self._waiting
         ends_at = perf_counter() + SLICE_S
         for _ in range(len(waiting)):
-            walk = waiting[0]  # it stays, so that nobody asks for another turn meanwhile
+            walk = waiting[0]  # it stays, so that nobody schedules another turn meanwhile
             try:
                 has_more = self._has_more(walk, ends_at)
             except FAILURES:  # one that fails must not stop the others
@@ -119,7 +119,7 @@ class Walks:
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _has_more(self, walk: Walk, ends_at: float) -> bool:
-        """Returns: False also when it has to wait for the turn."""
+        """Returns: False also when it must wait for the turn."""
         for is_behind in walk:
             if is_behind:
                 self._behind.append(walk)

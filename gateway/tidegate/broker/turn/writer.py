@@ -5,18 +5,18 @@ The heart of the gateway (design, section 2). Everything that arrives in one tur
 :class:`WriteBatch`; while the store makes it durable the next turn fills. When the store answers,
 confirmations leave and messages go to their lists, in that order, once for the whole turn.
 
-What happens when there is no room for now (an error that is retryable: nothing was written):
+When there is no room for now (a retryable error: nothing was written):
 
 1. Every unit that adds a message is taken out of the turn and its client is told.
-2. The rest is written again until it succeeds, in two batches: delivery counts and
-   acknowledgements, also those that come in meanwhile, because they free room; then what has
-   nobody to be told (new destinations, subscriptions …), which may need some.
+2. The rest is retried until it succeeds, in two batches: delivery counts and acknowledgements,
+   including those that come in meanwhile, because they free room; then operations whose failure
+   nobody could be told (new destinations, subscriptions …), which may need room.
 3. For a while publishes are refused at once (:class:`tidegate.broker.turn.shortage.Shortage`);
    after that one is let through to try.
 
-After any other store error the store is read-only: nothing is confirmed any more, everyone waiting
-is told, and publishes are refused until the operator has acted. The same happens when there is
-still no room while the gateway stops: it must not wait for ever.
+After any other store error the store is read-only: nothing more is confirmed, everyone waiting is
+told, and publishes are refused until the operator has acted. The same happens when there is still
+no room while the gateway stops: it must not wait for ever.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ from tidegate.spi.events import Event, Tell, log_only
 
 _log = logging.getLogger("tidegate.broker.writer")
 
-#: Work of a turn that is handed out in one go, see :data:`tidegate.broker.turn.flow.TURN_WORK_MAX`, which
-#: only a transaction is much above.
+#: Turns of up to this much work are handed out in one go. Only a transaction goes far beyond
+#: :data:`tidegate.broker.turn.flow.TURN_WORK_MAX`.
 HANDED_OUT_AT_ONCE: Final = 20_000
 
-#: Clients that send more than this in one turn have sent more: it goes into the same batch when the loop
-#: reads it at once. Fewer, larger batches take a sixth less CPU a message.
+#: Clients that send more than this in one turn have more to read: read at once, it joins the same
+#: batch. Fewer, larger batches take a sixth less CPU per message.
 GATHER_BYTES_MIN: Final = 4096
 
 
 class TurnWriter:
-    """Drives the store with one turn after the other, and gives out numbers and the time.
+    """Drives the store with one turn after another, and gives out numbers and the time.
 
     Args:
         clock: microseconds since the epoch; may jump when the operator sets it.
@@ -86,11 +86,11 @@ class TurnWriter:
         following: tells observers of messages; None: there are none.
         keeps_log: there is a sink for the acknowledged log: messages say who sent them, and when.
         logged: outcomes other than an acknowledgement that have a row there.
-        own_sequences: numbered here, but not published by a client now.
+        own_sequences: how many numbers went to messages that no client published now.
         batches: turns that are durable; turns: turns that have begun to be written, which is the
             number of the filling one.
         confirmed: what clients were told is durable; latencies: how long they waited for that.
-        acknowledged: stored messages of which it is durable that consumers acknowledged them.
+        acknowledged: stored messages whose acknowledgement by a consumer is durable.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class TurnWriter:
         self._task = self._loop.create_task(self._run(), name="tidegate-writer")
 
     def elapsed(self) -> int:
-        """Microseconds of a clock that nobody sets: how long something lasts."""
+        """Microseconds of a clock that nobody sets, to measure durations."""
         return int(self._loop.time() * 1_000_000)
 
     @property
@@ -147,11 +147,11 @@ class TurnWriter:
 
     @property
     def waits_s(self) -> float:
-        """For how long the turn that is being written has been, in seconds; 0: none is."""
+        """How long the current write has taken so far, in seconds; 0: there is none."""
         return 0.0 if self._in_flight is None else self._loop.time() - self._begun_at
 
     def schedule(self) -> None:
-        """See to it that the filling turn ends."""
+        """Make sure that the filling turn ends."""
         if self.scheduled:
             return
         self.scheduled = True
@@ -202,7 +202,7 @@ class TurnWriter:
         message: Message,
         row: Acknowledge | None = None,
     ) -> None:
-        """Move one to the end of a queue, whose route is *target*, as *message*; the caller makes the unit.
+        """Move one to the end of the queue with route *target*, as *message*; the caller makes the unit.
 
         Args: row: see :class:`tidegate.spi.Move`.
         """
@@ -237,7 +237,7 @@ class TurnWriter:
         self.schedule()
 
     def owes(self, who: Waiting) -> bool:
-        """*who* waits for a confirmation. It looks at all that wait."""
+        """*who* waits for a confirmation. Looks at all that wait."""
         turns = (self.turn,) if self._in_flight is None else (self._in_flight, self.turn)
         return any(
             unit.who is who and unit.token is not None for turn in turns for unit in turn.units
@@ -250,7 +250,7 @@ class TurnWriter:
         messages: Sequence[StoredMessage],
         now: int,
     ) -> None:
-        """Handing out is acknowledging for this consumer."""
+        """For this consumer, handing out is acknowledging."""
         group = self.turn.acknowledged.setdefault((consumer, pending_list), ([], [], {}))
         group[0].extend([message.sequence for message in messages])
         group[1].extend([now] * len(messages))
@@ -266,9 +266,9 @@ class TurnWriter:
         self.schedule()
 
     def come_back(self, entries: Iterable[InFlight]) -> dict[PendingList, list[StoredMessage]]:
-        """Delivered messages are to go back to their lists, marked as redelivered.
+        """Prepare delivered messages to go back to their lists, marked as redelivered.
 
-        Returns: them, list by list; their delivery counts are in the filling turn.
+        Returns: the messages by list; their delivery counts are in the filling turn.
         """
         by_list: dict[PendingList, list[StoredMessage]] = {}
         for message, pending_list, _ in entries:
@@ -285,7 +285,7 @@ class TurnWriter:
             pending_list.put_back(messages)
 
     def is_adding(self, pending_list: PendingList) -> bool:
-        """Messages for the list were taken that it has not been offered yet. It looks at all routes."""
+        """Messages were accepted that the list has not been offered yet. Looks at all routes."""
         turns = self.turns_under_way()
         return any(pending_list in route.stored for turn in turns for route in turn.added)
 
@@ -298,7 +298,7 @@ class TurnWriter:
     def check_writable(self, *, adds: bool = True) -> None:
         """Raises: StoreError when a publish cannot become durable now.
 
-        Args: adds: False for what adds no message: it is not refused because room is short.
+        Args: adds: False for what adds no message: it is not refused when room is short.
         """
         if isinstance(self.error, StoreLostError):
             raise self.error
@@ -361,8 +361,8 @@ class TurnWriter:
                     _log.exception("handing out a durable batch failed")
                 finally:
                     self._in_flight = None
-                    turn.units = []  # what would take back a commit holds the turn: a cycle
-                    del turn  # it may be the last one for long, and holds every body
+                    turn.units = []  # the undo steps of a commit hold the turn: a cycle
+                    del turn  # it may be the last for a long time, and holds every body
                 if not (self.turn.synced or self.turn.is_empty()):
                     # Handing out left this behind, and nobody waits for it. Deliveries leave first,
                     # and what clients send in reply joins the same batch: half as many batches for
@@ -396,7 +396,7 @@ class TurnWriter:
                 if failure is not error:
                     failure.__cause__ = error
                 self.error = failure
-                if not isinstance(failure, StoreLostError):  # that was told, and we end
+                if not isinstance(failure, StoreLostError):  # already told, and the gateway ends
                     text = "store=read-only error=%r"
                     self.tell(Event.STORE_READ_ONLY, _log, text, str(error), error=error)
                 self._fail(turn, failure)
@@ -409,8 +409,8 @@ class TurnWriter:
         if turn.work <= HANDED_OUT_AT_ONCE:
             hand_out(turn.added)
         else:
-            # A transaction that goes to so many subscriptions that it would take seconds. The next
-            # turn is not written before: nothing overtakes it.
+            # A transaction to so many subscriptions that it would take seconds. The next turn is
+            # not written before it is done: nothing overtakes it.
             await in_slices(hand_out_in_steps(turn.added))
         self._on_write(self.turn.body_bytes)
 
@@ -450,7 +450,7 @@ class TurnWriter:
             except StoreError as still:
                 if not still.retryable or self.shortage.is_given_up:
                     raise
-                # Who waits for this turn may be the one whose acknowledgements make room.
+                # A client that waits for this turn may be the one whose acknowledgements free room.
                 self._on_write(self.turn.body_bytes)
                 await self.shortage.wait()
 
@@ -460,7 +460,7 @@ class TurnWriter:
         if self.on_written is not None:
             try:
                 self.on_written(operations)
-            except FAILURES:  # a bug must not be taken for one of the store's
+            except FAILURES:  # a bug must not be taken for a failure of the store
                 _log.exception("counting what is durable failed")
 
     def _complete(self, turn: Turn) -> None:
@@ -473,4 +473,4 @@ class TurnWriter:
         tell_failed(turn.units, error)
         if self.following is not None:
             self.following.failed(error)
-        self._on_write(self.turn.body_bytes)  # producers that wait must learn it, too
+        self._on_write(self.turn.body_bytes)  # waiting producers must learn of it, too
