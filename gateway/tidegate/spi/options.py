@@ -1,7 +1,7 @@
 """Typed options: a frozen dataclass is the one description of a configuration table.
 
 A field's annotation and its :func:`option` metadata say how the TOML value is read, what its unit
-is, what is allowed, and what the option is for; the reference documentation is made from the same
+is, what is allowed, and what the option is for. The reference documentation is made from the same
 data, so it cannot drift. Unknown keys are errors that name the nearest key.
 """
 
@@ -29,7 +29,7 @@ _NOT_SECRET: Final = re.compile(r"_(file|path|directory)$")
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of the option *name* is shown to nobody: in no listing, in no error."""
+    """Whether the value of option *name* must never be shown, in any listing or error."""
     return bool(_SECRET.search(name)) and not _NOT_SECRET.search(name)
 
 
@@ -73,14 +73,14 @@ def option(
     """A dataclass field that is a configuration option.
 
     Args:
-        default: in the field's own unit (bytes, seconds); left out: the option is required.
+        default: in the field's own unit (bytes, seconds); omitted: the option is required.
         help: one sentence: what it does and the failure it guards against.
         kind: how it is written; minimum, maximum: in the field's own unit, inclusive.
         choices: allowed strings.
         zero: what 0 means, when it means something special; then ``minimum`` does not apply to 0.
-        act: of a limit on what clients may take: what happens to whoever reaches it. It is listed in
-            docs/limits.md then.
-        metric: of such a limit: where one sees how near it is; "" for those that are not counted.
+        act: for a limit on clients: what happens to whoever reaches it. The option must then be listed
+            in docs/limits.md.
+        metric: for such a limit: which metric shows how near it is; "" when it is not counted.
     """
     info = OptionInfo(help, kind, minimum, maximum, tuple(choices), zero, act, metric)
     if isinstance(default, (list, dict)):
@@ -99,7 +99,7 @@ def parse_options(
 ) -> T:
     """Read a TOML table into *options_type*, a frozen dataclass.
 
-    Args: base: the directory that relative paths in the table are relative to; None: the working one.
+    Args: base: directory that relative paths in the table start from; None: the working directory.
     Raises: ConfigError whose key is relative to the table.
     """
     if not dataclasses.is_dataclass(options_type):
@@ -129,7 +129,7 @@ def unknown_key(key: str, known: typing.Iterable[str]) -> ConfigError:
 def _read(key: str, value: object, annotation: Any, info: OptionInfo, base: Path | None) -> object:
     try:
         result = _convert(value, annotation, info, base)
-    except ConfigError as error:  # of a table within it
+    except ConfigError as error:  # from a table within it
         raise error.at(prefix=key) from None
     except ValueError as error:
         text = str(error)
@@ -166,7 +166,7 @@ def _convert(value: object, annotation: Any, info: OptionInfo, base: Path | None
     if origin is float:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ValueError(f"{value!r} is not a number")
-        if not abs(value) <= sys.float_info.max:  # nor nan, which TOML has
+        if not abs(value) <= sys.float_info.max:  # also refuses nan, which TOML allows
             raise ValueError(f"{value!r} is not a finite number")
         return float(value)
     if origin is str:
@@ -201,7 +201,7 @@ def _convert_item(
 ) -> object:
     try:
         return _convert(item, annotation, info, base)
-    except ConfigError as error:  # a table's: its keys say which one it is
+    except ConfigError as error:  # from a table: the prefix says which one
         raise error.at(prefix=f"[{position}]") from None
 
 

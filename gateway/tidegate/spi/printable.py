@@ -1,7 +1,7 @@
-"""Text of clients on its way to a terminal or a log: nothing in it acts, it is only read.
+"""Makes clients' text safe to show on a terminal or in a log: it is only read, nothing in it acts.
 
-A client chooses names, ids and bodies freely, ANSI escapes among them: those move the cursor, rename
-the window, or let a line say something else than it holds.
+A client chooses names, ids and bodies freely, including ANSI escapes: those move the cursor, rename
+the window, or make a line show something other than it contains.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def printable(text: str) -> str:
-    """*text* on one line: what is not printable is escaped as Python writes it in a string.
+    """*text* on one line; unprintable characters are escaped as in a Python string.
 
-    That is every control character, line and paragraph separators, and those that turn the direction
-    of writing (``str.isprintable``).
+    These are control characters, line and paragraph separators, and characters that change the writing
+    direction (``str.isprintable``).
     """
     if text.isprintable():
         return text
@@ -23,12 +23,12 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """As :func:`printable`, but line feeds and tabs stay what they are."""
+    """Like :func:`printable`, but line feeds and tabs are kept."""
     return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
 
 
 def printable_json(text: str) -> str:
-    """JSON *text*, whose strings may hold what is not printable, with that escaped as JSON does."""
+    """JSON *text* with unprintable characters in its strings escaped as JSON does."""
     if text.isprintable():
         return text
     return "".join(c if c == "\n" or c.isprintable() else _json_code(c) for c in text)

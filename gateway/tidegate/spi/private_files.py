@@ -1,8 +1,9 @@
-"""What the gateway writes is its user's alone: directories 0700, files 0600, whatever the umask.
+"""What the gateway writes is private to its user: directories 0700, files 0600, whatever the umask.
 
-Two walls. Whoever makes a directory or a file says its mode here; and the command closes the
-umask, for what libraries make (the WAL of SQLite, Parquet files). Neither narrows what is there already:
-another program of the operator's may be meant to read it, so that is a warning that says what to do.
+There are two safeguards. Code that makes a directory or a file sets its mode with these functions; and the
+command closes the umask, for what libraries make (the WAL of SQLite, Parquet files). Neither narrows the mode
+of what exists already: another program of the operator's may be meant to read it, so that is only a warning
+that says what to do.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ DIRECTORY_MODE: Final = 0o700
 FILE_MODE: Final = 0o600
 UMASK: Final = 0o077
 _OTHERS: Final = 0o077
-#: For files that are no secret, but must not be anybody's to change.
+#: For files that are no secret, but that others must not change.
 WRITABLE: Final = 0o022
 
 
 def make_private_directory(path: Path) -> None:
-    """Make *path*, and those above it that are missing, for this user alone.
+    """Make *path*, and its missing parents, for this user alone.
 
-    One that is there keeps its mode; :func:`warn_of_others` says what is wrong with that. Raises: OSError.
+    An existing directory keeps its mode; :func:`warn_of_others` reports what is wrong with it. Raises: OSError.
     """
     if not path.parent.is_dir():
         make_private_directory(path.parent)
@@ -41,7 +42,7 @@ def make_private_directory(path: Path) -> None:
 
 
 def private_opener(path: str, flags: int) -> int:
-    """For ``open(…, opener=…)``: a file that is made is this user's alone."""
+    """For ``open(…, opener=…)``: a new file is private to this user."""
     return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
 
 
@@ -60,7 +61,7 @@ def open_regular(path: Path, flags: int) -> int:
 def warn_of_others(path: Path, what: str, *, among: int = _OTHERS) -> bool:
     """Log a warning when others can reach and use *path*, a directory or a file. Raises: OSError.
 
-    Args: what: what it is, for the text (``data directory``); among: the permission bits that count.
+    Args: what: what to call it in the warning (``data directory``); among: the permission bits that count.
     Returns: True when a warning was logged.
     """
     problem = problem_of_others(path, among=among)
@@ -70,13 +71,13 @@ def warn_of_others(path: Path, what: str, *, among: int = _OTHERS) -> bool:
 
 
 def problem_of_others(path: Path, *, among: int = _OTHERS) -> str:
-    """What others may do with *path*, and the command that ends it; "" when they may do nothing.
+    """What others may do with *path*, and the command that prevents it; "" when they may do nothing.
 
-    Args: among: the permission bits that count, of group and others.
+    Args: among: the permission bits of group and others that count.
     """
     kind = path.stat().st_mode
     if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
-        return ""  # a pipe of the shell's, /dev/null
+        return ""  # a pipe of the shell's, or /dev/null
     path, mode = path.resolve(), stat.S_IMODE(kind)
     wide = mode & among & _within_reach(path)
     if not wide:
@@ -100,18 +101,18 @@ def problem_of_others(path: Path, *, among: int = _OTHERS) -> str:
 def read_text(
     path: Path, *, key: str, bytes_max: int, others: int = 0, danger: str = "", missing: str = ""
 ) -> str:
-    """The text of a file that is to be small: users, keys, rules. Blocks, but never for long.
+    """Read a small text file: users, keys, rules. Blocks, but never for long.
 
     Args:
         key: of the configuration, for the error.
-        bytes_max: a larger one is a mistake, and not read.
-        others: permission bits that it must not have, wherever it is; danger: what whoever has them
-            could then do, completes "… by others, who could then".
-        missing: what to do when it is not there.
+        bytes_max: a larger file is a mistake, and is not read.
+        others: permission bits that the file must not have, wherever it is; danger: what those who have
+            them could do, completing "… by others, who could then".
+        missing: what to do when the file does not exist.
     Raises: ConfigError that says what is wrong and what to do.
     """
     try:
-        # Looked at when it is open, so that nobody can exchange it between the check and the reading.
+        # Checked once open, so that nobody can swap the file between the check and the reading.
         with open(path, "rb", opener=_at_once) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
@@ -137,7 +138,7 @@ def read_text(
 
 
 def _at_once(path: str, flags: int) -> int:
-    """For ``open(…, opener=…)``: to open a pipe would be to wait for whoever writes into it."""
+    """For ``open(…, opener=…)``: does not block, as opening a pipe would until somebody writes to it."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
@@ -155,8 +156,8 @@ def _others_may(path: Path, mode: int, others: int, danger: str) -> str:
 
 
 def _within_reach(path: Path) -> int:
-    """The permission bits of group and others that count: those who may not enter a directory
-    above cannot get here. A group can be another one there, so for a group only 'nobody' counts."""
+    """The permission bits of group and others that take effect: whoever may not enter a directory above cannot
+    get here. Each directory may have another group, so group bits are ruled out only where nobody else may enter."""
     reach = _OTHERS
     for above in path.parents:
         mode = above.stat().st_mode
@@ -172,7 +173,7 @@ _inherited: list[int] = []
 
 @contextlib.contextmanager
 def closed_umask() -> Generator[None]:
-    """What this process makes inside is its user's alone. For the command, not for a library."""
+    """Make everything this process creates inside private to its user. For the command, not for a library."""
     _inherited.append(os.umask(UMASK))
     try:
         yield
@@ -181,6 +182,6 @@ def closed_umask() -> Generator[None]:
 
 
 def inherited_umask() -> int | None:
-    """The umask that this process was started with, for programs that write for others on purpose
-    (a table of the lakehouse); None: :func:`closed_umask` is not in force, nothing has to be undone."""
+    """The umask this process was started with, for programs that write for others on purpose
+    (a table of the lakehouse); None when :func:`closed_umask` is not in force."""
     return _inherited[0] if _inherited else None

@@ -1,11 +1,11 @@
 """The part of the operator's contract that publishes messages again, exactly once.
 
-A *replay* has an id, a plan that only who asks for it understands, and a position: how far it came. Messages
-are published in steps, and each step is durable as a whole together with the position behind it. So who was
-killed, or does not know what became of its last request, asks :class:`BeginReplay` again, is told the
-position, and goes on there: nothing is published twice, nothing is left out.
+A *replay* has an id, a plan that only its requester understands, and a position: how far it came. Messages
+are published in steps, and each step is durable as a whole together with the position after it. A requester that
+was killed, or does not know what became of its last request, sends :class:`BeginReplay` again, learns the
+position, and continues there: nothing is published twice, nothing is left out.
 
-What a replay came to is kept until :class:`ForgetReplay`, also when it is complete: beginning it again
+The state of a replay is kept until :class:`ForgetReplay`, even when it is complete: beginning it again
 finds that there is nothing to do.
 """
 
@@ -17,9 +17,9 @@ import msgspec
 
 from tidegate.spi.messages import NUMBER_MAX, PRIORITY_DEFAULT
 
-#: Messages of one request at most.
+#: Most messages of one request.
 REPLAYED_MAX: Final = 1000
-#: Destinations of one :class:`AskDestinations` at most.
+#: Most destinations of one :class:`AskDestinations`.
 ASKED_MAX: Final = 1000
 #: Characters of an id; it is a level of a topic's name.
 REPLAY_ID_MAX: Final = 64
@@ -37,9 +37,9 @@ class ReplayedMessage(msgspec.Struct, frozen=True, array_like=True):
     """One message to be published.
 
     Attributes:
-        position: how far the replay came when this one is published.
-        destination: canonical. The others: see :class:`tidegate.spi.Message`; it is not retained,
-            and its producer is who asks. *protocol* is what it was made for at first.
+        position: how far the replay is when this message is published.
+        destination: canonical. For the others see :class:`tidegate.spi.Message`; the message is not
+            retained, and its producer is the requester. *protocol* is the one it was first made for.
     """
 
     position: Position
@@ -62,10 +62,10 @@ class ReplayedMessage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BeginReplay(msgspec.Struct, frozen=True, tag="begin-replay"):
-    """Begin a replay, or hear how far it is.
+    """Begin a replay, or ask how far it is.
 
-    Attributes: plan, position: of a new one; what the gateway knows already counts more. Without a plan nothing is
-        begun: the answer says that it would be new.
+    Attributes: plan, position: for a new replay; what the gateway already knows takes precedence. Without a plan
+        nothing is begun: the answer says that the replay would be new.
     """
 
     replay: ReplayId
@@ -77,9 +77,9 @@ class PublishReplayed(msgspec.Struct, frozen=True, tag="publish-replayed"):
     """Publish messages, in order, as far as there is room and time for them.
 
     Attributes:
-        after: the replay's position. If it is another one by now nothing happens, and the answer says it.
-        messages: at most ``REPLAYED_MAX``. None: the replay only goes on to *through*.
-        through: the position behind the last of them; "": that message's own.
+        after: the replay's position. If it has changed, nothing happens, and the answer says so.
+        messages: at most ``REPLAYED_MAX``. Empty: the replay only advances to *through*.
+        through: the position after the last of them; "": that message's own.
         is_last: the replay is complete with them.
     """
 
@@ -91,13 +91,13 @@ class PublishReplayed(msgspec.Struct, frozen=True, tag="publish-replayed"):
 
 
 class ForgetReplay(msgspec.Struct, frozen=True, tag="forget-replay"):
-    """Keep nothing about a replay any more: with the same id it would begin anew."""
+    """Forget a replay: beginning one with the same id would start over."""
 
     replay: ReplayId
 
 
 class AskDestinations(msgspec.Struct, frozen=True, tag="ask-destinations"):
-    """Ask whether messages could be published to these destinations; nothing is made or changed."""
+    """Ask whether messages could be published to these destinations; nothing is created or changed."""
 
     destinations: Annotated[tuple[str, ...], msgspec.Meta(max_length=ASKED_MAX)]
 
@@ -113,9 +113,9 @@ class Replay(msgspec.Struct, frozen=True, tag="replay"):
 
     Attributes:
         count: messages that it has published.
-        is_new: this request has begun it, or without a plan: nothing is known of it.
-        problem: why there is no more of what was asked for, "" when there is nothing wrong; kind: the error's
-            class, as of one that is no answer.
+        is_new: this request has begun it; or, without a plan: nothing is known of it.
+        problem: why less was done than requested, "" when nothing is wrong; kind: class of the error, as if it
+            had been raised.
     """
 
     replay: str
@@ -129,7 +129,7 @@ class Replay(msgspec.Struct, frozen=True, tag="replay"):
 
 
 class Verdicts(msgspec.Struct, frozen=True, tag="verdicts"):
-    """Attributes: problems: why a destination takes nothing, by destination; others take messages."""
+    """Attributes: problems: why a destination takes nothing, by destination; all others take messages."""
 
     problems: dict[str, str] = {}
 

@@ -1,7 +1,7 @@
-"""The contract of a sink: what carries acknowledged messages to another system, exactly once.
+"""The contract of a sink, which carries acknowledged messages to another system, exactly once.
 
 The acknowledged log is dense and ordered, and the sink's target is the offset store: a sink reads
-behind the mark it finds in its target, and releases only what the target has for good.
+on after the mark it finds in its target, and releases only what the target has for good.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class AcknowledgedReader(Protocol):
     @property
     def released(self) -> int:
         """This sink's own mark: it has released everything up to here (0 at first). After a kill of
-        the gateway it may be lower than it was: only the target knows what the target has."""
+        the gateway it may be lower than before: only the target knows what the target has."""
         ...
 
     @property
     def first(self) -> int:
-        """Lowest ack sequence that the log still has; ``last + 1`` when it has none. Rows that this
-        sink has released may be there for the sake of others."""
+        """Lowest ack sequence that the log still has; ``last + 1`` when it has none. Rows already
+        released by this sink may still be there for others."""
         ...
 
     @property
     def last(self) -> int:
-        """Highest ack sequence known; a cheap hint without durability."""
+        """Highest ack sequence known; a cheap hint, not necessarily durable."""
         ...
 
     async def read(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
@@ -46,28 +46,28 @@ class AcknowledgedReader(Protocol):
         ...
 
     async def read_encoded(self, after: int, limit: int, bytes_max: int) -> EncodedPage:
-        """The same rows for a sink that works in a process of its own: no object of any message is made here
-        where the store has them encoded. Raises: as :meth:`read`."""
+        """The same rows, for a sink that works in a process of its own: where the store has messages encoded, no
+        object is made of any of them here. Raises: as :meth:`read`."""
         ...
 
     async def wait_beyond(self, after: int) -> None:
-        """Wait until there is a row behind *after*. Cancellation: safe."""
+        """Wait until there is a row after *after*. Cancellation: safe."""
         ...
 
     async def release(self, through: int) -> None:
-        """This sink will never ask again for rows up to *through*. Idempotent. The mark becomes
-        durable later, see :attr:`released`."""
+        """Promise never to ask again for rows up to *through*. Idempotent. The mark becomes durable
+        later, see :attr:`released`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SinkLag:
-    """A sink is further behind than its goal, or is not any more.
+    """A sink is further behind than its goal, or no longer is.
 
     Attributes:
         name: the sink's.
-        goal_seconds: how old the oldest acknowledged message that its target does not have may be.
-        lag_seconds: how old it is.
+        goal_seconds: the most the oldest acknowledged message not yet in the target may age.
+        lag_seconds: its age now.
         cause: why, for people; "" when it is over.
         is_over: the goal is met again.
     """
@@ -80,7 +80,7 @@ class SinkLag:
 
 
 def unheard(_: SinkLag) -> None:
-    """Nobody is told."""
+    """Ignores the report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +88,11 @@ class SinkContext:
     """What the host gives a sink factory.
 
     Attributes:
-        name: the sink's name in this gateway, unique; also its directory's name.
+        name: the sink's name, unique in this gateway; also its directory's name.
         gateway_name: for the rows.
-        data_directory: absolute; the sink may create files below; it exists.
-        authenticated: an extension can say who clients are; of interest to a :class:`ServingSink`.
-        announce_lag: to be told when the sink misses a goal of its own for its lag, and when it meets it again; on the
+        data_directory: absolute, and exists; the sink may create files below it.
+        authenticated: an extension can authenticate clients; for a :class:`ServingSink`.
+        announce_lag: call it when the sink misses its own goal for its lag, and when it meets it again; on the
             event loop.
     """
 
@@ -106,13 +106,13 @@ class SinkContext:
 class SinkState(enum.Enum):
     """What a sink is doing."""
 
-    #: It is not known yet what its target holds.
+    #: What its target holds is not known yet.
     STARTING = "starting"
     #: It carries rows, or waits for them.
     RUNNING = "running"
-    #: There is nothing to carry: what carries it was let go, and comes back with the next row.
+    #: Nothing to carry: its worker was stopped, and restarts with the next row.
     ASLEEP = "asleep"
-    #: Something is wrong; it tries again by itself, and the log keeps its rows.
+    #: Something is wrong; it retries by itself, and the log keeps its rows.
     FAILING = "failing"
     #: It does nothing any more.
     STOPPED = "stopped"
@@ -120,15 +120,15 @@ class SinkState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SinkCommit:
-    """What went into the target at once.
+    """Rows that were added to the target atomically.
 
     Attributes:
         at: when, in microseconds since the epoch.
-        rows: how many; dead: how many of the log's rows went to where unusable ones go, besides.
-        version: the target's, 0 for one that has none.
+        rows: how many; dead: how many more of the log's rows went to where unusable rows go.
+        version: the target's; 0 when it has none.
         files: staged files that it took.
         seconds: how long it took.
-        after, through: it took the rows behind ack sequence *after* up to *through*, those that the sink takes.
+        after, through: the commit covers the rows after *after*, up to *through*, that the sink takes.
     """
 
     at: int
@@ -151,13 +151,13 @@ class SinkProblem:
 
 @dataclass(frozen=True, slots=True)
 class SinkUpkeep:
-    """A turn of upkeep of a sink's target: fewer files for what it holds.
+    """A turn of upkeep: it reduces the number of files in a sink's target.
 
     Attributes:
         number: of the turn, from 1 since the start.
         at: when it ended, in microseconds since the epoch.
         seconds: how long it took.
-        files_removed, files_added: of the target; the first may stay on the disk for readers.
+        files_removed, files_added: of the target; removed files may stay on disk for readers.
         problem: why it failed, "" when it did not.
     """
 
@@ -171,21 +171,21 @@ class SinkUpkeep:
 
 @dataclass(frozen=True, slots=True)
 class SinkHealth:
-    """How a sink is doing. What it does not know is None.
+    """How a sink is doing. Unknown values are None.
 
     Attributes:
-        mark: highest ack sequence that its target holds for good, as last read from the target; 0 where nobody has
-            read it yet, and it may be any: is_mark_known is False then.
+        mark: highest ack sequence that its target holds for good, as last read from the target; 0 before it was
+            ever read: is_mark_known is False then, and the real mark may be any.
         staged: highest ack sequence that left the store.
         problem: what is wrong now and what to do, "" when nothing is.
         target: what it carries rows to, as people name it.
         rows_per_second: over the last minute.
         last_commit: the last one since the start; None before it.
-        target_files: that the target consists of.
-        dead_rows: of the log that went to where unusable ones go, in all.
-        staged_files, staged_rows, staged_bytes: that wait between the log and the target.
-        problems: the last ones, the newest first, those that are over included.
-        is_late: it misses the goal that its options set for its lag.
+        target_files: files that make up the target.
+        dead_rows: how many of the log's rows went to where unusable rows go, in all.
+        staged_files, staged_rows, staged_bytes: waiting between the log and the target.
+        problems: the last ones, newest first, including those that are over.
+        is_late: it misses the goal for its lag set by its options.
         upkeep: the last turn since the start; None before it.
     """
 
@@ -208,7 +208,7 @@ class SinkHealth:
 
     @property
     def running(self) -> bool:
-        """It works, or waits for work, or tries again."""
+        """It works, or waits for work, or retries."""
         return self.state is not SinkState.STOPPED
 
 
@@ -216,26 +216,26 @@ class Sink(Protocol):
     """A running sink."""
 
     async def start(self, reader: AcknowledgedReader) -> None:
-        """Begin to work; returns when it does. Raises: ConfigError, StoreError, OSError."""
+        """Begin to work; returns once it does. Raises: ConfigError, StoreError, OSError."""
         ...
 
     async def stop(self) -> None:
-        """Stop soon; what is not in the target stays in the log. Idempotent."""
+        """Stop soon; rows not in the target stay in the log. Idempotent."""
         ...
 
     def health(self) -> SinkHealth:
-        """How it is doing, from memory: called on the event loop, also every second."""
+        """Its state, from memory: called on the event loop, as often as every second."""
         ...
 
 
 @runtime_checkable
 class CompactingSink(Protocol):
-    """What a sink is besides whose target wants upkeep, which somebody may ask for now."""
+    """Optional for a sink: its target needs upkeep, which can be requested."""
 
     def compact(self) -> int:
-        """Begin a turn of upkeep as soon as may be. Returns at once.
+        """Begin a turn of upkeep as soon as possible. Returns at once.
 
-        Returns: the turn's number; :attr:`SinkHealth.upkeep` has it, or a later one, when it has ended.
+        Returns: the turn's number; when it has ended, :attr:`SinkHealth.upkeep` has this number or a later one.
         Raises: RequestError.
         """
         ...
@@ -243,7 +243,7 @@ class CompactingSink(Protocol):
 
 @runtime_checkable
 class CommittingSink(Protocol):
-    """What a sink is besides that carries rows into targets that it knows, and tells of each commit
+    """Optional for a sink: it carries rows into targets that it knows, and reports each commit
     (:attr:`SinkHealth.last_commit`) before it releases the commit's rows."""
 
     def target_of(self, destination: str) -> str:
@@ -258,8 +258,8 @@ class SinkProgress:
 
     Attributes:
         name: the sink's.
-        health: what it says of itself: rows up to its mark are in its targets, if it takes them.
-        released: it will never ask again for rows up to here, wherever they are.
+        health: its own report: rows up to its mark are in its targets, if it takes them.
+        released: it will never ask again for rows up to here, whether its target has them or not.
         target_of: see :meth:`CommittingSink.target_of`.
     """
 
@@ -271,7 +271,7 @@ class SinkProgress:
 
 @runtime_checkable
 class ServingSink(Protocol):
-    """What a sink is besides that lets clients read: it listens, and asks the gateway who they are
+    """Optional for a sink: it lets clients read. It listens, and asks the gateway who they are
     (:meth:`Broker.connect`) and what they may have (:meth:`BrokerConnection.may_take`)."""
 
     async def serve(self, broker: Broker) -> str:
@@ -282,7 +282,7 @@ class ServingSink(Protocol):
         ...
 
     async def stop_serving(self) -> None:
-        """No more clients; those that are there are ended. Before ``stop``, and also when ``serve``
+        """Let no more clients in, and end those connected. Called before ``stop``, even when ``serve``
         failed or was never called. Idempotent; bounded in time."""
         ...
 

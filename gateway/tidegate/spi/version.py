@@ -2,7 +2,7 @@
 
 A plugin states the version it was written for in its :class:`~tidegate.spi.hookspecs.PluginInfo`.
 The major numbers must be equal and the host's minor number must not be smaller than the plugin's;
-everything else is refused at start with an error that names the plugin.
+anything else is refused at start with an error that names the plugin.
 """
 
 from __future__ import annotations

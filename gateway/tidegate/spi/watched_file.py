@@ -1,8 +1,8 @@
 """A file that others change while the gateway runs: users, keys, rules.
 
-For extensions that read one. It is looked at from time to time, and whenever somebody asks; what is
-wrong with it is told once, and what was read before stays: a half-written file must not lock
-everybody out, nor let anybody in.
+For extensions that read one. It is checked from time to time, and on request. A fault in it is reported
+once, and the previous contents stay in force: a half-written file must not lock everybody out, nor let
+anybody in.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tidegate.spi.errors import ConfigError
 
 T = TypeVar("T")
 
-#: What tells one state of a file from another; None: it is not there.
+#: Distinguishes one state of a file from another; None: it does not exist.
 Stamp: TypeAlias = tuple[int, int, int, int]
 
 _log = logging.getLogger("tidegate.files")
 
-#: No file has it: the next look reads.
+#: Matches no file: the next check reads it.
 _UNREAD: Final[Stamp] = (-1, -1, -1, -1)
 
 
@@ -32,11 +32,11 @@ class WatchedFile(Generic[T]):
 
     Args:
         path: of the file.
-        read: makes of it what is wanted, in a thread; raises ConfigError when it is wrong.
-        accept: takes what was read anew, on the loop.
+        read: parses the file, in a thread; raises ConfigError when it is faulty.
+        accept: takes the newly parsed contents, on the loop.
         refuse: is told what is wrong, on the loop, once.
 
-    The first read is the caller's: make this before it, and no change in between is missed.
+        The caller does the first read: create this object before it, and no change in between is missed.
     """
 
     def __init__(
@@ -55,21 +55,21 @@ class WatchedFile(Generic[T]):
         self._failed: Stamp | None = _UNREAD
 
     async def watch(self, interval_s: float) -> None:
-        """Look at the file every *interval_s* seconds until cancelled."""
+        """Check the file every *interval_s* seconds until cancelled."""
         while True:
             await asyncio.sleep(interval_s)
             try:
                 await self.refresh()
-            except Exception:  # or no change would be noticed any more
+            except Exception:  # or no later change would be noticed
                 stamp = self._stamp_now()
-                if stamp != self._failed:  # once: it is tried again each time
+                if stamp != self._failed:  # report once; it is retried each time
                     self._failed = stamp
                     _log.exception("cannot check %s for changes; will try again", self._path)
 
     async def refresh(self) -> None:
         """Read the file if it has changed. Cancellation: the next call reads it.
 
-        Raises: what *read*, *accept* and *refuse* raise, ConfigError of *read* apart.
+        Raises: what *read*, *accept* and *refuse* raise, except ConfigError from *read*.
         """
         if self._stamp_now() == self._stamp:
             return
@@ -85,14 +85,14 @@ class WatchedFile(Generic[T]):
     async def reload(self) -> None:
         """Read the file whether it has changed or not, for :class:`~tidegate.spi.Reloadable`.
 
-        Raises: ConfigError in place of calling *refuse*; what was read before stays. Otherwise, and
+        Raises: ConfigError, instead of calling *refuse*; the previous contents stay. Otherwise, and
         cancellation: as :meth:`refresh`.
         """
         async with self._reading:
             await self._take(self._stamp_now())
 
     async def _take(self, stamp: Stamp | None) -> None:
-        """Raises: ConfigError; it is not read again before it changes."""
+        """Raises: ConfigError; the file is not read again before it changes."""
         try:
             made = await asyncio.to_thread(self._read)
         except ConfigError:
@@ -106,6 +106,6 @@ class WatchedFile(Generic[T]):
             status = self._path.stat()
         except OSError:
             return None
-        # Nobody sets the time of the last change of an inode, as `cp -p` does that of the file; it
-        # changes with the mode, too.
+        # Unlike a file's mtime, which `cp -p` sets, nobody can set an inode's ctime; it also changes
+        # with the mode.
         return status.st_ctime_ns, status.st_size, status.st_ino, status.st_mode

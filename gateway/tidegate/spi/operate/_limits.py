@@ -12,10 +12,10 @@ from tidegate.spi.operate._destinations import Feed
 from tidegate.spi.operate._overview import Room
 from tidegate.spi.operate._paging import Limit
 
-#: Connections of a user that are shown one by one: those for which most is held.
+#: Connections of a user that are shown one by one: those with the most memory held.
 HOLDERS_MAX: Final = 100
 
-#: Part of a limit that is used.
+#: How much of a limit is used.
 Percent: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
 
@@ -29,14 +29,14 @@ class LimitScope(enum.Enum):
 
 
 class LimitSort(enum.Enum):
-    """The order of a list: the nearest to its limit first, or by scope, holder and option."""
+    """The order of a list: nearest to its limit first, or by scope, holder and option."""
 
     NEAREST = "nearest"
     NAME = "name"
 
 
 class CursorSort(enum.Enum):
-    """The order of a list: by destination, by the others from the largest."""
+    """The order of a list: by destination, or by one of the others, largest first."""
 
     NAME = "name"
     MEMORY = "memory"
@@ -44,13 +44,13 @@ class CursorSort(enum.Enum):
 
 
 class ListLimits(msgspec.Struct, frozen=True, tag="list-limits"):
-    """All limits that there are and how much of each is used, a page at a time.
+    """All limits in force and how much of each is used, a page at a time.
 
     Attributes:
-        match: what the holder or the option has in it, whatever its case; "" for all.
-        scope: only those; None: all.
-        percent: only those of which so much is used, or more.
-        after: ``next`` of the page before; "" for the first one.
+        match: text in the holder or the option, ignoring case; "" for all.
+        scope: only these; None: all.
+        percent: only limits used to at least this much.
+        after: ``next`` of the previous page; "" for the first one.
     """
 
     match: str = ""
@@ -62,16 +62,16 @@ class ListLimits(msgspec.Struct, frozen=True, tag="list-limits"):
 
 
 class LimitRow(msgspec.Struct, frozen=True):
-    """A row of a list. Limits that are not set have none.
+    """A row of a list. Limits that are not set have no row.
 
     Attributes:
-        holder: user, address of a connection, or destination; "" of the gateway.
-        number: of a connection, or of a list; 0 of others.
-        option: that sets it, ``broker.held_limit``; act: what happens at it.
-        used, limit: bytes, or a number of things; of ``broker.disk_free_limit``, where less is worse: what
-            is free.
-        percent: of it that is used; above 100 where what was there before counts as well.
-        refused: how often somebody was refused here, or below, for this or another limit; 0 where nobody counts.
+        holder: user, address of a connection, or destination; "" for the gateway.
+        number: of a connection, or of a list; 0 for others.
+        option: that sets it, ``broker.held_limit``; act: what happens when it is reached.
+        used, limit: bytes, or a number of things; for ``broker.disk_free_limit``, where less is worse, *used*
+            is what is free.
+        percent: how much of it is used; above 100 when what existed before counts as well.
+        refused: how often somebody was refused here, or below, for this or another limit; 0 when not counted.
     """
 
     scope: LimitScope
@@ -86,20 +86,20 @@ class LimitRow(msgspec.Struct, frozen=True):
 
 
 class LimitPage(msgspec.Struct, frozen=True, tag="limit-page"):
-    """Rows of a list. Attributes: next: what to ask for as ``after``; "" when there are no more."""
+    """Rows of a list. Attributes: next: ``after`` of the next page; "" when there are no more."""
 
     rows: tuple[LimitRow, ...]
     next: str = ""
 
 
 class ShowHeld(msgspec.Struct, frozen=True, tag="show-held"):
-    """What is held in memory for a user. Attributes: user: "": for all together, the gateway."""
+    """What is held in memory for a user. Attributes: user: "": for the gateway as a whole."""
 
     user: str = ""
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """A node of the tree of held bytes, directly below another. Attributes: number: of a connection; 0 of a user."""
+    """A node of the tree of held bytes, directly below another. Attributes: number: of a connection; 0 for a user."""
 
     name: str
     number: int
@@ -108,14 +108,14 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class HeldDetails(msgspec.Struct, frozen=True, tag="held-details"):
-    """What is held in memory for one.
+    """What is held in memory for a user or the gateway.
 
     Attributes:
-        held, in_flight: bytes now; held_peak, in_flight_peak: the most that there ever were at a time.
+        held, in_flight: bytes now; held_peak, in_flight_peak: the highest values so far.
         refused: how often somebody was refused, here or below.
-        kinds: bytes of *held*, by what they are: ``output``, ``transactions`` …
+        kinds: bytes of *held*, by kind: ``output``, ``transactions`` …
         counts: connections, sessions, subscriptions, queues.
-        below: those below it for whom most is held, at most ``HOLDERS_MAX``: users of the gateway,
+        below: the nodes below with the most held, at most ``HOLDERS_MAX``: users of the gateway,
             connections of a user.
     """
 
@@ -134,9 +134,9 @@ class ListCursors(msgspec.Struct, frozen=True, tag="list-cursors"):
     """Where the lists of queues and subscriptions are fed from, a page at a time.
 
     Attributes:
-        match: what destination, client id or name of the subscription has in it, whatever its case; "" for all.
-        paging: only those that are fed from pages.
-        after: ``next`` of the page before; "" for the first one.
+        match: text in the destination, client id or name of the subscription, ignoring case; "" for all.
+        paging: only lists fed from pages.
+        after: ``next`` of the previous page; "" for the first one.
     """
 
     match: str = ""
@@ -150,10 +150,10 @@ class CursorRow(msgspec.Struct, frozen=True):
     """A row of a list.
 
     Attributes:
-        number: of the list; negative where nothing of it is stored.
+        number: of the list; negative when nothing of it is stored.
         cursor: its plugin's name, ``store``, ``vm``, ``file``.
-        pending: messages that wait, in memory or not.
-        memory: what it holds, and what it may hold by itself.
+        pending: waiting messages, in memory or not.
+        memory: what it holds, and the limit of its own.
         is_full: its producers wait.
     """
 
@@ -167,7 +167,7 @@ class CursorRow(msgspec.Struct, frozen=True):
 
 
 class CursorPage(msgspec.Struct, frozen=True, tag="cursor-page"):
-    """Rows of a list. Attributes: next: what to ask for as ``after``; "" when there are no more."""
+    """Rows of a list. Attributes: next: ``after`` of the next page; "" when there are no more."""
 
     rows: tuple[CursorRow, ...]
     next: str = ""

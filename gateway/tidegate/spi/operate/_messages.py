@@ -1,4 +1,4 @@
-"""Messages of queues: seen, published, and what is done to many of them, a step at a time."""
+"""Messages of queues: browsing, publishing, and bulk operations in steps."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import msgspec
 from tidegate.spi.messages import PRIORITY_DEFAULT
 from tidegate.spi.operate._paging import Count, Limit, Sequences
 
-#: Of one body, as much as a page of messages shows at most, in bytes.
+#: Most bytes of one body that a page of messages shows.
 BROWSED_BODY_MAX: Final = 1 << 20
 
-#: For how long a purge can be undone at most, in seconds.
+#: Longest time that a purge can be undone, in seconds.
 KEPT_S: Final = 30 * 86_400
 
 
 class BrowseMessages(msgspec.Struct, frozen=True, tag="browse-messages"):
-    """Messages of a queue in their order, a page at a time; nothing is consumed. What is in flight is shown, too.
+    """Messages of a queue in their order, a page at a time; nothing is consumed. Includes messages in flight.
 
     Attributes:
         selector: only messages that it selects; "" for all.
-        after: ``next`` of the page before; 0 for the first one.
-        limit: rows, 1 to ``PAGE_MAX``; fewer come when they are large, or seldom selected.
-        body_bytes: of each body, as much as is wanted.
+        after: ``next`` of the previous page; 0 for the first one.
+        limit: rows, 1 to ``PAGE_MAX``; fewer come when messages are large, or rarely selected.
+        body_bytes: how much of each body to return.
     """
 
     destination: str
@@ -34,7 +34,7 @@ class BrowseMessages(msgspec.Struct, frozen=True, tag="browse-messages"):
 
 
 class PublishMessage(msgspec.Struct, frozen=True, tag="publish-message"):
-    """Publish a message. Its producer is who asks; limits, interceptors and access control act as for any publish.
+    """Publish a message as the operator; limits, interceptors and access control apply as for any publish.
 
     Attributes: see :class:`tidegate.spi.Message`.
     """
@@ -53,16 +53,18 @@ class PublishMessage(msgspec.Struct, frozen=True, tag="publish-message"):
 class PurgeDestination(msgspec.Struct, frozen=True, tag="purge-destination"):
     """Remove messages of a queue.
 
-    What is in flight, or locked by a transaction, stays; so does what is published after the request.
+    Messages in flight, or locked by a transaction, stay; so do those published after the request.
 
     Attributes:
         selector: only messages that it selects; "" for all.
         count_max: 0 for all.
-        after, through: of an answer to the same request, to go on, or a range of sequences: those behind *after* up
-            to *through*; 0 to begin.
-        keep_until: microseconds since the epoch, a second to ``KEPT_S`` from now: until then they are kept in a queue that is given to nobody,
-            and :class:`UndoPurge` brings them back; they take their room until then. 0: they are gone.
-        sequences: only messages with these numbers, which :class:`BrowsedMessage` has; None for all. What is not there any more is left out.
+        after, through: from an answer to the same request, to continue; or a range of sequences: those after *after*,
+            up to *through*. 0 to begin.
+        keep_until: microseconds since the epoch, one second to ``KEPT_S`` from now. Until then the messages are kept in
+            a queue that nobody consumes from, where they still take room, and :class:`UndoPurge` brings them back.
+            0: they are gone.
+        sequences: only messages with these numbers, see :class:`BrowsedMessage`; None for all. Those no longer there
+            are skipped.
     """
 
     destination: str
@@ -75,9 +77,9 @@ class PurgeDestination(msgspec.Struct, frozen=True, tag="purge-destination"):
 
 
 class UndoPurge(msgspec.Struct, frozen=True, tag="undo-purge"):
-    """Move what a purge has kept back, in order, to the end of the queue that it was in, and which is there.
+    """Move the messages that a purge has kept back, in order, to the end of their queue, which must exist.
 
-    Attributes: kept: of :class:`PurgedRow`; others: see :class:`PurgeDestination`.
+    Attributes: kept: see :class:`PurgedRow`; others: see :class:`PurgeDestination`.
     """
 
     kept: str
@@ -89,10 +91,10 @@ class UndoPurge(msgspec.Struct, frozen=True, tag="undo-purge"):
 
 
 class ListPurged(msgspec.Struct, frozen=True, tag="list-purged"):
-    """What purges have kept, the longest kept first, a page at a time.
+    """What purges have kept, longest kept first, a page at a time.
 
-    Attributes: match: what the name of the queue that was purged has in it, whatever its case; "" for all; after: ``next`` of the page before;
-        "" for the first one.
+    Attributes: match: text in the name of the purged queue, ignoring case; "" for all; after: ``next`` of the
+        previous page; "" for the first one.
     """
 
     match: str = ""
@@ -103,7 +105,8 @@ class ListPurged(msgspec.Struct, frozen=True, tag="list-purged"):
 class PurgedRow(msgspec.Struct, frozen=True):
     """A row of a list.
 
-    Attributes: kept: the queue in which they are; destination: the queue that was purged; pending: messages; until: microseconds since the epoch.
+    Attributes: kept: the queue that holds them; destination: the purged queue; pending: messages; until:
+        microseconds since the epoch.
     """
 
     kept: str
@@ -113,17 +116,17 @@ class PurgedRow(msgspec.Struct, frozen=True):
 
 
 class PurgedPage(msgspec.Struct, frozen=True, tag="purged-page"):
-    """Rows of a list. Attributes: next: what to ask for as ``after``; "" when there are no more."""
+    """Rows of a list. Attributes: next: ``after`` of the next page; "" when there are no more."""
 
     rows: tuple[PurgedRow, ...]
     next: str = ""
 
 
 class MoveMessages(msgspec.Struct, frozen=True, tag="move-messages"):
-    """Move messages of a queue, in order, to the end of another one; both exist.
+    """Move messages of a queue, in order, to the end of another one; both must exist.
 
-    They keep everything but their destination, and count as not delivered yet. Other fields, and what stays: see
-    :class:`PurgeDestination`. Each is in one of the two queues at any time, also after a crash.
+    They keep everything but their destination, and count as not yet delivered. Other fields, and what stays: see
+    :class:`PurgeDestination`. Each message is in one of the two queues at any time, even after a crash.
     """
 
     destination: str
@@ -138,7 +141,7 @@ class MoveMessages(msgspec.Struct, frozen=True, tag="move-messages"):
 class CopyMessages(msgspec.Struct, frozen=True, tag="copy-messages"):
     """Append copies of a queue's messages to another one; see :class:`MoveMessages`.
 
-    What is in flight is copied, too.
+    Messages in flight are copied, too.
     """
 
     destination: str
@@ -151,9 +154,9 @@ class CopyMessages(msgspec.Struct, frozen=True, tag="copy-messages"):
 
 
 class RetryMessages(msgspec.Struct, frozen=True, tag="retry-messages"):
-    """Move dead letters back to the ends of the queues that they come from, and which are there.
+    """Move dead letters back to the ends of the queues they came from, which must exist.
 
-    They lose what dead-lettering added to their headers. What does not come from a queue stays, and the answer's
+    They lose the headers that dead-lettering added. Messages that did not come from a queue stay, and the answer's
     note says so. Other fields, and what stays: see :class:`PurgeDestination`.
     """
 
@@ -168,10 +171,10 @@ class RetryMessages(msgspec.Struct, frozen=True, tag="retry-messages"):
 class CountDeadLetters(msgspec.Struct, frozen=True, tag="count-dead-letters"):
     """Group the messages of a queue by where they come from and why they are there; nothing happens to them.
 
-    What is in flight is counted, too. An answer that is not complete says how far it came; its groups and those of
-    the same request with its ``after`` and ``through`` are to be added up.
+    Messages in flight are counted, too. An incomplete answer says how far it came; repeat the request with its
+    ``after`` and ``through``, and add up the groups.
 
-    Attributes: see :class:`PurgeDestination`; count_max: look at so many messages at most.
+    Attributes: see :class:`PurgeDestination`; count_max: look at this many messages at most.
     """
 
     destination: str
@@ -181,19 +184,18 @@ class CountDeadLetters(msgspec.Struct, frozen=True, tag="count-dead-letters"):
     through: Count = 0
 
 
-#: Requests that go over messages, and may have to be asked again to go on.
+#: Requests that go over messages, and may have to be repeated to continue.
 Lengthy: TypeAlias = PurgeDestination | UndoPurge | MoveMessages | CopyMessages | RetryMessages
 
 
 class BrowsedMessage(msgspec.Struct, frozen=True):
     """One message.
 
-    Attributes:
-        sequence: its number in the gateway, by which it is ordered.
-        body: its beginning; size: bytes of all of it; problem: why it cannot be read, "" when it can.
-        delivery_count: how often it was handed out and not acknowledged.
-        is_in_flight: a consumer has it now.
-        others: see :class:`tidegate.spi.Message`.
+    sequence: its number in the gateway, which orders messages.
+    body: its beginning; size: bytes of all of it; problem: why it cannot be read, "" when it can.
+    delivery_count: how often it was delivered and not acknowledged.
+    is_in_flight: a consumer has it now.
+    others: see :class:`tidegate.spi.Message`.
     """
 
     sequence: int
@@ -216,20 +218,20 @@ class BrowsedMessage(msgspec.Struct, frozen=True):
 
 
 class MessagePage(msgspec.Struct, frozen=True, tag="message-page"):
-    """Messages of a queue. Attributes: next: what to ask for as ``after``; 0 when there are no more."""
+    """Messages of a queue. Attributes: next: ``after`` of the next page; 0 when there are no more."""
 
     rows: tuple[BrowsedMessage, ...]
     next: int = 0
 
 
 class DeadLetterGroup(msgspec.Struct, frozen=True):
-    """Messages that are alike.
+    """Messages with the same origin and reason.
 
     Attributes:
         origin, reason: where they come from, and why they are there; "": no header says so.
-        size: of their bodies together, in bytes.
-        first_at, last_at: when they were received, microseconds since the epoch.
-        selector: that selects them, for any request that has one; None: their headers are too long for one.
+        size: bytes of their bodies together.
+        first_at, last_at: when the first and the last were received, microseconds since the epoch.
+        selector: selects them, in any request that takes one; None: their headers are too long for one.
     """
 
     origin: str
@@ -242,9 +244,9 @@ class DeadLetterGroup(msgspec.Struct, frozen=True):
 
 
 class DeadLetterGroups(msgspec.Struct, frozen=True, tag="dead-letter-groups"):
-    """Groups of what was looked at, the largest first.
+    """Groups of the messages looked at, largest first.
 
-    Attributes: count: messages that were looked at; others: see :class:`Done`.
+    Attributes: count: messages looked at; others: see :class:`Done`.
     """
 
     groups: tuple[DeadLetterGroup, ...]
@@ -255,13 +257,13 @@ class DeadLetterGroups(msgspec.Struct, frozen=True, tag="dead-letter-groups"):
 
 
 class Done(msgspec.Struct, frozen=True, tag="done"):
-    """What was asked for has happened, and is durable.
+    """The request was carried out, durably.
 
     Attributes:
-        count: messages that it was done to.
-        is_complete: False: ask again with ``after`` and ``through`` to go on.
-        after, through: sequences; how far it came, and where it is to end.
-        note: what the operator should know besides, a sentence; "" for nothing.
+        count: messages affected.
+        is_complete: False: repeat the request with ``after`` and ``through`` to continue.
+        after, through: sequences: how far it came, and where it ends.
+        note: what else the operator should know, as a sentence; "" for nothing.
     """
 
     count: int = 0

@@ -1,4 +1,4 @@
-"""The gateway as a whole: what it is, how it is, and how much goes through it."""
+"""The gateway as a whole: what it is, its state, and how much goes through it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import msgspec
 
 
 class GatewayState(enum.Enum):
-    """How a gateway is that answers operators.
+    """The state of a gateway that answers operators.
 
-    STORE_FULL: publishes are refused for want of room, everything else goes on. STORE_FAILED: nothing is
-    confirmed any more until the gateway has been started anew. DRAINING, STOPPING: nobody is let in.
+    STORE_FULL: publishes are refused for lack of room, everything else continues. STORE_FAILED: nothing is
+    confirmed any more until the gateway is restarted. DRAINING, STOPPING: nobody is let in.
     """
 
     RUNNING = "running"
@@ -26,9 +26,9 @@ class ShowOverview(msgspec.Struct, frozen=True, tag="show-overview"):
 
 
 class Traffic(msgspec.Struct, frozen=True):
-    """How many there were.
+    """A count and its rate.
 
-    Attributes: total: since the start; per_second: in the last ten seconds, or since the start.
+    Attributes: total: since the start; per_second: over the last ten seconds, or since the start.
     """
 
     total: int
@@ -36,9 +36,9 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """How long clients waited for confirmations, from the beginning of the turn that they were asked in.
+    """How long clients waited for confirmations, from the beginning of the turn with the request.
 
-    Of the last half to one minute, in milliseconds; each is at most a quarter too high.
+    Over the last half to one minute, in milliseconds; each value is at most a quarter too high.
 
     Attributes: count: confirmations; the others are 0 when there were none.
     """
@@ -49,19 +49,19 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Room(msgspec.Struct, frozen=True):
-    """What there is of something. Attributes: used, limit (0: there is none): bytes, or a number of them."""
+    """How much of something is used. Attributes: used, limit (0: none): bytes, or a number of things."""
 
     used: int
     limit: int
 
 
 class CertificateEnd(msgspec.Struct, frozen=True):
-    """From when until when a file of certificates counts that the configuration names.
+    """The validity of a certificate file that the configuration names.
 
     Attributes:
         key: of the option, ``listeners[0].tls_certificate``; path: the file that it names.
-        subject: of the certificate in it that decides: the first to end of a chain, the last to end of authorities
-            (``tls_ca``). "": it has none, or nothing in it that is known here.
+        subject: of the deciding certificate: the first of a chain to expire, the last of authorities to expire
+            (``tls_ca``). "": it has no subject, or the file is not understood.
         begins_at, ends_at: microseconds since the epoch.
     """
 
@@ -77,22 +77,22 @@ class Overview(msgspec.Struct, frozen=True, tag="overview"):
 
     Attributes:
         name: of the gateway; store_id: identity of its store's contents.
-        started_at: microseconds since the epoch; uptime_s: by a clock that nobody sets.
+        started_at: microseconds since the epoch; uptime_s: by a monotonic clock.
         problem: why it is not `running`, in words; "": it is.
         listeners: where clients connect, ``stomp://…``.
-        published: messages that came from clients; confirmed: what clients were told is durable (messages,
+        published: messages from clients; confirmed: what clients were told is durable (messages,
             acknowledgements, subscriptions …); delivered: messages handed to consumers; acknowledged: by
-            consumers, or at once where they do not acknowledge; dropped: messages that no consumer got.
-        connections: clients, and how many there may be.
-        sessions: kept for clients, connected or not; subscriptions: to topics, with a list of their own; queues.
+            consumers, or at once when they do not acknowledge; dropped: messages that no consumer got.
+        connections: clients, and how many are allowed.
+        sessions: kept for clients, connected or not; subscriptions: to topics, with their own list; queues.
         backlog: messages that the store keeps for at least one list.
-        store: what it takes, in bytes; disk_free: bytes free where it writes, None: nobody looks.
+        store: what it takes, in bytes; disk_free: bytes free where it writes; None: not measured.
         held: memory held for clients; in_flight: delivered and not acknowledged; stored_memory, unstored_memory: of
-            cursors, of what the store has too and of what it has not; temporary: files of cursors.
+            cursors, for messages that are in the store and that are not; temporary: files of cursors.
         memory_bytes: all of these that are memory.
         counts: the numbers that `$SYS/broker` has of clients, limits and the acknowledged log, by the names of
             docs/limits.md; and of events since the start, ``events.NAME.count`` by the names of docs/events.md.
-        certificates: that the configuration names, as they were when they were last read.
+        certificates: those that the configuration names, as last read.
     """
 
     name: str

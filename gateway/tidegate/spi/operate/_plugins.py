@@ -1,4 +1,4 @@
-"""What a gateway is made of: its plugins, what is set of each, and the rules of its bridges to other brokers."""
+"""What a gateway is made of: its plugins, their options, and the rules of its bridges to other brokers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ListPlugins(msgspec.Struct, frozen=True, tag="list-plugins"):
     """Installed plugins, a page at a time, by kind and name.
 
     Attributes:
-        match: what kind, name or distribution has in it, whatever its case; "" for all.
+        match: text in kind, name or distribution, ignoring case; "" for all.
         active: only those that run.
     """
 
@@ -26,8 +26,8 @@ class ListPlugins(msgspec.Struct, frozen=True, tag="list-plugins"):
 class PluginPart(msgspec.Struct, frozen=True):
     """One table of the configuration that names a plugin.
 
-    Attributes: table: ``store``, ``listeners[0]``; options: those that are not their defaults, as the file
-        writes them; what is secret is ``***``.
+    Attributes: table: ``store``, ``listeners[0]``; options: those that differ from their defaults, as the file
+        writes them; secrets are ``***``.
     """
 
     table: str
@@ -38,10 +38,10 @@ class PluginRow(msgspec.Struct, frozen=True):
     """A row of a list.
 
     Attributes:
-        kind: ``store``, ``cursor``, ``protocol``, ``sink``, ``extension``; "" for what is none of them.
+        kind: ``store``, ``cursor``, ``protocol``, ``sink``, ``extension``; "" for none of these.
         distribution, version: the package that it came with.
         is_active: the configuration names it; parts: where.
-        summary: what it says of itself; "" of one that does not run, which nobody has imported.
+        summary: its own description; "" when it does not run and so has not been imported.
     """
 
     kind: str
@@ -54,7 +54,7 @@ class PluginRow(msgspec.Struct, frozen=True):
 
 
 class PluginPage(msgspec.Struct, frozen=True, tag="plugin-page"):
-    """Rows of a list. Attributes: next: what to ask for as ``after``; "" when there are no more."""
+    """Rows of a list. Attributes: next: ``after`` of the next page; "" when there are no more."""
 
     rows: tuple[PluginRow, ...]
     next: str = ""
@@ -63,7 +63,7 @@ class PluginPage(msgspec.Struct, frozen=True, tag="plugin-page"):
 class ListBridges(msgspec.Struct, frozen=True, tag="list-bridges"):
     """Rules of bridges, a page at a time, by bridge and rule.
 
-    Attributes: match: what one of their names has in it, whatever its case; "" for all.
+    Attributes: match: text in one of their names, ignoring case; "" for all.
     """
 
     match: str = ""
@@ -75,20 +75,20 @@ class BridgeRow(msgspec.Struct, frozen=True):
     """One rule of a bridge.
 
     Attributes:
-        direction: ``in`` or ``out``; remote: the other broker; source, target: destinations, as each broker writes them.
-        server: what the other broker says that it is; "" unless messages flow: it is connected there, and subscribed at the source.
-        moved, moved_bytes: confirmed at the target since the gateway's start, and bytes of their bodies.
-        on_the_way, on_the_way_bytes: taken from the source and not confirmed at the target yet. What has not been taken waits
-            at the source: of a rule ``out``, in the queue or subscription here.
+        direction: ``in`` or ``out``; remote: the other broker; source, target: destinations as each broker writes them.
+        server: what the other broker calls itself; "" unless connected there and subscribed at the source.
+        moved, moved_bytes: messages confirmed at the target since the gateway's start, and bytes of their bodies.
+        on_the_way, on_the_way_bytes: taken from the source but not yet confirmed at the target. What has not been
+            taken waits at the source: for a rule ``out``, in the queue or subscription here.
         looped: dropped, because this bridge had brought them itself, or they had expired.
-        last_at: when something was confirmed last, microseconds since the Unix epoch; 0: never.
-        problem, remedy: why it was not connected last, and what to do; "" when nothing was wrong yet. It is over where `server`
-            says that it is connected; problem_at: when it was, microseconds since the Unix epoch; 0: never, or unknown.
-        refused: sequence of the message here that the other broker, or a limit, refuses and on which the rule hangs, 0: none;
-            refused_attempts: how often in a row, `problem` has the words.
-        parked: messages that were put aside because of that since the gateway's start; failures: attempts that ended or did
-            not come about.
-        paused: why it waits, and is not connected because of that; "": it does not.
+        last_at: when a message was last confirmed, microseconds since the Unix epoch; 0: never.
+        problem, remedy: why it last failed to connect, and what to do; "" when nothing was wrong yet. The problem is
+            over when `server` is set; problem_at: when it was, microseconds since the Unix epoch; 0: never, or unknown.
+        refused: sequence of the message here that the other broker, or a limit, refuses and that blocks the rule; 0:
+            none; refused_attempts: how often in a row; `problem` has the reason.
+        parked: messages put aside because of that since the gateway's start; failures: attempts that ended or did
+            not succeed.
+        paused: why it waits and so is not connected; "": it does not.
     """
 
     bridge: str
@@ -119,7 +119,7 @@ class BridgeRow(msgspec.Struct, frozen=True):
 
 
 class BridgePage(msgspec.Struct, frozen=True, tag="bridge-page"):
-    """Rows of a list. Attributes: next: what to ask for as ``after``; "" when there are no more."""
+    """Rows of a list. Attributes: next: ``after`` of the next page; "" when there are no more."""
 
     rows: tuple[BridgeRow, ...]
     next: str = ""

@@ -1,4 +1,4 @@
-"""What outlives a connection: sessions, and subscriptions to topics with a list of their own."""
+"""What outlives a connection: sessions, and topic subscriptions with their own list."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ KEPT_MAX: Final = 100
 
 
 class SessionSort(enum.Enum):
-    """The order of a list: by principal and client id, by messages that wait from the most, by the time
-    that their clients have been away from the longest."""
+    """The order of a list: by principal and client id, by waiting messages (most first), or by how long
+    their clients have been away (longest first)."""
 
     NAME = "name"
     PENDING = "pending"
@@ -23,7 +23,7 @@ class SessionSort(enum.Enum):
 
 
 class SubscriptionSort(enum.Enum):
-    """The order of a list: by principal, client id and name, by the others from the largest."""
+    """The order of a list: by principal, client id and name, or by one of the others, largest first."""
 
     NAME = "name"
     PENDING = "pending"
@@ -31,12 +31,12 @@ class SubscriptionSort(enum.Enum):
 
 
 class ListSessions(msgspec.Struct, frozen=True, tag="list-sessions"):
-    """Sessions (MQTT), also of clients that are connected, a page at a time.
+    """Sessions (MQTT), including those of connected clients, a page at a time.
 
     Attributes:
-        match: what principal or client id has in it, whatever its case; "" for all.
+        match: text in principal or client id, ignoring case; "" for all.
         away: only those whose client is not connected.
-        after: ``next`` of the page before; "" for the first one.
+        after: ``next`` of the previous page; "" for the first one.
     """
 
     match: str = ""
@@ -47,15 +47,15 @@ class ListSessions(msgspec.Struct, frozen=True, tag="list-sessions"):
 
 
 class ShowSession(msgspec.Struct, frozen=True, tag="show-session"):
-    """One of them closely. Attributes: session: its key."""
+    """Details of one session. Attributes: session: its key."""
 
     session: str
 
 
 class DeleteSession(msgspec.Struct, frozen=True, tag="delete-session"):
-    """End it, with its subscriptions and what waits in them; a will that waits is published.
+    """Delete a session, with its subscriptions and their waiting messages; a waiting will is published.
 
-    Attributes: with_connection: also when its client is connected, which is ended first.
+    Attributes: with_connection: even when its client is connected; the connection is ended first.
     """
 
     session: str
@@ -63,12 +63,12 @@ class DeleteSession(msgspec.Struct, frozen=True, tag="delete-session"):
 
 
 class ListSubscriptions(msgspec.Struct, frozen=True, tag="list-subscriptions"):
-    """Subscriptions to topics, each with a list of its own, a page at a time.
+    """Topic subscriptions with their own list, a page at a time.
 
     Attributes:
-        match: what principal, client id, name or filter has in it, whatever its case; "" for all.
+        match: text in principal, client id, name or filter, ignoring case; "" for all.
         durable: only those that outlive their connections.
-        after: ``next`` of the page before; "" for the first one.
+        after: ``next`` of the previous page; "" for the first one.
     """
 
     match: str = ""
@@ -79,16 +79,16 @@ class ListSubscriptions(msgspec.Struct, frozen=True, tag="list-subscriptions"):
 
 
 class ShowSubscription(msgspec.Struct, frozen=True, tag="show-subscription"):
-    """One of them. Attributes: subscription: its number."""
+    """Details of one subscription. Attributes: subscription: its number."""
 
     subscription: int
 
 
 class DeleteSubscription(msgspec.Struct, frozen=True, tag="delete-subscription"):
-    """End a durable one, with what waits in it.
+    """Delete a durable subscription, with its waiting messages.
 
-    A shared one that sessions have ends with these. Attributes: with_connection: also when its client is
-    connected, which is ended first.
+    A shared one that belongs to sessions ends with these. Attributes: with_connection: even when its client is
+    connected; the connection is ended first.
     """
 
     subscription: int
@@ -99,13 +99,13 @@ class SessionRow(msgspec.Struct, frozen=True):
     """A row of a list.
 
     Attributes:
-        key: what the session is found by.
+        key: identifies the session.
         connection: number of the connection that has it; None: its client is away.
-        left_at: since when, microseconds since the epoch; 0: it is not.
-        expiry_s: how long it is kept when its client is away; None: for ever.
-        subscriptions: with a list of their own; attached: queues and shared subscriptions.
-        pending: messages that wait in its subscriptions, the first thousand of them; in_flight: packet ids that it keeps.
-        has_will: there is one, to be published when the client is gone, or it waits for its delay.
+        left_at: since when the client is away, microseconds since the epoch; 0: it is not.
+        expiry_s: how long it is kept while its client is away; None: for ever.
+        subscriptions: those with their own list; attached: queues and shared subscriptions.
+        pending: messages waiting in its subscriptions (the first thousand of these); in_flight: packet ids it keeps.
+        has_will: there is a will: to be published when the client is gone, or waiting for its delay.
     """
 
     key: str
@@ -123,7 +123,7 @@ class SessionRow(msgspec.Struct, frozen=True):
 
 
 class SessionPage(msgspec.Struct, frozen=True, tag="session-page"):
-    """Rows of a list. Attributes: next: what to ask for as ``after``; "" when there are no more."""
+    """Rows of a list. Attributes: next: ``after`` of the next page; "" when there are no more."""
 
     rows: tuple[SessionRow, ...]
     next: str = ""
@@ -133,13 +133,13 @@ class SubscriptionRow(msgspec.Struct, frozen=True):
     """A row of a list.
 
     Attributes:
-        number: of its list; negative where nothing of it is stored.
+        number: of its list; negative when nothing of it is stored.
         client_id: "" for one that several clients share.
-        name: that the client gave it; share_group: "" for one that is not shared.
-        filter: what it subscribes to; selector: "" for all; qos: the highest.
+        name: given by the client; share_group: "" for one that is not shared.
+        filter: what it subscribes to; selector: "" for all; qos: highest granted.
         durable: it outlives its connections.
-        consumers: connections that are served by it.
-        pending: messages that wait; in_flight: delivered and not acknowledged.
+        consumers: connections that it serves.
+        pending: waiting messages; in_flight: delivered and not acknowledged.
         memory_bytes: what its cursor holds in memory; is_paging: it is fed from pages.
         is_full: its producers wait for room; dropped: messages that it has lost.
     """
@@ -164,7 +164,7 @@ class SubscriptionRow(msgspec.Struct, frozen=True):
 
 
 class SubscriptionPage(msgspec.Struct, frozen=True, tag="subscription-page"):
-    """Rows of a list. Attributes: next: what to ask for as ``after``; "" when there are no more."""
+    """Rows of a list. Attributes: next: ``after`` of the next page; "" when there are no more."""
 
     rows: tuple[SubscriptionRow, ...]
     next: str = ""
@@ -181,8 +181,8 @@ class SessionDetails(msgspec.Struct, frozen=True, tag="session-details"):
     """One session.
 
     Attributes:
-        subscriptions: with a list of their own, at most ``KEPT_MAX``; attached: queues and shared
-            subscriptions that it consumes from whenever it is connected, as many.
+        subscriptions: those with their own list, at most ``KEPT_MAX``; attached: queues and shared
+            subscriptions that it consumes from whenever it is connected, also at most ``KEPT_MAX``.
     """
 
     row: SessionRow

@@ -10,12 +10,12 @@ from tidegate.spi.operate._paging import PAGE_MAX, Count, Limit
 from tidegate.spi.sink import SinkHealth
 from tidegate.spi.storage.log import AcknowledgedMessage
 
-#: Bodies in files of their own that rows of the log come with, in bytes.
+#: Largest body in a file of its own that is sent with a row of the log, in bytes.
 LOG_BODY_MAX: Final = 8 << 20
 
 
 class ListSinks(msgspec.Struct, frozen=True, tag="list-sinks"):
-    """All sinks, by their order in the configuration."""
+    """All sinks, in configured order."""
 
 
 class ShowSink(msgspec.Struct, frozen=True, tag="show-sink"):
@@ -28,7 +28,7 @@ class ReadLog(msgspec.Struct, frozen=True, tag="read-log"):
     """Rows of the acknowledged log with their bodies; needs the right BROWSE on their destinations.
 
     Attributes:
-        after: rows behind it; those that the log has no more are passed over.
+        after: only rows after this one; rows the log no longer has are skipped.
         limit: rows, 1 to ``PAGE_MAX``; fewer come when they are large.
     """
 
@@ -37,7 +37,7 @@ class ReadLog(msgspec.Struct, frozen=True, tag="read-log"):
 
 
 class CompactSink(msgspec.Struct, frozen=True, tag="compact-sink"):
-    """Have a sink keep its target up now. It begins; ``SinkHealth.upkeep`` says when it has ended.
+    """Run a sink's upkeep of its target now. Returns when it begins; ``SinkHealth.upkeep`` says when it has ended.
 
     Attributes: sink: its name.
     """
@@ -49,18 +49,18 @@ class CompactSink(msgspec.Struct, frozen=True, tag="compact-sink"):
 
 
 class SinkStatus(msgspec.Struct, frozen=True):
-    """One sink: what it says of itself, and what the acknowledged log knows of it.
+    """One sink: its own report, and what the acknowledged log knows of it.
 
     Attributes:
-        health: a list has the last of its problems only.
+        health: in a list, with the last of its problems only.
         store_id: of the log whose rows it carries.
         released: the log keeps no rows for it up to here.
         last: highest ack sequence in the log.
-        lag_rows: acknowledged, and not in its target yet; lag_bytes: of these, in proportion to what the
-            log holds in all where another sink is further behind.
+        lag_rows: rows acknowledged but not yet in its target; lag_bytes: their bytes, in proportion to what the
+            log holds in all when another sink is further behind.
         lag_seconds: since the oldest of them was acknowledged, 0 when there is none; None: not known.
         log_rows, log_bytes: what the log keeps for it; bytes in the same proportion.
-        log_share: of the log's limit that these bytes are, 0 to 1 and above.
+        log_share: these bytes as a fraction of the log's limit: 0 to 1, or above.
     """
 
     name: str
@@ -89,7 +89,7 @@ class SinkDetails(msgspec.Struct, frozen=True, tag="sink-details"):
 
 
 class SinkTurn(msgspec.Struct, frozen=True, tag="sink-turn"):
-    """What was asked for will be done. Attributes: number: of the turn of upkeep in which it is."""
+    """The request will be carried out. Attributes: number: of the turn of upkeep that does it."""
 
     number: int
 
@@ -105,10 +105,10 @@ class LogRows(msgspec.Struct, frozen=True, tag="log-rows"):
     """Rows of the acknowledged log.
 
     Attributes:
-        rows: in order. A body that is in a file of its own and has more than ``LOG_BODY_MAX`` bytes is not there:
-            ``message.large`` says how long it is, and its checksum.
-        through: there is none up to here that is not among them or damaged; ``after`` of the next request. The
-            ``after`` of this one when the log ends there.
+        rows: in order. A body in a file of its own with more than ``LOG_BODY_MAX`` bytes is left out:
+            ``message.large`` has its length and checksum.
+        through: every row up to here is among them or damaged; use it as ``after`` of the next request. Equal to
+            this request's ``after`` at the end of the log.
         damaged: those that cannot be read.
     """
 

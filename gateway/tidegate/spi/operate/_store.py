@@ -12,7 +12,7 @@ from tidegate.spi.storage.files import FileHolder, StoreFile, StorePart
 
 
 class FileSort(enum.Enum):
-    """The order of a list: the store's own, or by what lives in a file from the least, in part of its length."""
+    """The order of a list: the store's own, or by the live part of each file, smallest first."""
 
     ORDER = "order"
     SPARSE = "sparse"
@@ -29,15 +29,15 @@ class StoreDetails(msgspec.Struct, frozen=True, tag="store-details"):
         store_id: identity of its contents.
         is_durable: what it has confirmed survives a power cut; is_writable: False after an error that ended writing.
         problem: why it takes no messages now; "": it does.
-        messages: that at least one list holds.
+        messages: held by at least one list.
         disk_bytes: what it takes; reusable_bytes: of these, what new messages can take; claimed_bytes: what it
             will still take for what it has confirmed.
         used: what counts for ``broker.store_limit``; acknowledged: rows for sinks, and their limit in bytes; None
             without sinks.
-        disk_free: bytes free where it writes; None: nobody looks.
-        offers: what it can do besides the minimum: ``files``, ``large_bodies`` …
+        disk_free: bytes free where it writes; None: not measured.
+        offers: its optional abilities: ``files``, ``large_bodies`` …
         directories: where it writes.
-        parts: what it is made of, where it says so; parts_problem: why it does not say so now, "" when it does.
+        parts: what it is made of, if it tells; parts_problem: why it cannot tell now, "" when it can.
     """
 
     store_id: str
@@ -60,7 +60,7 @@ class StoreDetails(msgspec.Struct, frozen=True, tag="store-details"):
 class ListFiles(msgspec.Struct, frozen=True, tag="list-files"):
     """Files of a store that keeps messages in files, a page at a time.
 
-    Attributes: match: what the name or the state has in it; "" for all.
+    Attributes: match: text in the name or the state; "" for all.
     """
 
     match: str = ""
@@ -70,7 +70,7 @@ class ListFiles(msgspec.Struct, frozen=True, tag="list-files"):
 
 
 class FilePage(msgspec.Struct, frozen=True, tag="file-page"):
-    """Rows of a list. Attributes: next: what to ask for as ``after``; "" when there are no more."""
+    """Rows of a list. Attributes: next: ``after`` of the next page; "" when there are no more."""
 
     rows: tuple[StoreFile, ...]
     next: str = ""

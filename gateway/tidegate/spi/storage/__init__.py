@@ -1,1 +1,1 @@
-"""What a store and a cursor must do, and the values that they keep. Import them from ``tidegate.spi``."""
+"""What a store and a cursor must do, and the values they keep. Import these from ``tidegate.spi``."""

@@ -1,9 +1,8 @@
-"""Branches of distributed transactions (XA) that are prepared: what survives a restart.
+"""Prepared branches of distributed transactions (XA): what survives a restart.
 
-A branch is prepared when everything it asked for is durable and nothing of it can be seen: the
-messages that it sends wait in a pending list of its own, the messages that it acknowledged are
-locked. From then on only its transaction manager, or an operator, decides what becomes of it.
-
+A branch is prepared when everything it asked for is durable but not visible: the messages it
+sends wait in a pending list of its own, the messages it acknowledged are locked. From then on
+only its transaction manager, or an operator, decides its outcome.
 Source: X/Open Distributed Transaction Processing: The XA Specification, sections 2.3 and 4.2.
 """
 
@@ -30,8 +29,8 @@ class BranchId(msgspec.Struct, frozen=True, gc=False, array_like=True):
         format_id: how to read the other two; the transaction manager's choice, 32 bits, signed.
         global_transaction_id: 1 to 64 bytes, the same for all branches of a transaction.
         branch_qualifier: 0 to 64 bytes.
-        owner: the principal whose branch it is, which the broker sets: another one that says the same
-            three has another branch.
+        owner: the principal whose branch it is, set by the broker: the same three values from another
+            principal name another branch.
     """
 
     format_id: int
@@ -71,7 +70,7 @@ def parse_branch_id(text: str) -> BranchId:
 
 
 class BranchState(enum.IntEnum):
-    """Where a stored branch stands."""
+    """The state of a stored branch."""
 
     PREPARED = 0
     """In doubt: it will be committed or rolled back."""
@@ -92,7 +91,7 @@ class LockedMessages(msgspec.Struct, frozen=True, gc=False, array_like=True):
         sequences: in the order of acknowledgement.
         delivered_at: when each was handed to the consumer, microseconds since the epoch.
         client_id, subscription, protocol, principal: the consumer, as in ``Acknowledge``.
-        rejected: the client refused them: committing redelivers or dead-letters them.
+        rejected: the client rejected them: committing redelivers or dead-letters them.
         delivery_counts: as in ``Acknowledge``.
     """
 
@@ -112,15 +111,15 @@ class Branch(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     Attributes:
         branch_id: its key.
-        pending_list: holds the messages that it sends, in order; 0 when it sends none. No
-            destination and no subscription has this list.
-        state: see :class:`BranchState`; a completed branch has no messages any more.
+        pending_list: holds the messages that it sends, in order; 0 when it sends none. The list
+            belongs to no destination and no subscription.
+        state: see :class:`BranchState`; a completed branch has no messages left.
         prepared_at: microseconds since the epoch.
         completed_at: when an operator completed it, same unit; 0 while it is in doubt.
         client_id, protocol: of the connection that prepared it.
-        locked: the messages that it acknowledged.
-        duplicate_ids: (sequence in *pending_list*, destination, id) of each message that it sends
-            with a duplicate id.
+        locked: the messages it acknowledged or rejected.
+        duplicate_ids: (sequence in *pending_list*, destination, id) of each message it sends with a
+            duplicate id.
     """
 
     branch_id: BranchId
@@ -135,5 +134,5 @@ class Branch(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     @property
     def principal(self) -> str:
-        """Who prepared it: only the same may complete it."""
+        """Who prepared it: only this principal may complete it."""
         return self.branch_id.owner

@@ -1,4 +1,4 @@
-"""The contract of a pending cursor: what feeds one list's consumers with messages in order.
+"""The contract of a pending cursor: it feeds one list's consumers with messages in order.
 
 The broker makes one cursor for each queue, each stored subscription and each unstored topic
 subscription, by the factory that the destination's policy names. It offers every message that
@@ -23,20 +23,20 @@ from tidegate.spi.storage.feed import CursorFeed
 #: ``await read_page(after, limit, bytes_max)``: :meth:`MessageStore.page_in` bound to one list.
 PageReader: TypeAlias = Callable[[int, int, int], Awaitable[Sequence[StoredMessage]]]
 
-#: How often, in seconds, the file system is asked at most how much of it is free.
+#: Shortest time, in seconds, between two queries of the file system's free space.
 LOOK_INTERVAL_S: Final = 1.0
 
 
 def _nobody() -> None:
-    """Nobody waits."""
+    """Does nothing: nobody waits."""
 
 
 class TemporarySpace:
-    """What the temporary files of all cursors take on the disk, and may take.
+    """What the temporary files of all cursors take on the disk, and how much they may take.
 
     Args:
         limit_bytes: 0 for no limit.
-        free_limit_bytes: what must stay free of the file system, for the store and others; 0 for
+        free_limit_bytes: what must stay free on the file system, for the store and others; 0 for
             nothing.
         clock: seconds, monotonic.
     Attributes:
@@ -67,7 +67,7 @@ class TemporarySpace:
         self.unwritten = 0
         self._clock = clock
         self._lock = threading.Lock()
-        self._free = 0  # of the file system when it was last looked at, less what was taken since
+        self._free = 0  # on the file system when last queried, less what was taken since
         self._look_at = -math.inf
 
     def take(self, size: int) -> bool:
@@ -78,14 +78,14 @@ class TemporarySpace:
         return True
 
     def give_back(self, size: int) -> None:
-        """*size* bytes are free again."""
+        """Give back *size* bytes."""
         self.used -= size
 
     def leaves_enough(self, descriptor: int, size: int) -> bool:
-        """Tell whether enough stays free of the file system of an open file that grows by *size*.
+        """Tell whether enough stays free on the file system of an open file that grows by *size*.
 
-        The file system is looked at once in :data:`LOOK_INTERVAL_S` at most; what files grow by
-        in between is counted. May be called in any thread, and should be in one of its own.
+        The file system is queried at most once every :data:`LOOK_INTERVAL_S`; growth in between is
+        counted. May be called in any thread, and should be called off the event loop.
         Raises: OSError.
         """
         if not self.free_limit_bytes:
@@ -103,13 +103,13 @@ class TemporarySpace:
 
 
 class CursorMemory:
-    """What cursors hold in memory together, and may hold. All calls on the event loop.
+    """What cursors hold in memory together, and how much they may hold. All calls on the event loop.
 
     Args: limit_bytes: 0 for no limit.
     Attributes:
         used: bytes.
-        cursors: how many share it, and
-        reading: bytes that they set aside for pages which are being read; they change both.
+        cursors: how many share it; reading: bytes set aside for pages being read. The cursors
+            maintain both.
     """
 
     __slots__ = ("_waiting", "_wake_below", "cursors", "limit_bytes", "reading", "used")
@@ -123,7 +123,7 @@ class CursorMemory:
         self._wake_below = 0
 
     def add(self, size: int) -> None:
-        """A cursor's ``memory_bytes`` grew by so much, or shrank."""
+        """A cursor's ``memory_bytes`` grew by *size*, or shrank."""
         self.used += size
         if self.used < self._wake_below:
             self._wake()
@@ -134,7 +134,7 @@ class CursorMemory:
         self._wake_below = max(self._wake_below, level_bytes)
 
     def forget(self, call: Callable[[], None]) -> None:
-        """Nobody waits for *call* any more, if somebody did."""
+        """Do not call *call* any more, if it was to be called."""
         self._waiting.pop(call, None)
 
     def _wake(self) -> None:
@@ -155,25 +155,26 @@ class CursorContext:
         destination: canonical destination or filter, for messages.
         read_page: reads the list from the store; None for an unstored topic subscription.
         recovered_count: messages that were pending in the store before this start.
-        memory_limit_bytes: what the cursor may hold in memory
+        memory_limit_bytes: how much the cursor may hold in memory
             (:func:`~tidegate.spi.messages.memory_bytes` of each message).
         page_count: messages to read from store or file at once.
-        page_bytes: bytes of them to read at once; one message is always read. 0 for no limit.
+        page_bytes: bytes of them to read at once; at least one message is always read. 0 for no limit.
         temporary_directory: for spooled messages; emptied by the host at start.
-        temporary_limit_bytes: what one cursor may spool there.
-        memory_limit_messages: how many messages the cursor may hold in memory, as
+        temporary_limit_bytes: how much one cursor may spool there.
+        memory_limit_messages: how many messages the cursor may hold in memory, beside
             *memory_limit_bytes*; 0 for no limit.
-        shared_memory: what cursors hold in memory together; one for all that need the store, and one
-            for all others. Each tells it what it holds. Above its limit, or the part of it that
-            *memory_high_water_percent* says, a cursor takes no more into memory than it
-            needs to work, if it can do without: those that need the store let go of what the store
-            has, others spool or are full.
+        shared_memory: what cursors hold in memory together: one for all cursors that need the store,
+            one for all others. Each cursor reports to it what it holds. Above its limit, or the part of
+            it given by *memory_high_water_percent*, a cursor takes no more into memory than it needs
+            to work, if it can: cursors that need the store drop messages the store has, others spool
+            or are full.
         memory_high_water_percent: at this part of that limit; the rest is for what must be held anyway.
         temporary_space: what all cursors together have in temporary files; each asks it before its
-            files grow and tells it when they shrink.
-        has_room: to be called, on the event loop, when ``is_full`` is over without any call of the
-            broker's having brought that about, as when the disk has caught up or others hold less.
-        feed: which the cursor keeps true: where it feeds from, since when, and what came which way.
+            files grow and reports when they shrink.
+        has_room: call it, on the event loop, when ``is_full`` ends without a call of the broker's
+            causing it, such as when the disk has caught up or others hold less.
+        feed: where the list feeds from, since when, and which messages came which way; the cursor
+            keeps it up to date.
     """
 
     destination: str
@@ -196,13 +197,13 @@ class PendingCursor(Protocol):
     """Pending messages of one list, in sequence order.
 
     Every message is *offered* once, *taken* at most once, and then either *removed* for good by
-    the broker's bookkeeping (acknowledged: no call here, the store knows) or *put back*. A
-    consumer with a selector does not take what is next: its messages are *claimed* by sequence.
+    the broker's bookkeeping (acknowledged: no call here, the store knows) or *put back*. For a
+    consumer with a selector, messages are not taken in order but *claimed* by sequence.
     """
 
     @property
     def feed(self) -> CursorFeed:
-        """That of its context, as true as the last call left it."""
+        """The feed of its context, up to date as of the last call."""
         ...
 
     @property
@@ -226,10 +227,10 @@ class PendingCursor(Protocol):
         ...
 
     def offer(self, messages: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
-        """New messages at the end, sequences above all before. Never fails, never waits.
+        """Append new messages; their sequences are above all earlier ones. Never fails, never waits.
 
-        Returns: messages that had to be dropped because no room is left even in the spool and
-            the list is not stored; () almost always. A stored message is never dropped.
+        Returns: messages that had to be dropped because not even the spool has room and the list is
+            not stored; almost always (). A stored message is never dropped.
         """
         ...
 
@@ -242,31 +243,31 @@ class PendingCursor(Protocol):
         ...
 
     async def page_in(self) -> None:
-        """Bring messages into memory from store or spool. Called never twice at a time.
+        """Bring messages into memory from store or spool. Never called concurrently.
 
         Raises: StoreError. Cancellation: safe.
         """
         ...
 
     def put_back(self, messages: Sequence[StoredMessage]) -> None:
-        """Taken or claimed messages that were not acknowledged return to their place in the order."""
+        """Return taken or claimed messages that were not acknowledged to their place in the order."""
         ...
 
     def claim(self, sequences: Sequence[int]) -> Sequence[int]:
         """Take messages out of order, wherever they are; all of them have been offered.
 
-        A claimed message is taken: ``take`` does not return it, also when ``page_in`` comes to
-        read it, until it is put back. For each one either ``put_back`` or, when it has left the
-        list, ``remove`` is called in the end, so a cursor may remember what is claimed.
+        A claimed message counts as taken: ``take`` does not return it until it is put back, even if
+        ``page_in`` reads it. Each claimed message is in the end either put back or, when it has left
+        the list, passed to ``remove``, so a cursor may remember which are claimed.
 
         Returns: those of *sequences* that were untaken, ascending; the others are left alone.
         """
         ...
 
     def remove(self, sequences: Sequence[int]) -> int:
-        """Untaken or claimed messages left the list otherwise (purge, expiry).
+        """Untaken or claimed messages left the list in another way (purge, expiry).
 
-        The store has removed them already; a cursor that reads pages simply will not see them.
+        The store has already removed them; a cursor that reads pages simply will not see them.
 
         Returns: how many untaken ones were known.
         """
@@ -282,12 +283,12 @@ class CursorFactory(Protocol):
 
     @property
     def needs_store(self) -> bool:
-        """True when it reads from the store, so it cannot serve an unstored subscription."""
+        """True when it reads from the store and so cannot serve an unstored subscription."""
         ...
 
     @property
     def spools(self) -> bool:
-        """True when it has temporary files, so that ``temporary_limit`` means something."""
+        """True when it uses temporary files, so that ``temporary_limit`` applies."""
         ...
 
     def create(self, context: CursorContext) -> PendingCursor:

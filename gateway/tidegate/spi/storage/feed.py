@@ -1,4 +1,4 @@
-"""Where a list's consumers are fed from, and what came which way: told by cursors, shown to operators."""
+"""Where a list's consumers are fed from, and what came which way: reported by cursors, shown to operators."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from collections.abc import Callable
 class FeedReason(enum.Enum):
     """Why a list is fed from where it is."""
 
-    START = "start"  # it was made, or waited in the store when the gateway started
-    LIMIT = "limit"  # what its cursor may hold by itself is held
-    SHARED_LIMIT = "shared limit"  # what all cursors may hold together is held
-    DRAINED = "drained"  # all that waited elsewhere is in memory
+    START = "start"  # it was created, or waited in the store when the gateway started
+    LIMIT = "limit"  # its cursor has reached its own limit
+    SHARED_LIMIT = "shared limit"  # all cursors together have reached their limit
+    DRAINED = "drained"  # everything that waited elsewhere is in memory
 
 
 class FeedTotals:
-    """What the lists of a gateway have in common.
+    """Totals over the lists of a gateway.
 
     Attributes:
         paging: lists that are fed from pages now.
         turns: changes from memory to pages, and back.
-        paged_count, paged_bytes: messages, and their bytes (bodies and headers), that were read from pages.
+        paged_count, paged_bytes: messages read from pages, and their bytes (bodies and headers).
     """
 
     __slots__ = ("paged_bytes", "paged_count", "paging", "turns")
@@ -35,21 +35,21 @@ def _no_clock() -> int:
 
 
 def _nobody() -> None:
-    """Nobody wants to know."""
+    """Does nothing: nobody wants to know."""
 
 
 class CursorFeed:
-    """One list's; its cursor changes it. All calls on the event loop.
+    """The feed of one list; its cursor updates it. All calls on the event loop.
 
-    Args: clock: microseconds since the epoch; totals: of which it is a part; None: of none.
+    Args: clock: microseconds since the epoch; totals: to add to; None: to none.
 
     Attributes:
-        is_paging: something waits in store or spool, so that new messages wait there as well.
-        since: when it became so; reason: and why.
+        is_paging: messages wait in store or spool, so new messages wait there as well.
+        since: when that last changed; reason: why.
         turns: how often that changed.
-        direct_count, direct_bytes: messages, and their bytes (bodies and headers), that went to memory when they came;
-            the cursor adds to them.
-        paged_count, paged_bytes: those that were read from store or spool.
+        direct_count, direct_bytes: messages, and their bytes (bodies and headers), that went straight to memory; the
+            cursor adds to them.
+        paged_count, paged_bytes: those read from store or spool.
         on_change: what :meth:`changed` calls; the broker sets it.
     """
 
@@ -80,12 +80,12 @@ class CursorFeed:
         self.paged_count = self.paged_bytes = 0
 
     def start_paging(self) -> None:
-        """Messages wait in the store from before."""
+        """Messages from before wait in the store."""
         self.is_paging = True
         self._totals.paging += 1
 
     def turn(self, reason: FeedReason) -> None:
-        """From memory to pages, or back."""
+        """Switch from memory to pages, or back."""
         self.is_paging = not self.is_paging
         self.since = self._clock()
         self.reason = reason
@@ -94,14 +94,14 @@ class CursorFeed:
         self._totals.paging += 1 if self.is_paging else -1
 
     def paged(self, count: int, size: int) -> None:
-        """So many messages with so many bytes were read from store or spool."""
+        """*count* messages with *size* bytes were read from store or spool."""
         self.paged_count += count
         self.paged_bytes += size
         self._totals.paged_count += count
         self._totals.paged_bytes += size
 
     def changed(self) -> None:
-        """The cursor's ``memory_bytes`` is another, and no call of the broker's has brought that about."""
+        """The cursor's ``memory_bytes`` has changed, and not through a call of the broker's."""
         self.on_change()
 
     def end(self) -> None:

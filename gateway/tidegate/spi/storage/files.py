@@ -1,4 +1,4 @@
-"""What a store's files are and why each is kept, or what else it is made of: for operators, from a store that knows."""
+"""A store's files and why each is kept, or what else it is made of: for operators, from stores that know."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-#: Sequences that are named of each holder; there can be millions.
+#: Sequences listed for each holder; there can be millions.
 SEQUENCES_MAX: Final = 20
 
 
@@ -15,9 +15,9 @@ class StoreFile(msgspec.Struct, frozen=True):
     """One file.
 
     Attributes:
-        name: by which it is asked for, below the store's directory.
+        name: identifies it, below the store's directory.
         state: in the store's words: ``current`` (new messages go there), ``used``, ``spare``, ``free`` …
-        length: bytes; live_bytes: of them, those of messages that something refers to.
+        length: bytes; live_bytes: bytes of messages that something still refers to.
         references: what refers to messages in it: places in lists, rows of the acknowledged log.
     """
 
@@ -34,15 +34,15 @@ class FileHolder(msgspec.Struct, frozen=True):
     Attributes:
         kind: ``queue``, ``durable subscription``, ``subscription``, ``prepared branch``, ``unknown list`` (its
             destination is gone), or ``acknowledged`` (rows that a sink has not released).
-        destination: as in ``queue://orders``; a subscription's filter. "" for the messages that a
-            branch sends; one with a destination locks messages of that list, which are counted for
-            the list as well.
+        destination: as in ``queue://orders``; a subscription's filter. For a branch: "" for the messages
+            it sends; with a destination, the messages it locks there, which are counted for that list
+            as well.
         client_id, subscription: of a subscription; of a branch, who prepared it and its id.
         principal: whose the queue, subscription or branch is; "": the gateway's own.
         pending_list: its id; 0 for the acknowledged log.
         messages: how many; live_bytes: bytes of their records (a message in several lists counts
             in each).
-        sequences: the first SEQUENCES_MAX of them, in order; rows of the acknowledged log.
+        sequences: the first SEQUENCES_MAX of them, in order; for the acknowledged log, of its rows.
     """
 
     kind: str
@@ -57,30 +57,31 @@ class FileHolder(msgspec.Struct, frozen=True):
 
 
 class StoreFiles(Protocol):
-    """Offered by a store that keeps messages in files and knows why."""
+    """Offered by a store that keeps messages in files and knows why each is kept."""
 
     def store_files(self) -> Iterator[StoreFile]:
-        """All that there are now, in the store's order; some microseconds for each, when it is taken."""
+        """All current files, in the store's order; each takes some microseconds when it is reached."""
         ...
 
     async def why_kept(self, name: str) -> Sequence[FileHolder] | None:
         """What keeps the file *name*; () when nothing does, None when there is no such file.
 
-        It looks a bit at a time: what comes and goes meanwhile may be missing, or counted twice.
+        Looks a bit at a time: what comes and goes meanwhile may be missing, or counted twice.
         """
         ...
 
 
 class StorePart(msgspec.Struct, frozen=True):
-    """Something that a store is made of: what is not known of it, or makes no sense for it, is None.
+    """Something that a store is made of. Unknown or meaningless values are None.
 
     Attributes:
         kind: in the store's words: ``database file``, ``write-ahead log``, ``table``, ``lease``, ``journal file`` …
-        name: that no other part of this kind has.
-        disk_bytes: that it takes; reusable_bytes: of these, what new rows can have at once.
-        rows, dead_rows: about so many; the dead ones take their room until they are cleaned up.
-        state: of it, in words; "" for nothing to say.
-        holder: of a lease, who has it, for people; expires_at: when it ends unless it is renewed, in microseconds since the epoch.
+        name: unique among parts of this kind.
+        disk_bytes: what it takes; reusable_bytes: of these, what new rows can use at once.
+        rows, dead_rows: approximate; dead rows take their room until they are cleaned up.
+        state: in words; "" for nothing to say.
+        holder: of a lease: its holder, for people; expires_at: when it ends unless renewed, in microseconds since the
+            epoch.
     """
 
     kind: str
@@ -95,11 +96,11 @@ class StorePart(msgspec.Struct, frozen=True):
 
 
 class StoreParts(Protocol):
-    """Offered by a store that is made of other things than files of its own, such as a database."""
+    """Offered by a store that is made of other things than its own files, such as a database."""
 
     async def store_parts(self) -> Sequence[StorePart]:
-        """All that there are, some hundreds at most. Nobody who uses the store waits for it.
+        """All parts, some hundreds at most. Must not make any user of the store wait.
 
-        Raises: StoreError when it cannot be looked at now. Cancellation: safe; it takes as long as a database that hangs.
+        Raises: StoreError when it cannot be examined now. Cancellation: safe; it may hang as long as the database does.
         """
         ...

@@ -1,4 +1,4 @@
-"""The acknowledged log: what a store keeps for sinks, as rows and as they are stored."""
+"""The acknowledged log: what a store keeps for sinks, as rows and in encoded form."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class AcknowledgedMessage(msgspec.Struct, frozen=True, gc=False):
         ack_sequence: dense, from 1, within one ``store_id``.
         sequence, message: what was acknowledged.
         pending_list: the list it was acknowledged in.
-        delivered_at, acked_at: microseconds since the epoch; 0: never, unknown.
+        delivered_at, acked_at: microseconds since the epoch; 0: never, or unknown.
         client_id, subscription, protocol, principal: of the consumer.
-        delivery_count: how often it was handed to a consumer, the last time included.
+        delivery_count: how often it was handed to a consumer, including the last time.
         outcome, reason: how it ended, see :class:`~tidegate.spi.Acknowledge`.
     """
 
@@ -46,7 +46,7 @@ class AcknowledgedMessage(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgedPage:
-    """Rows of the acknowledged log in order without a gap.
+    """Rows of the acknowledged log, in order and without a gap.
 
     Attributes:
         rows: may be empty.
@@ -64,10 +64,10 @@ class LogStatistics:
 
     Attributes:
         first, last: it holds ack sequences first..last (first = last + 1 when it is empty).
-        held_bytes: what is held only for the log: bodies that no list needs any more, and what its
-            rows and headers take where that is known. A store that keeps messages in two places may count a
-            body only once its row was read, or is where the message is, and of what was released a moment ago only
-            about how much that was.
+        held_bytes: what is held only for the log: bodies that no list needs any more, and the size of
+            its rows and headers if known. A store that keeps messages in two places may count a body only
+            once its row was read or has reached the message's place, and may estimate the part that was
+            released a moment ago.
         oldest_at: ``acked_at`` of its oldest row, 0 when it is empty.
     """
 
@@ -84,11 +84,11 @@ class AcknowledgedLog(Protocol):
     """
 
     async def acknowledged(self, after: int, limit: int, bytes_max: int) -> AcknowledgedPage:
-        """Read the rows behind ack sequence *after*; only those that are SYNCED.
+        """Read the rows after ack sequence *after*; only those that are SYNCED.
 
         At least one row is returned when there is one, whatever *bytes_max* is.
 
-        Raises: RequestError when rows behind *after* were released already; CorruptRecordError,
+        Raises: RequestError when rows after *after* were already released; CorruptRecordError,
             StoreIOError, StoreClosedError.
         """
         ...
@@ -103,13 +103,13 @@ class AcknowledgedLog(Protocol):
 
 
 class EncodedRows(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """Rows *first*, *first* + 1, … of the acknowledged log that have much in common.
+    """Rows *first*, *first* + 1, … of the acknowledged log that have most values in common.
 
     Attributes:
         first: ack sequence of the first one.
-        sequences, delivered_at, delivery_counts: one for each row; all else that
-            :class:`~tidegate.spi.AcknowledgedMessage` has is the same for all of them.
-        messages: the :class:`~tidegate.spi.Message` of each row as MessagePack, for who decodes it in
+        sequences, delivered_at, delivery_counts: one for each row; all other values of
+            :class:`~tidegate.spi.AcknowledgedMessage` are the same for all of them.
+        messages: the :class:`~tidegate.spi.Message` of each row as MessagePack, to be decoded in
             another process; none has its body elsewhere.
     """
 
@@ -136,7 +136,7 @@ class EncodedRows(msgspec.Struct, frozen=True, gc=False, array_like=True):
         return self.first + len(self.messages) - 1
 
     def decode_messages(self) -> list[Message]:
-        """What :attr:`messages` are. Raises: msgspec.DecodeError."""
+        """Decode :attr:`messages`. Raises: msgspec.DecodeError."""
         return list(map(_decode, self.messages))
 
     def decode(self) -> list[AcknowledgedMessage]:
@@ -161,7 +161,7 @@ class EncodedRows(msgspec.Struct, frozen=True, gc=False, array_like=True):
         )
 
     def decode_each(self) -> Iterator[AcknowledgedMessage | msgspec.DecodeError]:
-        """The same, one by one: an error in the place of a message that cannot be decoded."""
+        """The same, one by one, with an error in place of a message that cannot be decoded."""
         for number, data in enumerate(self.messages):
             try:
                 yield self._row(number, _decode(data))
@@ -169,7 +169,7 @@ class EncodedRows(msgspec.Struct, frozen=True, gc=False, array_like=True):
                 yield error
 
     def without_message(self, number: int) -> AcknowledgedMessage:
-        """Row *number* (an index) as far as it is known without its message."""
+        """Row *number* (an index), as far as it is known without its message."""
         return self._row(number, Message(destination="", body=b""))
 
     def _row(self, number: int, message: Message) -> AcknowledgedMessage:
@@ -192,9 +192,9 @@ class EncodedRows(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class EncodedPage:
-    """Rows of the acknowledged log in order without a gap.
+    """Rows of the acknowledged log, in order and without a gap.
 
-    Attributes: runs: may be empty; none of them is. last: as of :class:`~tidegate.spi.AcknowledgedPage`.
+    Attributes: runs: may be empty, but no run is. last: as in :class:`~tidegate.spi.AcknowledgedPage`.
     """
 
     runs: Sequence[EncodedRows]
@@ -202,24 +202,24 @@ class EncodedPage:
 
     @property
     def count(self) -> int:
-        """How many rows."""
+        """Number of rows."""
         return sum(map(len, self.runs))
 
 
 class EncodedLog(Protocol):
-    """What a store offers beside :class:`~tidegate.spi.AcknowledgedLog` that has messages encoded already."""
+    """Offered beside :class:`~tidegate.spi.AcknowledgedLog` by a store that has messages in encoded form."""
 
     async def acknowledged_encoded(self, after: int, limit: int, bytes_max: int) -> EncodedPage:
-        """As :meth:`~tidegate.spi.AcknowledgedLog.acknowledged`, but it ends before the first row whose
-        message has its body elsewhere, even when that is the first one behind *after*.
+        """As :meth:`~tidegate.spi.AcknowledgedLog.acknowledged`, but ends before the first row whose
+        message has its body elsewhere, even when that is the first one after *after*.
 
-        That a message can be decoded is not checked; that its bytes are what was written, is.
+        Whether a message can be decoded is not checked; that its bytes are what was written, is.
         """
         ...
 
 
 def encode_rows(rows: Sequence[AcknowledgedMessage]) -> list[EncodedRows]:
-    """*rows*, which follow each other and have their bodies, in runs."""
+    """*rows*, which are consecutive and have their bodies, as runs."""
     runs: list[EncodedRows] = []
     for common, group in groupby(rows, _common):
         same = list(group)
@@ -255,12 +255,12 @@ def _encoded(message: Message) -> bytes:
     try:
         return _encode(message)
     except UnicodeEncodeError:
-        # Half of a surrogate pair cannot be UTF-8; a store in memory may hold one.
+        # An unpaired surrogate cannot be UTF-8; a store in memory may hold one.
         return _encode(Message(*[_clean(value) for value in msgspec.structs.astuple(message)]))
 
 
 def _clean(value: Any) -> Any:
-    """*value* with all texts in it as UTF-8 can have them."""
+    """*value* with all its strings made encodable as UTF-8."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     pieces: Any = value

@@ -16,7 +16,7 @@ import msgspec
 from tidegate.spi.messages import Message
 from tidegate.spi.storage.branches import Branch, BranchId
 
-#: Identity of a pending list: a positive integer given by the broker, stable over restarts, never
+#: Identity of a pending list: a positive integer assigned by the broker, stable over restarts, never
 #: reused. A queue has one list, every stored subscription has one.
 PendingListId: TypeAlias = int
 
@@ -33,37 +33,37 @@ class AddMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class Outcome(enum.IntEnum):
-    """How it ended for messages of one list that leave it with a row of the acknowledged log."""
+    """How messages of one list ended that leave it with a row of the acknowledged log."""
 
     ACKNOWLEDGED = 0
-    """A consumer acknowledged them, or was given them and need not say so."""
+    """A consumer acknowledged them, or was given them and need not acknowledge."""
 
     DEAD_LETTERED = 1
-    """They went on to a dead-letter queue, where they are other messages."""
+    """They went to a dead-letter queue, where they are other messages."""
 
     EXPIRED = 2
     DROPPED = 3
-    """A limit or a right let them go; the reason says which."""
+    """They were dropped because of a limit or a missing right; the reason says which."""
 
     PURGED = 4
-    """An operator discarded them, or their list ended; the reason says why it did."""
+    """An operator discarded them, or their list ended; the reason says why."""
 
     REJECTED = 5
-    """A consumer refused them for good, or cannot be given them; the reason says why."""
+    """A consumer refused them for good, or cannot receive them; the reason says why."""
 
     @property
     def word(self) -> str:
-        """What configuration, tables and files call it, e.g. ``dead-lettered``."""
+        """Its name in configuration, tables and files, e.g. ``dead-lettered``."""
         return self.name.lower().replace("_", "-")
 
     @classmethod
     def of(cls, word: str) -> Outcome:
-        """The one with this :attr:`word`. Raises: KeyError."""
+        """The outcome with this :attr:`word`. Raises: KeyError."""
         return cls[word.upper().replace("-", "_")]
 
 
 class Acknowledge(msgspec.Struct, frozen=True, gc=False):
-    """Messages of one list leave it, each with a row of the log; mostly a consumer acknowledged them.
+    """Messages of one list leave it, each with a row of the log; usually a consumer acknowledged them.
 
     Each pair (list, sequence) becomes one row of the acknowledged log when the store keeps one
     (:class:`AcknowledgedLog`), numbered densely in the order of *sequences*.
@@ -74,8 +74,8 @@ class Acknowledge(msgspec.Struct, frozen=True, gc=False):
             same length as *sequences*; 0: never. Empty: unknown.
         acked_at: when the gateway received the acknowledgement, same unit.
         client_id, subscription, protocol: the consumer; "" when unknown.
-        principal: whose the consumer is; "" when unknown.
-        delivery_counts: how often each was handed to a consumer, the last time included; same
+        principal: the consumer's; "" when unknown.
+        delivery_counts: how often each was handed to a consumer, including the last time; same
             length as *sequences*. Empty: once each.
         outcome: how it ended; reason: in words, "" when there is nothing to say.
     """
@@ -117,8 +117,8 @@ class Move(msgspec.Struct, frozen=True, gc=False):
     where it came from and why).
 
     Attributes:
-        row: what the acknowledged log says of the message that leaves *pending_list*: its row is
-            that of an ``Acknowledge`` of this one message. None: it has no row.
+        row: the acknowledged log's row for the message that leaves *pending_list*: the one that
+            an ``Acknowledge`` of this message alone would make. None: it has no row.
     """
 
     pending_list: PendingListId
@@ -138,14 +138,14 @@ class RecordDelivery(msgspec.Struct, frozen=True, gc=False):
 
 
 class AddDestination(msgspec.Struct, frozen=True, gc=False):
-    """A destination exists from now on, or has other attributes: one that is there, with the same
-    list, keeps what is pending in it.
+    """Add a destination, or change its attributes: an existing one with the same list keeps what is
+    pending in it.
 
     Attributes:
         pending_list: the queue's list, 0 for a topic.
-        owner: the principal that made it by using it, and whose quota it counts for; "": the
-            gateway made it. Whose it is says nothing about who may use it.
-        producers_paused, consumers_paused: an operator wants it so, across restarts.
+        owner: the principal that created it by using it, and whose quota it counts against; "": the
+            gateway created it. Ownership gives no right to use it.
+        producers_paused, consumers_paused: an operator paused them; kept across restarts.
     """
 
     destination: str
@@ -156,9 +156,9 @@ class AddDestination(msgspec.Struct, frozen=True, gc=False):
 
 
 class RemoveDestination(msgspec.Struct, frozen=True, gc=False):
-    """The destination and, for a queue, its list with all that is pending in it are gone.
+    """The destination is gone, and, for a queue, its list with everything pending in it.
 
-    *pending_list* 0: a list that it had stays; it is a subscription's by now (:class:`PutSubscription`).
+    *pending_list* 0: its list, if it had one, stays; it now belongs to a subscription (:class:`PutSubscription`).
     """
 
     destination: str
@@ -166,32 +166,32 @@ class RemoveDestination(msgspec.Struct, frozen=True, gc=False):
 
 
 class Subscription(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A stored subscription: one to a topic that has a pending list of its own, or what a session
-    shares with others (a queue, a shared subscription), whose messages are in their list.
+    """A stored subscription: either to a topic, with a pending list of its own; or of a session to
+    something shared (a queue, a shared subscription), whose messages are in the shared list.
 
     Attributes:
-        pending_list: its list, and what tells it from every other one. Nothing is ever added to the
-            list of one that has a *session*.
+        pending_list: its list, and its identity. Nothing is ever added to the list of a subscription
+            with a *session*.
         client_id: of the client that has it ("" for a subscription shared by several clients).
         name: its name within the client id (STOMP subscription name, MQTT topic filter).
         filter: canonical destination filter, e.g. ``topic://sensors.>``.
-        durable: survives its connection. A subscription that is not (MQTT clean session with
+        durable: survives its connection. A subscription that is not durable (MQTT clean session with
             QoS 1, STOMP topic subscription with client acknowledgement) ends with its connection,
-            and at the next start if the gateway was killed before it could. The broker removes it:
-            to a store it is one like all others.
+            or at the next start if the gateway was killed first. The broker removes it; a store
+            treats it like any other.
         qos: highest quality of service granted.
         no_local: do not deliver what the same client published.
         protocol: front-end that made it.
-        share_group: name of the group of a shared subscription, else "".
+        share_group: name of the group of a shared subscription, otherwise "".
         options: what the front-end wants to remember; opaque to broker and store.
         selector: only messages that it selects are stored for the subscription; "" for all.
-        owner: the principal whose it is: another one that says the same client id, name or share
-            group has another subscription.
+        owner: the principal that owns it: the same client id, name or share group of another
+            principal is another subscription.
         session: key of the :class:`Session` that consumes from the queue or shared subscription
             *filter* whenever it is connected; "": it has its own messages. It is removed before the
             session is.
-        ended: why it is none any more, or why the queue *filter* is none whose list it was: what is
-            pending has yet to leave with rows of the acknowledged log. "": it is one.
+        ended: why the subscription has ended, or the queue *filter* whose list this was: its pending
+            messages have yet to leave with rows of the acknowledged log. "": it has not ended.
     """
 
     pending_list: PendingListId
@@ -211,8 +211,8 @@ class Subscription(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class PutSubscription(msgspec.Struct, frozen=True, gc=False):
-    """Add the subscription, or replace the one with the same pending list. The list stays with all
-    that is pending in it, also one that was a destination's."""
+    """Add the subscription, or replace the one with the same pending list. The list keeps everything
+    pending in it, even if it belonged to a destination."""
 
     subscription: Subscription
 
@@ -241,17 +241,16 @@ class Session(msgspec.Struct, frozen=True, gc=False, array_like=True):
     Its subscriptions are :class:`Subscription` records, each put and removed alone.
 
     Attributes:
-        key: what tells it from every other one; made by the broker of protocol, owner and client
-            id, and opaque to the store. Two sessions may have the same client id: they have different
-            keys then.
+        key: its identity, derived by the broker from protocol, owner and client id; opaque to the
+            store. Two sessions may have the same client id, but then have different keys.
         expiry_interval: seconds it is kept after its connection ended; 0xFFFFFFFF means for ever.
         disconnected_at: when its connection ended, microseconds since the epoch; 0 while connected.
         options: what the broker wants to remember; opaque to the store.
-        will: to be published when the session ends or *will_delay* after its connection did; None
-            when there is none or it was published already.
+        will: to be published when the session ends, or *will_delay* after its connection did; None
+            when there is none or it was already published.
         will_delay: seconds (MQTT 5.0 section 3.1.3.2.2).
         protocol: front-end of its client.
-        owner: the principal whose it is.
+        owner: the principal that owns it.
         client_id: of its client.
     """
 
@@ -276,7 +275,7 @@ class PutSession(msgspec.Struct, frozen=True, gc=False):
 
 
 class RemoveSession(msgspec.Struct, frozen=True, gc=False):
-    """Remove the session and its in-flight records (not its subscriptions: those have their own)."""
+    """Remove the session and its in-flight records. Its subscriptions have their own operations."""
 
     key: str
 
@@ -289,7 +288,7 @@ class InflightDirection(enum.IntEnum):
 
 
 class InflightState(enum.IntEnum):
-    """Where the packet-id handshake stands (MQTT 3.1.1 section 4.3)."""
+    """The state of the packet-id handshake (MQTT 3.1.1 section 4.3)."""
 
     PUBLISHED = 0  # OUT: PUBLISH was or may have been sent, neither PUBACK nor PUBREC came
     RECEIVED = 1  # IN: QoS 2 PUBLISH stored, PUBREL not yet seen
@@ -297,13 +296,13 @@ class InflightState(enum.IntEnum):
 
 
 class InflightRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """State of one packet id of one session (the key of which *session* is).
+    """State of one packet id of one session (*session* is its key).
 
-    *subscription* (its name) and *sequence* say which pending message an OUT record in state
-    PUBLISHED stands for; they are "" and 0 otherwise. *qos* is 1 or 2 then. Every QoS 2 packet id of a
-    stored session is recorded. A QoS 1 id follows from the sequence, so that the message comes
-    again under its own id [MQTT-4.4.0-1], and is recorded only where it could not be used; packet
-    id 0 (OUT, PUBLISHED) stands for all QoS 1 messages of the session up to *sequence*.
+    *subscription* (its name) and *sequence* identify the pending message that an OUT record in state
+    PUBLISHED stands for, and *qos* is 1 or 2 then; otherwise they are "" and 0. Every QoS 2 packet id
+    of a stored session is recorded. A QoS 1 id follows from the sequence, so that the message is
+    redelivered under its own id [MQTT-4.4.0-1], and is recorded only when that id could not be used;
+    packet id 0 (OUT, PUBLISHED) stands for all QoS 1 messages of the session up to *sequence*.
     """
 
     session: str
@@ -333,8 +332,8 @@ class AddDuplicateId(msgspec.Struct, frozen=True, gc=False):
     """A message with *duplicate_id* was sent to *destination*: another one will be a duplicate.
 
     Attributes:
-        sequence: orders the ids of a destination: each is above those before. It is a message's,
-            which need not be stored (nobody subscribes to the topic), and counts for
+        sequence: orders the ids of a destination: each is above those before. It belongs to a
+            message that need not be stored (nobody subscribes to the topic), and counts for
             ``RecoveredState.last_sequence``.
     """
 
@@ -344,7 +343,7 @@ class AddDuplicateId(msgspec.Struct, frozen=True, gc=False):
 
 
 class ForgetDuplicateIds(msgspec.Struct, frozen=True, gc=False):
-    """The duplicate ids of *destination* up to *through* (a sequence, inclusive) are forgotten."""
+    """Forget the duplicate ids of *destination* up to *through* (a sequence, inclusive)."""
 
     destination: str
     through: int
@@ -353,8 +352,8 @@ class ForgetDuplicateIds(msgspec.Struct, frozen=True, gc=False):
 class PutBranch(msgspec.Struct, frozen=True, gc=False):
     """Add the branch, or replace the one with the same id.
 
-    Its messages are added to its list in the same batch, behind this operation. What it locks
-    stays pending; the broker sees to it that nobody gets it.
+    Its messages are added to its list in the same batch, after this operation. What it locks
+    stays pending; the broker makes sure that nobody gets it.
     """
 
     branch: Branch
@@ -363,8 +362,8 @@ class PutBranch(msgspec.Struct, frozen=True, gc=False):
 class RemoveBranch(msgspec.Struct, frozen=True, gc=False):
     """The branch and everything pending in its list are gone; what it locked stays as it is.
 
-    *pending_list* is the branch's. What committing does besides (messages added to the lists that
-    they go to, acknowledgements) is in the same batch.
+    *pending_list* is the branch's. The other effects of a commit (messages added to their target
+    lists, acknowledgements) are in the same batch.
     """
 
     branch_id: BranchId
@@ -372,7 +371,7 @@ class RemoveBranch(msgspec.Struct, frozen=True, gc=False):
 
 
 class DuplicateId(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What a store tells about one :class:`AddDuplicateId` when it is opened."""
+    """What a store reports of one :class:`AddDuplicateId` when it is opened."""
 
     destination: str
     duplicate_id: str
@@ -417,7 +416,7 @@ class Durability(enum.IntEnum):
 
 
 class SyncedFor(enum.IntFlag):
-    """Who waits for a SYNCED batch: an operator may want a store to promise one of them less."""
+    """Who waits for a SYNCED batch: an operator may configure a store to promise one of them less."""
 
     SINGLE = 1
     """Something outside transactions: a message, an acknowledgement, …"""

@@ -2,13 +2,14 @@
 
 One store serves one gateway. All methods are called on the gateway's event loop; a store that
 blocks does its blocking work in threads of its own. ``write`` is the hot method: it is called once
-for everything that arrived in a turn of the loop, and again only after the call before returned,
-while reading may run beside it.
+for everything that arrived in a turn of the loop, and again only after the previous call returned;
+reads may run concurrently with it.
 
 A minimal store has ``capabilities``, the life cycle (``open``, ``close``), ``write``, ``page_in`` and
-``statistics``. What only some stores can do are objects that the capabilities offer, None where the
-store cannot: :class:`AcknowledgedLog`, :class:`~tidegate.spi.EncodedLog`, :class:`~tidegate.spi.LargeBodies`, :class:`Branches`,
-:class:`DuplicateIds`, :class:`~tidegate.spi.StoreFiles` and :class:`~tidegate.spi.StoreParts`. No two members of theirs have the same name, so that a store may offer itself.
+``statistics``. Optional abilities are objects that the capabilities offer, None where the store lacks
+them: :class:`AcknowledgedLog`, :class:`~tidegate.spi.EncodedLog`, :class:`~tidegate.spi.LargeBodies`,
+:class:`Branches`, :class:`DuplicateIds`, :class:`~tidegate.spi.StoreFiles` and
+:class:`~tidegate.spi.StoreParts`. No two of them have a member of the same name, so a store may offer itself.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from tidegate.spi.storage.operations import (
     WriteBatch,
 )
 
-#: What a store leaves free of its disks unless it is told otherwise, bytes.
+#: What a store leaves free on its disks unless told otherwise, bytes.
 DISK_FREE_LIMIT: Final = 50 << 20
 
 
@@ -43,23 +44,23 @@ DISK_FREE_LIMIT: Final = 50 << 20
 class StoreCapabilities:
     """What a store can do besides the minimum; declared, never guessed.
 
-    The objects are there from the beginning and are used while the store is open.
+    The objects exist from the beginning and are used while the store is open.
 
     Attributes:
         durable: what ``write`` confirmed with SYNCED survives a power cut.
         acknowledged_log: keeps acknowledged messages for sinks; without it there can be no sink.
-        encoded_log: the same log, of a store that has its messages encoded; without it the broker
+        encoded_log: the same log, from a store that has its messages encoded; without it the broker
             encodes them for sinks that work in a process of their own.
         large_bodies: keeps bodies that are never whole in memory; without it every body comes with
             its message.
         branches: keeps prepared branches; without it nobody can prepare.
         duplicate_ids: keeps duplicate ids; without it they are remembered until the gateway stops.
-        directories: where it writes on file systems of this machine; the broker refuses publishes
+        directories: where it writes on this machine's file systems; the broker refuses publishes
             before one of those is full.
         measures_room: its statistics say how much room it takes, so that ``broker.store_limit`` can
-            bound it; with False the gateway refuses to start with that option.
-        files: says which files it has and what keeps each.
-        parts: says what else it is made of; without both operators see only how large it is.
+            bound it; if False, the gateway refuses to start with that option.
+        files: lists its files and what keeps each.
+        parts: lists what else it is made of; without both, operators see only how large it is.
     """
 
     durable: bool
@@ -79,18 +80,18 @@ class StoreContext:
     """What the host gives a store factory.
 
     Attributes:
-        data_directory: absolute; the store may create files anywhere below; it exists and is writable.
+        data_directory: absolute, exists and is writable; the store may create files anywhere below it.
         gateway_name: for messages and lock owners.
         persistent: False asks for the same behaviour without touching the disk
             (Artemis "Zero Persistence"); the store then declares ``durable=False``.
         keep_acknowledged: a sink is configured: a store with an acknowledged log keeps every
             acknowledged message until it is released. False: forget it at once.
         may_stand_by: False: when another gateway owns the contents, do not wait for them, whatever
-            the options say; a command of an operator's opens the store.
-        disk_free_limit: bytes that the store leaves free on its disks whenever it takes room
-            ahead of what is written; 0: as it likes. The broker sees to the rest.
-        store_limit: bytes that it may take; 0: unlimited. The broker refuses publishes at it; a store
-            for which it makes no sense, or that finds when it is opened that it cannot measure itself,
+            the options say: an operator's command opens the store.
+        disk_free_limit: bytes that the store leaves free on its disks whenever it allocates room
+            ahead of writing; 0: no limit. The broker takes care of the rest.
+        store_limit: bytes that it may take; 0: unlimited. The broker refuses publishes at it. A store
+            for which it makes no sense, or that finds on opening that it cannot measure itself,
             raises ConfigError.
         progress: called during :meth:`MessageStore.open` with (what, done, total) so that a long
             recovery is not silent; units are the store's choice, total 0 means unknown.
@@ -98,7 +99,7 @@ class StoreContext:
             while it waits for them, and with "" when it has them.
         lost: called on the event loop, with what happened: another gateway owns the contents, or may.
             The store confirms nothing any more, and the gateway ends.
-        tell: of what operators want to know, on the event loop: events of the kind ``store``.
+        tell: reports events of the kind ``store`` to operators; on the event loop.
     """
 
     data_directory: Path
@@ -123,7 +124,7 @@ class PendingCount(msgspec.Struct, frozen=True, gc=False):
 
 class RecoveredDestination(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """A destination the store knows: the fields of its last :class:`~tidegate.spi.AddDestination`, in
-    their order."""
+    the same order."""
 
     destination: str
     pending_list: PendingListId
@@ -134,12 +135,12 @@ class RecoveredDestination(msgspec.Struct, frozen=True, gc=False, array_like=Tru
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What opening took, for the log and the operator.
+    """What was found and done on opening, for the log and the operator.
 
     Attributes:
         clean: the store had been closed properly.
         notes: one sentence for everything unusual that was found and what was done about it.
-        counts: what there was to do, by the store's own names.
+        counts: how much there was to do, by the store's own names.
     """
 
     clean: bool = True
@@ -152,10 +153,10 @@ class RecoveredState:
     """Everything the broker needs at start; no message bodies except retained ones.
 
     Attributes:
-        store_id: identity of this store's contents, made when they were first created: what a
-            sink calls the epoch. Losing or recreating the contents gives a new one.
+        store_id: identity of this store's contents, made when they were first created; a sink calls
+            it the epoch. Lost or recreated contents get a new one.
         last_sequence: highest sequence ever used, 0 when none.
-        last_pending_list: highest list id ever used (branches included), 0 when none.
+        last_pending_list: highest list id ever used (including branches), 0 when none.
     """
 
     store_id: str
@@ -178,8 +179,8 @@ class StoreStatistics:
         pending_messages: messages that at least one list still holds.
         disk_bytes: bytes of the store's files, or of its tables in a database; 0 when it has none.
         writable: False after an error that made the store read-only.
-        reusable_bytes: of *disk_bytes*, what new messages can take without more of the disk.
-        claimed_bytes: what it will still take of the disk for what it has confirmed already.
+        reusable_bytes: of *disk_bytes*, what new messages can use without taking more of the disk.
+        claimed_bytes: what it will still take of the disk for what it has already confirmed.
     """
 
     pending_messages: int
@@ -195,21 +196,21 @@ class StoreStatistics:
 
 
 def room_for(free: int, reusable: int, limit: int) -> int:
-    """Bytes of room that is compared with *limit* (``StoreContext.disk_free_limit``).
+    """The bytes of room to compare with *limit* (``StoreContext.disk_free_limit``).
 
-    Half of the limit may be *reusable*. All of it may not: with an empty disk a store cannot even
-    use its own files again, which needs a little.
+    At most half of the limit may be covered by *reusable*, not all of it: on a full disk a store
+    cannot even reuse its own files, which needs a little.
     """
     return free + min(reusable, limit // 2)
 
 
 def is_room_again(room: int, limit: int) -> bool:
-    """What has become short at *limit* (``disk_free_limit``) is short no longer with this *room*."""
+    """True when room that was short at *limit* (``disk_free_limit``) is sufficient again."""
     return room >= limit + limit // 4
 
 
 def is_store_low_again(used: int, limit: int) -> bool:
-    """A store that was full at *limit* (``store_limit``) is not any more."""
+    """True when a store that was full at *limit* (``store_limit``) no longer is."""
     return used <= limit - limit // 10
 
 
@@ -217,9 +218,9 @@ class Branches(Protocol):
     """Prepared branches; offered by a store that knows ``PutBranch`` and ``RemoveBranch``."""
 
     async def recovered_branches(self) -> Sequence[Branch]:
-        """Those that are prepared and those that an operator completed.
+        """The prepared branches and those that an operator completed.
 
-        Asked after ``open`` and before the first ``write``.
+        Called after ``open`` and before the first ``write``.
         """
         ...
 
@@ -228,9 +229,9 @@ class DuplicateIds(Protocol):
     """Offered by a store that knows ``AddDuplicateId`` and ``ForgetDuplicateIds``."""
 
     async def recovered_duplicate_ids(self) -> Sequence[DuplicateId]:
-        """Those not forgotten; of one destination in the order of their sequences.
+        """All ids not forgotten; those of one destination in the order of their sequences.
 
-        Asked after ``open`` and before the first ``write``.
+        Called after ``open`` and before the first ``write``.
         """
         ...
 
@@ -243,12 +244,12 @@ class MessageStore(Protocol):
     def capabilities(self) -> StoreCapabilities: ...
 
     async def open(self) -> RecoveredState:
-        """Take exclusive ownership, recover, and tell what is there. Called once.
+        """Take exclusive ownership, recover, and return what is there. Called once.
 
-        Subscriptions that are not durable are told like all others, with what is pending for them.
+        Non-durable subscriptions are returned like all others, with what is pending for them.
 
         Raises: StoreLockedError when another gateway owns the contents; CorruptRecordError;
-            StoreFullError, StoreUnavailableError (a later start may go well); StoreIOError (also:
+            StoreFullError, StoreUnavailableError (a later start may succeed); StoreIOError (also:
             directory not writable).
         """
         ...
@@ -256,16 +257,15 @@ class MessageStore(Protocol):
     async def write(self, batch: WriteBatch) -> None:
         """Make *batch* durable, atomically and after all batches before it.
 
-        Returns when it is durable as ``batch.durability`` asks. The effects can be read by
-        ``page_in`` (and ``acknowledged``) from then on. A SYNCED batch also makes every WRITTEN
-        batch before it durable, even when it is empty itself.
-
+        Returns when it is durable as ``batch.durability`` asks. From then on ``page_in`` (and
+        ``acknowledged``) see its effects. A SYNCED batch also makes every earlier WRITTEN batch
+        durable, even when it is empty itself.
         Raises:
             StoreFullError, StoreUnavailableError (any that is ``retryable``): nothing was written
-                and the store goes on: the call may be repeated.
+                and the store stays usable: the call may be repeated.
             StoreIOError: the store is read-only from now on; whether the batch survives is
-                unknown until the next ``open``. StoreLostError: because another gateway has it, or may:
-                ``StoreContext.lost`` was told before.
+                unknown until the next ``open``. StoreLostError: because another gateway has it, or may;
+                ``StoreContext.lost`` was called first.
             StoreClosedError.
         Cancellation: the batch may or may not become durable; the caller must not reuse it.
         """
@@ -274,7 +274,7 @@ class MessageStore(Protocol):
     async def page_in(
         self, pending_list: PendingListId, after: int, limit: int, bytes_max: int
     ) -> Sequence[StoredMessage]:
-        """Read pending messages of one list in sequence order, starting behind *after*.
+        """Read pending messages of one list in sequence order, starting after *after*.
 
         Args:
             after: a sequence (exclusive); 0 for the beginning.
@@ -282,8 +282,8 @@ class MessageStore(Protocol):
             bytes_max: stop before the bodies together exceed this, but return at least one
                 message when there is one.
         Returns: fewer than *limit* only at the end of the list or because of *bytes_max*; an
-            empty sequence means that nothing is pending behind *after* (or no such list).
-        Raises: CorruptRecordError, StoreIOError, StoreClosedError, and what is ``retryable``; the
+            empty sequence means that nothing is pending after *after* (or no such list).
+        Raises: CorruptRecordError, StoreIOError, StoreClosedError, and any ``retryable`` error; the
             caller asks again a little later.
         """
         ...
