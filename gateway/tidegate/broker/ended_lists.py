@@ -1,16 +1,16 @@
-"""Lists that are gone, and what they still held: each of these messages has a row of the log.
+"""Lists that are gone, and what they still held: each of these messages gets a row in the log.
 
-A queue that is deleted, a subscription or session that ends or expires may hold millions. They leave bit by bit:
+A queue that is deleted, a subscription or session that ends or expires may hold millions. They leave step by step:
 
-1. The list ends at once, and for good. A turn says so in the store: the list is that of a subscription that has
-   *ended* from then on (one that is not durable needs no such mark). Nobody is given anything of it any more, and
-   another queue of that name, or subscription, has a list of its own.
+1. The list ends at once, and for good. A turn records that in the store: from then on the list belongs to a
+   subscription that has *ended* (one that is not durable needs no such mark). Nobody gets anything from it, and a
+   new queue or subscription of that name has its own list.
 2. When that is durable its messages are read and leave it, a page in a batch, each batch with their rows.
 3. When none is left the list leaves the store.
 
-A gateway that is killed meanwhile goes on with 2 at the next start: what has left the list has its row, what has not is
-in it. Where such messages are to have no rows (``acknowledged_outcomes``), and without sinks, the list leaves the
-store at once, with all that is in it.
+A gateway that is killed meanwhile continues with 2 at the next start: what has left the list has its row, and the
+rest is still in it. Where such messages get no rows (``acknowledged_outcomes``), and without sinks, the list leaves
+the store at once, with all that is in it.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from tidegate.spi import (
 
 _log = logging.getLogger("tidegate.broker")
 
-#: Messages that leave in one batch, and bytes of bodies that are read for them (one message may have more): a
+#: Messages that leave in one batch, and bytes of bodies read for them (one message may have more): a
 #: millisecond of the loop.
 STEP_COUNT: Final = 250
 STEP_BYTES: Final = 1 << 20
 
-#: So long it waits for room in the log, which the sinks make, and for a store that cannot be reached.
+#: Time between tries when the log has no room, which the sinks free, or the store cannot be reached.
 WAIT_S: Final = 1.0
 
-#: Why a list ended of which nothing else is known: its gateway was killed, or stopped.
+#: Why a list ended if nothing else is known: its gateway was killed, or stopped.
 _WITH_GATEWAY: Final = "its connection ended with the gateway"
 
 
 class _Ended(NamedTuple):
-    """A list. Attributes: after: what is up to there has left it; rows: that were made so far."""
+    """A list. Attributes: after: everything up to there has left it; rows: how many were made so far."""
 
     list_id: int
     who: Who
@@ -66,9 +66,9 @@ class _Ended(NamedTuple):
 class EndedLists:
     """See the module.
 
-    Args: is_held_up: rows of what ended would fill the log, and clients be refused: they wait.
+    Args: is_held_up: rows of what ended would fill the log so that clients are refused: they wait.
 
-    Attributes: waiting: lists from which something may still have to leave.
+    Attributes: waiting: lists that may still hold messages.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class EndedLists:
         self._task: asyncio.Task[None] | None = None
 
     def end_queue(self, destination: str, list_id: int, why: str) -> None:
-        """A stored queue ends with the filling turn. Its list is none of the broker's any more."""
+        """A stored queue ends with the filling turn. Its list no longer belongs to the broker."""
         writer = self._writer
         if not self._has_rows:
             writer.add_operation(RemoveDestination(destination, list_id))
@@ -94,9 +94,9 @@ class EndedLists:
         self._begin(_Ended(list_id, NOBODY, why))
 
     def end_subscription(self, subscription: Subscription, why: str, messages: int) -> None:
-        """A stored subscription that has a list of its own ends, likewise.
+        """A stored subscription with its own list ends, likewise.
 
-        Args: messages: that its list holds. Without rows the store gives them up in one go with the
+        Args: messages: how many its list holds. Without rows the store drops them in one go with the
             turn: each is as much work as one that is handed out.
         """
         if not self._has_rows:
@@ -109,7 +109,7 @@ class EndedLists:
         self._begin(_Ended(subscription.pending_list, _whose(subscription), why))
 
     def recover(self, subscription: Subscription, messages: int) -> None:
-        """One that is not durable was there before the start. Args: messages: that its list holds."""
+        """A subscription that is not durable is left from before the start. Args: messages: how many its list holds."""
         if not messages or not self._has_rows:
             self._writer.add_operation(RemoveSubscription(subscription.pending_list))
             return
@@ -117,7 +117,7 @@ class EndedLists:
         self._begin(_Ended(subscription.pending_list, _whose(subscription), why))
 
     def close(self) -> None:
-        """The gateway stops: what is left goes on with the next start."""
+        """The gateway stops: what is left continues at the next start."""
         self._is_closed = True
 
     @property
@@ -125,7 +125,7 @@ class EndedLists:
         return Outcome.PURGED in self._writer.logged
 
     def _begin(self, ended: _Ended) -> None:
-        """Messages may be on their way to the list in this turn, and the one before."""
+        """Wait first: messages may be on their way to the list in this turn, and the one before."""
 
         def is_durable() -> None:
             self.waiting.append(ended)
@@ -135,7 +135,7 @@ class EndedLists:
         self._writer.when_durable(is_durable, synced=False)
 
     async def _empty(self) -> None:
-        """Take each list in turn a page further."""
+        """Take each list, in turn, one page further."""
         try:
             while self.waiting:
                 if self._is_held_up():
@@ -146,7 +146,7 @@ class EndedLists:
                 if further is not None:
                     self.waiting.append(further)
                 else:
-                    await asyncio.sleep(0)  # thousands may be empty, and nothing was waited for
+                    await asyncio.sleep(0)  # thousands may be empty, so that nothing was awaited
         finally:
             self._task = None
 

@@ -1,8 +1,8 @@
 """Queues that nobody has used for the ``idle_delete`` of their policy are deleted.
 
-One look over all queues now and then, in steps. What counts as use: a message in it, wherever it is; a
-consumer, also one whose filter covers the queue; a subscription or a new route to it between two looks; a
-pause. What the store has decides in the end: a message that a transaction or a branch holds is pending there.
+All queues are checked now and then, in steps. These count as use: a message in it, wherever that is; a
+consumer, even one whose filter covers the queue; a subscription or a new route to it between two looks; a
+pause. In the end the store decides: a message that a transaction or a branch holds is pending there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidegate.spi import GatewayError
 
 _log = logging.getLogger("tidegate.broker")
 
-#: How often all queues are looked at, in microseconds: a queue lives so much longer at most.
+#: How often all queues are checked, in microseconds: a queue may live this much longer.
 LOOK_EVERY_US: Final = 5_000_000
 
 
@@ -49,7 +49,7 @@ class IdleQueues:
         destinations.marks_use = self.is_on
 
     def look(self, elapsed: int) -> None:
-        """Args: elapsed: microseconds of a clock that nobody sets."""
+        """Args: elapsed: microseconds by a clock that nobody sets."""
         if self.is_on and not self._is_busy and elapsed >= self._next:
             self._next = elapsed + LOOK_EVERY_US
             self._is_busy = True

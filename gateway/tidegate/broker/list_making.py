@@ -1,4 +1,4 @@
-"""What the lists of queues and those of subscriptions are made with, and how they end."""
+"""How the lists of queues and subscriptions are made, and how they end."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ class Lists:
 
     Args:
         cursors: cursor factories by the name that policies use.
-        policies: of which a destination has the most specific.
+        policies: a destination has the most specific one.
         temporary_directory: for cursors that spool; exists and is empty.
-        spooling: has what is not stored of queues; None when all of every queue is.
+        spooling: holds messages of queues that are not stored; None when all are stored.
 
     Attributes:
-        charged: all lists there are, each with who is charged with it.
+        charged: all lists, each with the account charged for it.
         feeds: where all of them are fed from.
         tell: of events.
     """
@@ -90,7 +90,7 @@ class Lists:
         policies: Sequence[DestinationPolicy],
         cursors: Mapping[str, CursorFactory],
     ) -> None:
-        """From now on these count. Lists that are there keep what they were made with."""
+        """Use these from now on. Existing lists keep what they were made with."""
         self._config, self.policies, self.cursors = config, policies, cursors
         self._policies = PolicyMap(policies)
 
@@ -107,19 +107,19 @@ class Lists:
         gone.is_seen = False
         if gone.figures is None:
             self._flow.unseen.discard(gone)
-        else:  # whoever looks next takes it out of the sums
+        else:  # the next look takes it out of the sums
             self._flow.unseen.add(gone)
         account.recount(what, -1)
         account.add(_HELD_AS[what], -size)
 
     def pages(self, destination: str, *, is_stored: bool) -> bool:
-        """A list of *destination*, or of a filter, may have more than what is in memory: its producers
-        need not wait for its consumers."""
+        """A list of *destination*, or of a filter, may hold more than fits in memory: its producers need
+        not wait for its consumers."""
         cursor = self._cursor_of(destination, is_stored=is_stored)
         return cursor.needs_store or cursor.spools
 
     def cursor_name(self, destination: str, *, is_stored: bool) -> str:
-        """Of the cursor that a list of *destination*, or of a filter, has."""
+        """The name of the cursor that a list of *destination*, or of a filter, has."""
         policy, name = self.policy(destination), ""
         if not is_stored:
             name = policy.subscriber_cursor
@@ -167,7 +167,7 @@ class Lists:
         )
 
     def _spool_of(self, destination: str, list_id: int) -> ListSpool | None:
-        """Where a stored queue's messages go that need not be; None: into the store."""
+        """Where messages of a stored queue go that need not be stored; None: into the store."""
         policy = self.policy(destination)
         if self.spooling is None or policy.non_persistent != SPOOLED:
             return None
@@ -186,7 +186,7 @@ class Lists:
         )
 
     def _remove_list(self, pending_list: PendingList) -> None:
-        """The list takes and hands out nothing any more; its cursor is closed."""
+        """The list takes and hands out nothing more; its cursor is closed."""
         pending_list.end()
         self._discharge(pending_list)
         self._flow.forget_list(pending_list)
@@ -196,7 +196,7 @@ class Lists:
 
 
 def list_bytes(destination: str, selector: str = "") -> int:
-    """What a list takes in memory with its place in the trees of names, without any messages."""
+    """What a list, with its place in the trees of names, takes in memory without any messages."""
     levels = destination.count(".") + 1
     size = LIST_BYTES + 2 * text_bytes(destination) + LEVEL_BYTES * levels
     return size + SELECTOR_FACTOR * len(selector)

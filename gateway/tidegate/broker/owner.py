@@ -1,4 +1,4 @@
-"""Whose something is: what tells the clients of one principal from those of another.
+"""Who owns what: this tells the clients of one principal from those of another.
 
 A client id is a name within its principal: two principals may use the same one, and neither can take
 over what the other has there, lock it out, or find out that it exists (docs/decisions/0011).
@@ -28,11 +28,11 @@ class Origin(NamedTuple):
 
 
 def client_key(protocol: str, owner: str, client_id: str) -> str:
-    """What a client, its session and its durable subscriptions are found by: 22 characters, however
-    long the three names are; "" for a client without an id, which keeps nothing.
+    """The key of a client, its session and its durable subscriptions: 22 characters, however long the
+    three names are; "" for a client without an id, which keeps nothing.
 
-    A digest (BLAKE2b, 128 bits): a client chooses its client id, but cannot choose one that leads to
-    another's key.
+    A digest (BLAKE2b, 128 bits): a client can choose its client id, but not one that gives another
+    client's key.
     """
     if not client_id:
         return ""
@@ -42,11 +42,11 @@ def client_key(protocol: str, owner: str, client_id: str) -> str:
 
 
 def origin_of(identity: Identity, version: str = "") -> Origin:
-    """Of what this client publishes."""
+    """The origin of what this client publishes."""
     owner = identity.principal
     return Origin(owner, client_key(identity.protocol, owner, identity.client_id), version)
 
 
 def key_of(kept: Session | Subscription | Message) -> str:
-    """The same of what is stored; of a retained message: of who published it."""
+    """The key of what is stored; for a retained message, that of its publisher."""
     return client_key(kept.protocol, kept.owner, kept.client_id)

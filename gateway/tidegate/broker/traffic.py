@@ -1,4 +1,4 @@
-"""How much goes through the gateway: totals since its start, and rates of the last seconds."""
+"""How much goes through the gateway: totals since its start, and rates over the last seconds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from tidegate.broker.turn.flow import Flow
 
-#: Samples, one a second, that rates are of.
+#: Samples, one a second, that rates are computed from.
 SAMPLES_MAX: Final = 11
 
 _US: Final = 1_000_000
@@ -16,7 +16,7 @@ _US: Final = 1_000_000
 class Traffic:
     """Made when the store is open, before clients come. Call :meth:`sample` every second.
 
-    Attributes: started_at: microseconds of a clock that nobody sets; since: the same since the epoch.
+    Attributes: started_at: microseconds by a clock that nobody sets; since: the same since the epoch.
     """
 
     def __init__(self, flow: Flow) -> None:
@@ -30,8 +30,8 @@ class Traffic:
         self.sample()
 
     def totals(self) -> dict[str, int]:
-        """Messages that clients ``published``, that were ``delivered`` to them, ``acknowledged`` and
-        ``dropped``, and what was ``confirmed``."""
+        """Messages ``published`` by clients, ``delivered`` to them, ``acknowledged`` and ``dropped``,
+        and ``confirmed``."""
         flow, writer = self._flow, self._writer
         own = writer.own_sequences - self._own_before
         return {
@@ -43,12 +43,12 @@ class Traffic:
         }
 
     def sample(self) -> None:
-        """A second is over, or has begun."""
+        """A second has passed, or begun."""
         self._samples.append((self._writer.elapsed(), self.totals()))
         self._writer.latencies.tick()
 
     def rates(self) -> dict[str, float]:
-        """The same for each second, since the oldest sample."""
+        """The same per second, since the oldest sample."""
         at, before = self._samples[0]
         seconds = (self._writer.elapsed() - at) / _US
         return {

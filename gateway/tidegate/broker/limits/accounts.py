@@ -1,4 +1,4 @@
-"""One tree in which everything is counted that is held in memory for somebody, in bytes.
+"""One tree that counts everything held in memory for somebody, in bytes.
 
 ::
 
@@ -8,15 +8,15 @@
     │   └── connection …
     └── principal bob
 
-Counted is what is *held*: what a client has begun and not ended, what it wrote and does not read
-the answer to, what stays when it has gone. A message that only passes is not: its turn is bounded
-by ``broker.pending_write_limit``, and its place in a list by the cursor.
+What is *held* is counted: what a client has begun and not ended, answers it does not read, what
+stays when it has gone. A message that only passes is not: its turn is bounded by
+``broker.pending_write_limit``, and its place in a list by the cursor.
 
-What is charged to a node counts for all above it. Whoever asks for more than one of them has is
-refused (:class:`QuotaError`; where it is the gateway that has no room, :class:`FlowControlError`)
-and told which limit it was; nothing is counted then.
+What is charged to a node counts for all nodes above it. A request for more than one of them has is
+refused (:class:`QuotaError`; where the gateway itself has no room, :class:`FlowControlError`) and
+told which limit it was; nothing is counted then.
 
-Beside bytes there are things of which a principal may have so many (:class:`Counted`).
+Besides bytes there are things of which a principal may have a limited number (:class:`Counted`).
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from tidegate.spi import (
 
 _KINDS: Final = len(Held)
 
-#: So many meters are kept before it is looked which of them nobody needs.
+#: Meters kept before unused ones are looked for.
 METERS_MIN: Final = 1000
 
 
 class Counted(enum.IntEnum):
-    """Of what a principal may have so many: a limit of its quota."""
+    """What a principal may have a limited number of: a limit of its quota."""
 
     CONNECTIONS = 0
     SESSIONS = 1
@@ -59,18 +59,18 @@ class Account:
 
     Args:
         name: for errors and metrics.
-        parent: what it counts for, too; None for the root.
-        limit: bytes, 0: only those above it limit.
-        option: sets the limit.
+        parent: what counts here counts there, too; None for the root.
+        limit: bytes, 0: only the nodes above limit it.
+        option: the option that sets the limit.
         in_flight_limit: bytes, 0 for none.
         quota: what else is limited here.
 
     Attributes:
-        counts: things there are, by :class:`Counted`.
-        held: bytes, with those of the nodes below; peak: the most that there ever were.
-        refused: how often, here or below, more was asked for than there was room for.
+        counts: how many things there are, by :class:`Counted`.
+        held: bytes, including the nodes below; peak: the most there ever were.
+        refused: how often, here or below, a request was refused for lack of room.
         kinds: *held* by :class:`Held`.
-        in_flight: bytes that were delivered and not acknowledged, beside what is held; in_flight_peak.
+        in_flight: bytes delivered and not acknowledged, besides what is held; in_flight_peak.
     """
 
     __slots__ = (
@@ -136,7 +136,7 @@ class Account:
             node = node.parent
 
     def has_room(self, size: int) -> bool:
-        """Whether *size* bytes more are not too many; who is told so is not refused anything."""
+        """Whether there is room for *size* bytes more; False does not count as a refusal."""
         node: Account | None = self
         while node is not None:
             if node.limit and node.held + size > node.limit:
@@ -165,14 +165,14 @@ class Account:
             node = node.parent
 
     def recount(self, what: Counted, difference: int) -> None:
-        """So many more or fewer, whether there is room or not."""
+        """Count *difference* more or fewer, whether there is room or not."""
         node: Account | None = self
         while node is not None:
             node.counts[what] += difference
             node = node.parent
 
     def note_refusal(self) -> None:
-        """Somebody was refused, here and so above."""
+        """Somebody was refused: count it here and above."""
         node: Account | None = self
         while node is not None:
             node.refused += 1
@@ -207,8 +207,8 @@ class Account:
             node = node.parent
 
     def has_room_in_flight(self, own: int, floor: int) -> bool:
-        """Tell whether a connection that has *own* bytes in flight may have more; above *floor* only
-        as long as there is room in all nodes."""
+        """Tell whether a connection with *own* bytes in flight may have more; above *floor* only
+        while there is room in all nodes."""
         if self.in_flight_limit and own >= self.in_flight_limit:
             return False
         node = self.parent if own > floor else None
@@ -219,7 +219,7 @@ class Account:
         return True
 
     def put(self, kind: Held, size: int) -> None:
-        """From now on *size* bytes of *kind*. Raises: FlowControlError; what is fewer never does."""
+        """Set what is held of *kind* to *size* bytes. Raises: FlowControlError; never when that is fewer."""
         more = size - self.kinds[kind]
         if more > 0:
             self.charge(kind, more)
@@ -227,7 +227,7 @@ class Account:
             self.add(kind, more)
 
     def clear(self) -> None:
-        """Nothing is held here any more; for one with nothing below it."""
+        """Nothing is held here now; for one with nothing below it."""
         for kind in Held:
             if self.kinds[kind]:
                 self.add(kind, -self.kinds[kind])
@@ -235,7 +235,7 @@ class Account:
 
 @final
 class HeldByObservers:
-    """What extensions that follow messages remember, charged to those that it is remembered for.
+    """What observers remember, charged to the principals it is remembered for.
 
     Args: account_of: of a principal; an account is kept here for as long as anything is held for it.
     """
@@ -270,8 +270,8 @@ class Accounts:
 
     Attributes:
         gateway: its root.
-        temporary: what temporary files take.
-        stored_memory, unstored_memory: what cursors hold that need the store, and others.
+        temporary: space that temporary files take.
+        stored_memory, unstored_memory: what cursors hold, those that need the store and others.
     """
 
     def __init__(self, config: BrokerConfig, quotas: Sequence[Quota] = ()) -> None:
@@ -293,9 +293,9 @@ class Accounts:
         self._principals: WeakValueDictionary[str, Account] = WeakValueDictionary()
 
     def change(self, config: BrokerConfig, quotas: Sequence[Quota]) -> None:
-        """From now on the limits are these; nobody loses what it has above them.
+        """Use these limits from now on; nobody loses what it has above them.
 
-        What one connection may have counts for those to come, and so does ``receive_rate``.
+        The limits of one connection, and ``receive_rate``, apply to new connections.
         """
         self._config, self._quotas = config, quotas
         gateway, temporary = self.gateway, self.temporary
@@ -317,7 +317,7 @@ class Accounts:
                     self._meters[name] = Meter(new.receive_rate)
 
     def open(self, principal: str, peer: str) -> Account:
-        """The account of a new connection. Call its ``clear`` when that has ended."""
+        """The account of a new connection. Call its ``clear`` when the connection has ended."""
         return Account(
             f"connection {peer}",
             self.of(principal),
@@ -327,9 +327,9 @@ class Accounts:
         )
 
     def of(self, principal: str) -> Account:
-        """The account of *principal*; there is one as long as somebody has it, or one below.
+        """The account of *principal*; it lives as long as somebody has it, or one below it.
 
-        Of "", where nobody knows whose something is, that of the gateway.
+        Of "", for something whose owner is unknown, that of the gateway.
         """
         if not principal:
             return self.gateway
@@ -350,8 +350,8 @@ class Accounts:
         return found
 
     def _forget_meters(self) -> None:
-        """Of principals that are gone, as soon as they owe nothing: sooner, and whoever connects
-        again would have another second's worth each time."""
+        """Of principals that are gone, once they owe nothing: otherwise each reconnection would
+        grant another second's worth."""
         if len(self._meters) >= self._meters_max:
             self._meters = {
                 name: meter
@@ -361,7 +361,7 @@ class Accounts:
             self._meters_max = max(METERS_MIN, 2 * len(self._meters))
 
     def meter(self, principal: str) -> Meter | None:
-        """What limits how fast *principal* is read; None: nothing does."""
+        """Limits how fast *principal* is read; None: nothing does."""
         return self._meters.get(principal)
 
     def principals(self) -> Iterable[Account]:
@@ -369,7 +369,7 @@ class Accounts:
         return list(self._principals.values())
 
     def in_memory(self) -> int:
-        """Bytes of memory that are accounted for."""
+        """Bytes of memory accounted for."""
         used = self.stored_memory.used + self.unstored_memory.used
         return self.gateway.held + self.gateway.in_flight + used
 

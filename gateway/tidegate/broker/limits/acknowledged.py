@@ -39,20 +39,20 @@ from tidegate.spi.operate import SinkStatus
 
 _log = logging.getLogger("tidegate.broker.acknowledged")
 
-#: How many rows, and bytes of bodies, one look for the oldest rows to discard covers.
+#: Rows, and bytes of bodies, that one look for the oldest rows to discard covers.
 DISCARD_COUNT: Final = 10_000
 DISCARD_BYTES: Final = 8 << 20
 
-#: From this part of its limit on the log counts as filling, until it is below the other one.
+#: From this part of its limit on the log counts as filling, until it is below the other.
 FILLING: Final = 0.8
 NOT_FILLING: Final = 0.7
 
-#: A message whose body is too large for the sinks carries this header in place of it: its size.
+#: A message whose body is too large for the sinks has this header instead: the body's size.
 OMITTED: Final = "large-body-omitted"
 
 _PIECE_BYTES: Final = 1 << 20
 
-#: The wall clock was set when it differs by more within about a second; less is being slewed.
+#: A larger difference within about a second means the wall clock was set; a smaller one is slewing.
 STEP_US: Final = 500_000
 #: Older ones are forgotten.
 STEPS_MAX: Final = 100
@@ -64,7 +64,7 @@ class Reader(AcknowledgedReader):
 
     Attributes:
         sink: who reads; None until it is made.
-        is_mute: it was told in the log that it cannot tell its health.
+        is_mute: a line in the log has said that it cannot tell its health.
     """
 
     _log: AcknowledgedLog
@@ -100,7 +100,7 @@ class Reader(AcknowledgedReader):
             try:
                 found = await encoded.acknowledged_encoded(after, limit, bytes_max)
             except CorruptRecordError:
-                pass  # what reads it as a message says more of it
+                pass  # reading it as a message says more about it
             else:
                 if found.runs or found.last <= after:
                     return found
@@ -131,7 +131,7 @@ class Reader(AcknowledgedReader):
             try:
                 self._oldest = (row, await self._log.acked_at(row))
             except (RequestError, CorruptRecordError):
-                # Discarded meanwhile, or one of those that become dead letters.
+                # Discarded meanwhile, or a row of those that become dead letters.
                 self._oldest = (row, None)
 
     def skip(self, through: int) -> None:
@@ -142,8 +142,8 @@ class Reader(AcknowledgedReader):
 class _ClockSteps:
     """When the operator set the wall clock, and by how much.
 
-    The age of a row is counted by that clock: without this a step forwards would make the whole log
-    too old, and discard it.
+    The age of a row is measured by that clock: without this a step forwards would make the whole
+    log too old, and discard it.
     """
 
     def __init__(self) -> None:
@@ -151,13 +151,13 @@ class _ClockSteps:
         self._steps: list[tuple[int, int]] = []  # (last row before it, microseconds)
 
     def look(self, offset: int, last: int) -> None:
-        """*offset*: of the wall clock to one that nobody sets; *last*: the newest row."""
+        """*offset*: from a clock that nobody sets to the wall clock; *last*: the newest row."""
         if self._offset is not None and abs(offset - self._offset) > STEP_US:
             self._steps = [*self._steps, (last, offset - self._offset)][-STEPS_MAX:]
         self._offset = offset
 
     def shift(self, row: int) -> int:
-        """How much later *row* was acknowledged by the clock as it is now."""
+        """How much later *row* was acknowledged, by the clock as it is now."""
         return sum([step for last, step in self._steps if row <= last])
 
 
@@ -172,7 +172,7 @@ class AcknowledgedLog:
         refusing: publishes must be refused: the log is over its limit and the policy says so.
         is_filling: it is near its limit.
         announce: told when it fills, and when that is over.
-        announce_progress: told how far sinks are that tell of commits, when one has come further; None: nobody
+        announce_progress: told how far the sinks that report commits are, when one has progressed; None: nobody
             wants to know.
     """
 
@@ -192,7 +192,7 @@ class AcknowledgedLog:
 
     @property
     def rows(self) -> spi.AcknowledgedLog:
-        """Where the store keeps them; asked for only where there is a sink, and so a log."""
+        """Where the store keeps them; used only if there is a sink, and so a log."""
         rows = self.store.capabilities.acknowledged_log
         assert rows is not None, "the host lets no sink run on a store without a log"
         return rows
@@ -225,9 +225,9 @@ class AcknowledgedLog:
     async def with_bodies(
         self, page: AcknowledgedPage, *, bytes_max: int | None = None
     ) -> AcknowledgedPage:
-        """*page* with the bodies that are in files of their own, one after the other.
+        """*page* with the bodies that are in separate files, one after another.
 
-        Args: bytes_max: a row with a body of more keeps its handle; None: whatever sinks take.
+        Args: bytes_max: a row with a larger body keeps its handle; None: whatever sinks take.
         Raises: CorruptRecordError, StoreError. Cancellation: safe.
         """
         bodies = self.store.capabilities.large_bodies
@@ -260,11 +260,11 @@ class AcknowledgedLog:
         return page.rows[0].acked_at if page.rows else 0
 
     def shift(self, row: int) -> int:
-        """What is to be added to when *row* was acknowledged, because the clock was set since."""
+        """What to add to the time *row* was acknowledged, because the clock was set since."""
         return self._steps.shift(row)
 
     async def look(self) -> None:
-        """Find out how old what no target has is; called every second. Raises: StoreError."""
+        """Find out how old the rows are that no target has; called every second. Raises: StoreError."""
         for reader in self._readers:
             await reader.look()
 
@@ -273,11 +273,11 @@ class AcknowledgedLog:
         return [(reader.name, health_of(reader)) for reader in self._readers]
 
     def last_committed(self) -> int:
-        """Ack sequence of the last row, where a sink tells of its commits; else 0."""
+        """Ack sequence of the last row, if a sink reports its commits; else 0."""
         return self.last if any(_commits(type(reader.sink)) for reader in self._readers) else 0
 
     def look_at_progress(self) -> None:
-        """Tell of sinks that have come further: once after each commit, since that is released, and every second."""
+        """Report sinks that have progressed: once after each commit, since that is released, and every second."""
         if self.announce_progress is None:
             return
         found = [
@@ -291,14 +291,14 @@ class AcknowledgedLog:
             self.announce_progress(found)
 
     async def statuses(self, now: int) -> list[SinkStatus]:
-        """Of all sinks, in the order of the configuration. Raises: StoreError."""
+        """The state of all sinks, in configured order. Raises: StoreError."""
         await self.look()
         return self._seen(now)
 
     def compact(self, name: str) -> int:
-        """Have the sink *name* keep its target up; the turn's number.
+        """Have the sink *name* maintain its target. Returns: the turn's number.
 
-        Raises: RequestError when there is none, or it does not do that.
+        Raises: RequestError when there is no such sink, or it does no maintenance.
         """
         found = next((reader for reader in self._readers if reader.name == name), None)
         if found is None:
@@ -318,13 +318,13 @@ class AcknowledgedLog:
         return [status_of(reader, statistics, limit, now) for reader in self._readers]
 
     def change(self, config: BrokerConfig) -> None:
-        """From now on its limits are these."""
+        """Use these limits from now on."""
         self._config = config
 
     async def enforce_limits(self, now: int, elapsed: int, stopping: Callable[[], bool]) -> None:
         """Act on a log that is too large or too old; called every second.
 
-        *now*: microseconds since the epoch; *elapsed*: of a clock that nobody sets.
+        *now*: microseconds since the epoch; *elapsed*: by a clock that nobody sets.
         """
         if not self._readers:
             return
@@ -372,7 +372,7 @@ class AcknowledgedLog:
             await self.rows.release_acknowledged(through)
 
     def _tell_filling(self, statistics: LogStatistics) -> None:
-        """Say that the log comes near its limit before it is there, and when it is no longer."""
+        """Warn when the log comes near its limit, and tell when it no longer is."""
         held, limit = statistics.held_bytes, self._config.acknowledged_limit
         is_filling = held >= limit * (FILLING if not self.is_filling else NOT_FILLING)
         if is_filling == self.is_filling:
@@ -400,13 +400,13 @@ class AcknowledgedLog:
 
     @property
     def has_room(self) -> bool:
-        """It is not near its limit, or nobody reads it and it has none."""
+        """It is not near its limit, or has none because nobody reads it."""
         if not self._readers:
             return True
         return self.rows.log_statistics().held_bytes < self._config.acknowledged_limit * FILLING
 
     def snapshot(self, now: int) -> dict[str, int | str]:
-        """What system topics tell of it; nothing without sinks. *now*: as in :meth:`enforce_limits`."""
+        """What system topics say about it; nothing without sinks. *now*: as in :meth:`enforce_limits`."""
         if not self._readers:
             return {}
         statistics, limit = self.rows.log_statistics(), self._config.acknowledged_limit
@@ -424,8 +424,8 @@ class AcknowledgedLog:
     async def _last_to_discard(self, statistics: LogStatistics, old_before: float) -> int:
         """The last of the oldest rows that must go now; below the first row when none must.
 
-        No more than needed: as many rows of average size as the log is too large by, or those
-        acknowledged before *old_before* (microseconds since the epoch, 0: none is too old).
+        No more than needed: enough rows of average size for the excess, or those acknowledged
+        before *old_before* (microseconds since the epoch, 0: none is too old).
         """
         first, last = statistics.first, statistics.last
         through = first - 1
@@ -448,14 +448,14 @@ def _commits(kind: type) -> bool:
 
 
 def _stays(size: int, bytes_max: int | None, limit: int) -> bool:
-    """Whether a body of that size is one that sinks take, and this caller does not."""
+    """Whether sinks take a body of that size, and this caller does not."""
     return bytes_max is not None and bytes_max < size <= limit
 
 
 async def whole(message: Message, bodies: LargeBodies, limit: int) -> Message:
     """A large *message* as an ordinary one, for sinks, which take bodies in memory.
 
-    Args: limit: bytes that a body may have; a larger one is left out, and a header says so.
+    Args: limit: bytes a body may have; a larger one is left out, and a header says so.
     Raises: CorruptRecordError, StoreError. Cancellation: safe.
     """
     large = message.large
@@ -479,6 +479,6 @@ async def whole(message: Message, bodies: LargeBodies, limit: int) -> Message:
         raise
     finally:
         reader.close()
-    # Copied once, and in a thread: it may be hundreds of megabytes, and the loop goes on meanwhile.
+    # Copied once, and in a thread: it may be hundreds of megabytes, and the loop must go on.
     body = await asyncio.to_thread(b"".join, pieces)
     return msgspec.structs.replace(message, body=body, large=None)

@@ -1,14 +1,13 @@
 """Publishes are refused before the store, or a disk that it writes to, is full.
 
-A store on a full disk can do nothing any more, not even take acknowledgements, which would make room.
-So some is kept for those: below ``broker.disk_free_limit`` nothing is added, and everything else goes on;
-so it does when the store takes ``broker.store_limit``. What has become short is short until there is a
-quarter more than the one limit, and a tenth of the other is free: otherwise each message that is consumed
-would let one in.
+A store on a full disk can do nothing, not even take acknowledgements, which would free room. So some
+is kept for those: below ``broker.disk_free_limit``, or when the store takes ``broker.store_limit``,
+nothing is added and everything else goes on. A shortage ends only when free space is a quarter above
+the one limit, or a tenth of the other is free: otherwise each consumed message would let one in.
 
-What the gateway itself moves, dead letters, is not refused: a message that nobody wants must not be lost, and
+Dead letters, which the gateway itself moves, are not refused: a message that nobody wants must not be lost, and
 moving it takes no more than its bytes. Below half of ``disk_free_limit`` it waits where it is, or a consumer that
-rejects everything would take what is kept for acknowledgements.
+rejects everything would use up what is kept for acknowledgements.
 """
 
 from __future__ import annotations
@@ -37,17 +36,17 @@ from tidegate.spi.events import Event, Tell, log_only
 
 _log = logging.getLogger("tidegate.broker")
 
-#: How often the file systems are asked, at least.
+#: Longest time between two looks at the file systems.
 LOOK_EVERY_S: Final = 1.0
 
-#: And more often where a limit is near: as if disks took a gigabyte a second. With a second between
-#: two looks SQLite on a quick disk was 34 MB below a limit of 40 MB, and had no room for acknowledgements.
+#: Shorter near a limit: as if disks wrote a gigabyte a second. With a second between two looks,
+#: SQLite on a quick disk was 34 MB below a limit of 40 MB, and had no room for acknowledgements.
 DISK_BYTES_A_SECOND: Final = 1 << 30
 LOOK_EVERY_MIN_S: Final = 0.01
 
 
 def least_free(directories: Iterable[Path]) -> int:
-    """Bytes free on the one of their file systems that has least. Blocks. Raises: OSError."""
+    """Bytes free on the fullest of their file systems. Blocks. Raises: OSError."""
     found = [os.statvfs(directory) for directory in directories]
     return min(status.f_bavail * status.f_frsize for status in found)
 
@@ -57,15 +56,15 @@ def _unheard(_: StoreShortage) -> None:
 
 
 class DiskWatch:
-    """Looks at what a store takes, and at the disks where it says it writes, and tells the writer.
+    """Watches what a store takes, and the disks it says it writes to, and tells the writer.
 
     Args: free_limit, store_limit: bytes, 0: it does not look.
 
     Attributes:
         free: bytes, at the last look; -1 before the first.
         used: bytes that the store takes, likewise.
-        look: what is free on the one of these directories' file systems that has least.
-        announce: told of each limit that is reached, and when it is over; must not raise. tell: of events.
+        look: returns what is free on the fullest of these directories' file systems.
+        announce: told when each limit is reached, and when that is over; must not raise. tell: of events.
     """
 
     def __init__(
@@ -96,12 +95,12 @@ class DiskWatch:
             try:
                 # Before: what is written while the disk is asked is in one of the two.
                 promised = self._promised(self._store.statistics())
-                # In a thread: a network's file system may take its time.
+                # In a thread: a network file system may take its time.
                 free = await asyncio.to_thread(self.look, directories) if directories else -1
                 self.looked(free, promised)
-            except StoreLostError:  # that was told, and we end
+            except StoreLostError:  # already told, and the gateway ends
                 return
-            except (OSError, StoreError) as error:  # what nobody knows is not short
+            except (OSError, StoreError) as error:  # what is unknown is not short
                 if not self._is_unknown:
                     self._is_unknown = True
                     _log.warning("disk_free=unknown error=%r", str(error))
@@ -119,13 +118,13 @@ class DiskWatch:
         return min(LOOK_EVERY_S, max(LOOK_EVERY_MIN_S, left / DISK_BYTES_A_SECOND))
 
     def _promised(self, statistics: StoreStatistics) -> int:
-        """Bytes that are accepted or confirmed, and not on the disk yet."""
+        """Bytes accepted or confirmed, but not on the disk yet."""
         return self._writer.unwritten_bytes + statistics.claimed_bytes
 
     def looked(self, free: int, promised: int = 0) -> None:
         """There are *free* bytes; -1: nobody looked. Raises: StoreError.
 
-        Args: promised: bytes that were when the look began.
+        Args: promised: bytes that were promised when the look began.
         """
         statistics = self._store.statistics()
         self.free = free

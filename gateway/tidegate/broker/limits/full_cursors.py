@@ -1,9 +1,9 @@
-"""Lists without a limit of their own that stop their producers, because a cursor has no room, or lose messages,
-because their consumers do not keep up; which is told like any overflow.
+"""Lists without their own limit that stop their producers, because a cursor has no room, or lose messages,
+because their consumers do not keep up; this is reported like any overflow.
 
-They are looked at every second: one that is full for a moment only is not worth a line in the log, and
-no message pays for it. A list that loses messages again and again is told once, and as over when it
-has lost none for ``QUIET_LOOKS`` seconds.
+They are checked every second: one that is full only for a moment is not worth a line in the log, and
+no message pays for the check. A list that keeps losing messages is reported once, and as over when
+it has lost none for ``QUIET_LOOKS`` seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidegate.broker.lists.pending_list import PendingList
 from tidegate.broker.turn.flow import Flow
 from tidegate.broker.turn.walks import STEP_LISTS, Walk
 
-#: Seconds without a loss after which a list is told to lose no more.
+#: Seconds without a loss after which a list's losses are reported as over.
 QUIET_LOOKS: Final = 10
 
 
@@ -34,8 +34,8 @@ class FullCursors:
         self._is_busy = False
 
     def look(self) -> None:
-        """Tell of those that were full at the last look, too, and of those that lost messages since then; and of
-        those for which that is over."""
+        """Report those that were already full at the last look, those that lost messages since then, and those
+        for which that is over."""
         full = {item for item in self._flow.full_lists if item.lacks_room}
         for item in full & self._before:
             if item not in self._told:

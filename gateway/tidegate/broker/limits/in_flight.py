@@ -1,10 +1,10 @@
-"""What was delivered to one client and is not acknowledged: it stays in memory until it is.
+"""What was delivered to one client and is not acknowledged: until then it stays in memory.
 
 Each subscription has its prefetch; a client can have a thousand subscriptions, and there are many
 clients. So the bytes are counted up the tree of accounts, apart from what is held there: nobody is
-refused anything because others do not acknowledge. Whoever has too much gets no more until it has
-acknowledged some, and everybody may have ``FLOOR_BYTES``. A message that is on its way to a
-thousand clients counts a thousand times, though it may be in memory once.
+refused anything because others do not acknowledge. A client that has too much gets no more until it
+has acknowledged some, and each may have ``FLOOR_BYTES``. A message on its way to a thousand clients
+counts a thousand times, though it may be in memory once.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Final, final
 
 from tidegate.broker.limits.accounts import Account
 
-#: The tree is told each time that it is so many more or fewer: rarely, as most clients go on.
+#: The tree is told of each change by this much: rarely, as most clients' totals hardly change.
 STEP_BYTES: Final = 64 * 1024
 
-#: What a client may have in flight whatever others have, so that it goes on, if not as fast.
+#: What a client may always have in flight, so that it goes on, if more slowly.
 FLOOR_BYTES: Final = 256 * 1024
 
 
@@ -26,13 +26,13 @@ def _nobody() -> None: ...
 
 @final
 class InFlightBytes:
-    """Of one connection.
+    """The bytes of one connection.
 
-    Args: account: of the connection; changed: called when :attr:`is_crowded` is not what it was.
+    Args: account: of the connection; changed: called when :attr:`is_crowded` changes.
 
     Attributes:
         total: bytes of all its subscriptions.
-        is_crowded: it is given no more.
+        is_crowded: it gets no more.
     """
 
     __slots__ = ("_account", "_changed", "_high", "_low", "_told", "is_crowded", "total")
@@ -53,7 +53,7 @@ class InFlightBytes:
             self._tell(total)
 
     def end(self) -> None:
-        """The connection has ended, and nothing is in flight to it any more."""
+        """The connection has ended, and nothing is in flight to it."""
         self._account.add_in_flight(-self._told)
         self._told = 0
         self._low, self._high = -1, 1 << 62

@@ -1,9 +1,9 @@
 """What is in one list, counted in messages and bytes, and how far that is from its limit.
 
-Counted is what the store has for the list: waiting, in flight, or held by a transaction; and what
-was accepted and is not durable yet. Messages enter when they are offered, durable, and leave when
-the operation that takes them away is durable, whoever asked for it. Bytes are those of bodies, as
-stores count them (:class:`tidegate.spi.PendingCount`), so that both are known again after a restart.
+What the store has for the list is counted: waiting, in flight, or held by a transaction; and what
+is accepted but not durable yet. Messages enter when they are offered, durable, and leave when the
+operation that removes them is durable, whoever asked for it. Bytes are those of bodies, as stores
+count them (:class:`tidegate.spi.PendingCount`), so that both are known again after a restart.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ DROP_OLDEST: Final = "drop_oldest"
 DROP_NEWEST: Final = "drop_newest"
 DISCONNECT: Final = "disconnect"
 
-#: How near a list must be to its limit for its publishes to be counted; a tenth of the limit if
-#: that is more. About what one client sends in one turn.
+#: How near its limit a list must be for its publishes to be counted; a tenth of the limit if that
+#: is more. About what one client sends in one turn.
 MARGIN: Final = 1000
 MARGIN_BYTES: Final = 4 << 20
 
@@ -33,7 +33,7 @@ ANY: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a policy says of a list. Attributes: 0 means unlimited; prefix: of the options' names."""
+    """A policy's limits for a list. Attributes: 0 means unlimited; prefix: of the options' names."""
 
     prefix: str
     messages_max: int
@@ -45,7 +45,7 @@ class Bounds:
 
     @classmethod
     def of(cls, policy: DestinationPolicy, *, is_queue: bool) -> Bounds | None:
-        """Those of a queue or of a durable subscription; None: it may hold anything."""
+        """Those of a queue or a durable subscription; None: it is unlimited."""
         if is_queue:
             bounds = cls(
                 "",
@@ -70,7 +70,7 @@ class Bounds:
 
     @property
     def is_bound(self) -> bool:
-        """It says something."""
+        """There is a limit."""
         return bool(self.messages_max or self.bytes_max or self.age_us)
 
     def without_bytes(self) -> Bounds | None:
@@ -108,11 +108,11 @@ class Ledger:
         self._bind(bounds)
         self.count = pending.messages
         self.bytes = pending.body_bytes
-        # The turn that they are in, and how much was accepted: the last one and the one before.
+        # A turn, and how much was accepted in it: the last one and the one before.
         self._accepted = (-1, 0, 0)
         self._before = (-1, 0, 0)
         self._sizes: dict[int, int] = {}  # of messages that were handed out, and perhaps came back
-        # What this limit lets go and is not durable yet, by the first sequence of its operation.
+        # What this limit lets go, not durable yet, by the first sequence of its operation.
         self._leaving: dict[int, tuple[int, int]] = {}
         self._leaving_count = self._leaving_bytes = 0
 
@@ -129,13 +129,13 @@ class Ledger:
         return bounds.overflow if bounds.messages_max or bounds.bytes_max else ""
 
     def enter(self, messages: Sequence[StoredMessage]) -> None:
-        """These are durable, and in the list."""
+        """*messages* are durable, and in the list."""
         self.count += len(messages)
         if self.weighs:
             self.bytes += sum([body_bytes(item.message) for item in messages])
 
     def weigh(self, messages: Sequence[StoredMessage]) -> None:
-        """These may leave the list; only where it :attr:`weighs`."""
+        """*messages* may leave the list; call only where it :attr:`weighs`."""
         sizes = self._sizes
         for item in messages:
             sizes[item.sequence] = body_bytes(item.message)
@@ -144,7 +144,7 @@ class Ledger:
         """An operation that takes these off the list is durable."""
         count = len(sequences)
         if self.weighs:
-            # Of one that nobody weighed (purged unread) the mean is all that is known.
+            # Of a message that was not weighed (purged unread) only the mean is known.
             mean = self.bytes // max(self.count, 1)
             self.bytes -= sum([self._sizes.pop(item, mean) for item in sequences])
         self.count -= count
@@ -163,7 +163,7 @@ class Ledger:
         self._accepted = (filling, count + 1, total + size)
 
     def spare(self) -> tuple[int, int]:
-        """How many messages and bytes of bodies more it takes; negative above the limit."""
+        """How many more messages and bytes of bodies it takes; negative above the limit."""
         count = self.count - self._leaving_count
         size = self.bytes - self._leaving_bytes
         written = self._writer.batches
@@ -178,17 +178,17 @@ class Ledger:
         )
 
     def fits(self, count: int, size: int) -> bool:
-        """Tell whether so many messages more with so many bytes are within the limit."""
+        """Tell whether *count* more messages of *size* bytes are within the limit."""
         spare, spare_bytes = self.spare()
         return spare >= count and spare_bytes >= size
 
     def _is_beyond(self, count: int, size: int) -> bool:
-        """With so many more it would be above its limit by more than the margin."""
+        """With that many more it would exceed its limit by more than the margin."""
         spare, spare_bytes = self.spare()
         return spare - count < -self._margin or spare_bytes - size < -self._margin_bytes
 
     def _excess(self) -> tuple[int, int]:
-        """How many messages and bytes of what is durable are to be dropped."""
+        """How many durable messages and bytes must be dropped."""
         bounds = self.bounds
         if bounds.overflow != DROP_OLDEST:
             return 0, 0

@@ -1,18 +1,18 @@
-"""How much may wait in one list, of a queue or a durable subscription, and what happens above that.
+"""How much may wait in one list, of a queue or a durable subscription, and what happens beyond that.
 
-What is counted :mod:`tidegate.broker.limits.ledger` says.
+:mod:`tidegate.broker.limits.ledger` says what is counted.
 
-The count is exact near the limit and costs next to nothing far from it: only a list that is within
-its margin has publishes make the detour in which they are counted. A list that is filled from far
-below its margin to the limit within the one or two turns that are not yet durable
+The count is exact near the limit and costs next to nothing far from it: only publishes to a list
+within its margin make the detour in which they are counted. A list that is filled from far below
+its margin to the limit within the one or two turns that are not yet durable
 (``broker.pending_write_limit``) can therefore end up that much above it.
 
 With ``drop_oldest`` the new message is stored first, in one batch with all others, and then the
 oldest ones leave; those that are only in the store are read first, page by page. A list is
-therefore above its limit by what came meanwhile; past the margin the new ones are dropped. What
-is in flight is not dropped, nor, of a subscription, what was and came back: the client may have
-received it. Age is looked at by the clock (:meth:`tidegate.broker.limits.list_limits.ListLimits.look`)
-and lets messages go whatever the act is.
+therefore above its limit by what came meanwhile; beyond the margin the new ones are dropped. What
+is in flight is not dropped, nor, for a subscription, what was in flight and came back: the client
+may have received it. Age is checked by the clock
+(:meth:`tidegate.broker.limits.list_limits.ListLimits.look`) and removes messages whatever the act is.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from tidegate.spi import (
     format_size,
 )
 
-#: Bytes of bodies, and messages that are weighed one by one, that leave a list at once.
+#: Bytes of bodies, and individually weighed messages, that leave a list at once.
 _DROP_BYTES: Final = 16 << 20
 _DROP_COUNT: Final = 200
 #: Moves to a dead-letter queue in one turn: the store takes some microseconds of the loop for each.
 _MOVES_MAX: Final = 500
 
-#: When nothing but what must stay is left, its age is looked at again after so many microseconds.
+#: Microseconds until age is checked again when only messages that must stay are left.
 _AGE_RETRY_US: Final = 10_000_000
 
 _FULL: Final = "dropped: the list was full"
@@ -50,11 +50,11 @@ _OLD: Final = "dropped: older than age_max"
 
 
 class DisconnectError(FlowControlError):
-    """A publish does not go through, and its client is to be disconnected for it."""
+    """A publish does not go through, and its client is disconnected for it."""
 
 
 class Around(Protocol):
-    """What a limit asks of those around it (:class:`tidegate.broker.limits.list_limits.ListLimits`)."""
+    """What a limit needs of its surroundings (:class:`tidegate.broker.limits.list_limits.ListLimits`)."""
 
     overflows: Overflows
 
@@ -112,9 +112,9 @@ class ListLimit(Ledger):
         self._look_from()
         self._overflow = Overflow(around.overflows, pending_list, bounds.overflow)
         self._is_shedding = self._is_held = False
-        self._is_aging = False  # the last look by the clock let some go
+        self._is_aging = False  # the last look by the clock removed some
         self._kept_count = -1
-        self._horizon = 0  # messages from before are to go, and there may be more of them
+        self._horizon = 0  # older messages must go, and there may be more of them
         self._is_scheduled = False
         self._refuses_at = 0.0  # until then producers are slowed; 0: there is room
         self._timer: asyncio.TimerHandle | None = None
@@ -126,7 +126,7 @@ class ListLimit(Ledger):
         self._is_watchful = bool(bounds.age_us or bounds.bytes_max)  # also far from the limit
 
     def change(self, bounds: Bounds) -> None:
-        """From now on the limit is another one; what is in the list stays counted.
+        """Use another limit from now on; what is in the list stays counted.
 
         Args: bounds: in bytes only where it :attr:`weighs`, or nothing is in the list.
         """
@@ -142,15 +142,15 @@ class ListLimit(Ledger):
             self._overflow = Overflow(self._around.overflows, self.pending_list, bounds.overflow)
         self._kept_count = -1
         self._horizon = 0
-        self._is_scheduled = False  # sooner than it was to be looked at, perhaps
+        self._is_scheduled = False  # the next look may be due sooner
         is_near = self.count >= self._near_count or self.bytes >= self._near_bytes
         self._react(is_near, is_dispatched=False)
-        self._around.mark_ready(self.pending_list)  # who waits for room may have it by now
+        self._around.mark_ready(self.pending_list)  # waiting producers may have room now
 
     # --- what comes and goes -------------------------------------------------------------------
 
     def offered(self, messages: Sequence[StoredMessage]) -> None:
-        """New messages are durable."""
+        """*messages* are new and durable."""
         self.enter(messages)
         self.update()
 
@@ -179,11 +179,11 @@ class ListLimit(Ledger):
         if is_near and bounds.overflow == SLOW:
             self.hold_if_full()
         is_over = self._is_held and not self.is_full
-        # What is retained goes on with each dispatch, and must not ask for the next one with that.
+        # Each dispatch continues with retained messages, and must not thereby ask for the next one.
         may_retain = self.weighs and self.pending_list.retained is not None and not is_dispatched
         if is_over or may_retain:
             self._is_held = self._is_held and not is_over
-            self._around.mark_ready(self.pending_list)  # which lets those go on that wait for room
+            self._around.mark_ready(self.pending_list)  # lets those that wait for room go on
         if self._overflow.is_on and self._is_low():
             self._overflow.end()
         if bounds.age_us and not self._is_scheduled and self.pending_list.cursor.size:
@@ -200,14 +200,14 @@ class ListLimit(Ledger):
     # --- room ----------------------------------------------------------------------------------
 
     def room(self) -> int:
-        """How many messages more it takes, those in flight left out; 0 or less: none."""
+        """How many more messages it takes, not counting those in flight; 0 or less: none."""
         bounds = self.bounds
         if self.spare()[1] <= 0:
             return 0
         return bounds.messages_max - self.pending_list.cursor.size if bounds.messages_max else ANY
 
     def _is_low(self) -> bool:
-        """It is so far below its limit that a new overflow is news."""
+        """It is far enough below its limit for a new overflow to be news."""
         bounds = self.bounds
         if self._is_aging and self.count:
             return False
@@ -218,7 +218,7 @@ class ListLimit(Ledger):
 
     @property
     def is_full(self) -> bool:
-        """Its producers are to wait."""
+        """Its producers must wait."""
         if self.bounds.overflow == SLOW or self._is_waiting():
             return not self.fits(1, 1)
         return False
@@ -226,8 +226,8 @@ class ListLimit(Ledger):
     # --- publishing ----------------------------------------------------------------------------
 
     def admits(self, count: int, size: int) -> bool:
-        """Tell whether so many messages may be published to it together, be it that they are
-        dropped. Not: nobody gets them."""
+        """Tell whether *count* messages may be published to it together, even if they are dropped.
+        If not, nobody gets them."""
         if self.fits(count, size):
             return True
         overflow = self.bounds.overflow
@@ -236,7 +236,7 @@ class ListLimit(Ledger):
         return overflow != DISCONNECT or not self.pending_list.is_queue
 
     def excludes(self, size: int) -> bool:
-        """Tell whether a new message, which is admitted, passes this list by."""
+        """Tell whether an admitted new message bypasses this list."""
         overflow = self.bounds.overflow
         if overflow in (SLOW, REFUSE) or self.fits(1, size):
             return False
@@ -253,7 +253,7 @@ class ListLimit(Ledger):
                 f"messages{weight}, which is its limit ({limit}); try again when some "
                 "have been consumed"
             )
-        else:  # whose it is, is not the publisher's to know
+        else:  # the publisher must not learn whose it is
             problem = (
                 f"a subscription to this destination has {self.count} pending messages, "
                 f"which is its limit ({limit}; see the gateway's log); try again when "
@@ -277,7 +277,7 @@ class ListLimit(Ledger):
                 "too many messages are waiting for this client; it must receive them faster"
             )
             loop = asyncio.get_running_loop()
-            for consumer in self.pending_list.consumers:  # not now: others publish just now
+            for consumer in self.pending_list.consumers:  # not now: others are publishing
                 loop.call_soon(consumer.client.end, error)
 
     # --- slowing producers ---------------------------------------------------------------------
@@ -293,7 +293,7 @@ class ListLimit(Ledger):
             self._hold("held back with their producers")
 
     def _slows_first(self, count: int, size: int) -> bool:
-        """With ``overflow_wait``: producers wait for so long before they are refused."""
+        """With ``overflow_wait``: producers wait that long before they are refused."""
         bounds = self.bounds
         is_hopeless = 0 < bounds.bytes_max < size or self._is_beyond(count, size)
         if not bounds.wait_s or is_hopeless:
@@ -309,7 +309,7 @@ class ListLimit(Ledger):
         return self._timer is not None
 
     def _waited(self) -> None:
-        """There is no room yet: producers go on, and are refused."""
+        """There is still no room: producers go on, and are refused."""
         self._timer = None
         self._around.mark_ready(self.pending_list)
 
@@ -322,14 +322,14 @@ class ListLimit(Ledger):
     # --- letting the oldest go -----------------------------------------------------------------
 
     def let_go_before(self, horizon: int) -> None:
-        """The clock: messages that were taken in before *horizon* go."""
+        """By the clock: messages taken in before *horizon* go."""
         self._is_scheduled = self._is_aging = False
         self._horizon = horizon
         self._shed()
         self.update()
 
     def _shed(self) -> None:
-        """Let the oldest go that are too many or too old; more are read where needed."""
+        """Remove the oldest that are too many or too old; more are read where needed."""
         around, cursor = self._around, self.pending_list.cursor
         if self._is_shedding or (self.bounds.is_dead_lettered and around.writer.shortage.is_near):
             return
@@ -371,8 +371,8 @@ class ListLimit(Ledger):
         excess_bytes: int,
         kept: list[StoredMessage],
     ) -> tuple[list[StoredMessage], list[StoredMessage], Sequence[StoredMessage]]:
-        """Returns: those that go because there is too much, those that are too old, and the rest
-        from the first one on that does not have to go. What must stay is added to *kept*."""
+        """Returns: those in excess, those too old, and the rest from the first one that need not go.
+        What must stay is added to *kept*."""
         gone: list[StoredMessage] = []
         old: list[StoredMessage] = []
         for index, item in enumerate(messages):
@@ -390,7 +390,7 @@ class ListLimit(Ledger):
         return gone, old, ()
 
     def _settle(self, oldest: int, *, is_empty: bool = False) -> None:
-        """Nothing has to go just now; the oldest was taken in at *oldest*."""
+        """Nothing has to go for now; the oldest was taken in at *oldest*."""
         self._kept_count = -1
         self._horizon = 0
         if self.bounds.age_us and not self._is_scheduled and not is_empty:
@@ -398,20 +398,20 @@ class ListLimit(Ledger):
             self._around.look_at(self, oldest + self.bounds.age_us)
 
     def _read_more(self, kept: list[StoredMessage], gone_count: int) -> None:
-        """Nothing more is in memory. Have a page read if there may be more that has to go."""
+        """Nothing more is in memory: have a page read if there may be more that has to go."""
         around, pending_list = self._around, self.pending_list
         has_more = pending_list.cursor.size > len(kept)
         is_wanted = self._horizon or max(self._excess()) > 0
         is_hopeful = gone_count or not kept or len(kept) > self._kept_count
         if is_wanted and has_more and is_hopeful:
-            # The page brings a dispatch and that an update, which goes on here. What is kept may
-            # be all that memory has room for; then the page brings nothing and that is the end.
-            # With nothing kept it was a consumer that took what the last page brought.
+            # The page leads to a dispatch, and that to an update, which continues here. What is kept
+            # may be all that memory has room for; then the page brings nothing and this ends. With
+            # nothing kept, a consumer took what the last page brought.
             self._kept_count = len(kept)
             pending_list.request_page(anyway=True)
         else:
             now = around.writer.now()
-            is_empty = not kept and not has_more  # the next message is looked at when it comes
+            is_empty = not kept and not has_more  # the next message is checked when it comes
             self._settle(now + _AGE_RETRY_US - self.bounds.age_us, is_empty=is_empty)
 
     def _let_go(self, messages: list[StoredMessage], reason: str) -> None:
@@ -444,7 +444,7 @@ class ListLimit(Ledger):
     # --- telling -------------------------------------------------------------------------------
 
     def _is_heavy(self) -> bool:
-        """It is the bytes that are too many."""
+        """The excess is in bytes."""
         bounds = self.bounds
         return bool(bounds.bytes_max) and not (
             bounds.messages_max and bounds.messages_max <= self.count

@@ -1,4 +1,4 @@
-"""The limits of all lists: who is near one, what is published to it, and the clock of their ages."""
+"""The limits of all lists: which are near theirs, what is published to them, and the clock of ages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tidegate.spi import (
 
 _log = logging.getLogger("tidegate.broker.limit")
 
-#: Routes without the lists that take nothing more; past it the cache begins anew.
+#: Cached routes without the lists that take nothing more; beyond this the cache starts over.
 _ROUTES_CACHED_MAX: Final = 1000
 
 
@@ -39,9 +39,8 @@ class ListLimits:
     Args: detours: see :class:`tidegate.broker.publish.publisher.Publisher`.
 
     Attributes:
-        overflows: who loses messages.
-        bury, bury_new: see :class:`tidegate.broker.publish.publisher.Publisher`; set when it is
-            there.
+        overflows: which lists lose messages.
+        bury, bury_new: see :class:`tidegate.broker.publish.publisher.Publisher`; set once it exists.
     """
 
     def __init__(self, flow: Flow, detours: set[object]) -> None:
@@ -64,7 +63,7 @@ class ListLimits:
     def set_limit(
         self, pending_list: PendingList, policy: DestinationPolicy, pending: PendingCount
     ) -> None:
-        """Limit a stored list, in which *pending* is, as *policy* says."""
+        """Limit a stored list, which holds *pending*, as *policy* says."""
         bounds = Bounds.of(policy, is_queue=pending_list.is_queue)
         if bounds is not None:
             self._set(pending_list, bounds, pending)
@@ -86,8 +85,8 @@ class ListLimits:
         """Limit a stored list from now on as *policy* says.
 
         Args: content: how many messages the store has for a list.
-        Returns: an option that it cannot have before the next start; "": it has all of them. How many bytes
-            are in a list nobody knows who has not weighed all that came.
+        Returns: an option that it cannot have before the next start; "": it has all of them. The bytes in a
+            list are known only if all messages that came were weighed.
         """
         bounds = Bounds.of(policy, is_queue=pending_list.is_queue)
         limit, left = self._by_id.get(pending_list.id), ""
@@ -109,7 +108,7 @@ class ListLimits:
         return left
 
     def begin(self) -> None:
-        """The start is over: what branches and sessions hold is claimed, and the rest may go."""
+        """The start is over: branches and sessions have claimed what they hold, and the rest may go."""
         self._has_begun = True
         for limit in list(self._by_id.values()):
             limit.update()
@@ -117,12 +116,12 @@ class ListLimits:
     # --- what limits ask for -------------------------------------------------------------------
 
     def watch(self, limit: ListLimit) -> None:
-        """Publishes to its list are to be counted."""
+        """Publishes to its list must be counted."""
         self._near[limit.pending_list] = limit
         self._detours.add(self)
 
     def ignore(self, limit: ListLimit) -> None:
-        """They need not be any more."""
+        """They no longer need to be."""
         if self._near.pop(limit.pending_list, None) is not None and not self._near:
             self._detours.discard(self)
             self._routes.clear()
@@ -135,7 +134,7 @@ class ListLimits:
             self.writer.on_written = None
 
     def look_at(self, limit: ListLimit, due: int) -> None:
-        """The age of its messages is to be looked at, at *due* or a little later."""
+        """Check the age of its messages at *due* or a little later."""
         heapq.heappush(self._looks, (due, limit.pending_list.id))
 
     def hold(self, pending_list: PendingList) -> None:
@@ -144,13 +143,13 @@ class ListLimits:
         self._flow.full_lists.add(pending_list)
 
     def count_dropped(self, dropped: int) -> None:
-        """So many messages are lost to a list, which tells so itself."""
+        """A list lost *dropped* messages, which it reports itself."""
         self._flow.dropped += dropped
 
     # --- the clock, and the store --------------------------------------------------------------
 
     def look(self, now: int) -> None:
-        """Let messages go that are too old. Call it every second."""
+        """Remove messages that are too old. Call it every second."""
         looks = self._looks
         due: list[int] = []
         while looks and looks[0][0] <= now:
@@ -161,7 +160,7 @@ class ListLimits:
                 limit.let_go_before(now - limit.bounds.age_us)
 
     def _written(self, operations: Sequence[Operation]) -> None:
-        """These are durable: what they took off lists is not there any more."""
+        """*operations* are durable: what they took off lists is gone."""
         by_id = self._by_id
         for operation in operations:
             if type(operation) is AddMessage:  # most are
@@ -180,7 +179,7 @@ class ListLimits:
     def admit(self, route: Route, message: Message) -> Route:
         """Count *message*, which is about to be published along *route*.
 
-        Returns: the route without the lists that it passes by.
+        Returns: the route without the lists it bypasses.
         Raises: FlowControlError when a list refuses it; then nothing is counted.
         """
         near = [self._near[item] for item in route.stored if item in self._near]
@@ -217,7 +216,7 @@ class ListLimits:
                 raise limit.refusal()
 
     def _without(self, route: Route, gone: tuple[PendingList, ...]) -> Route:
-        """One and the same object each time: messages of a turn are handed out by route."""
+        """The same object each time: messages of a turn are handed out by route."""
         found = self._routes.get((route, gone))
         if found is None:
             if len(self._routes) >= _ROUTES_CACHED_MAX:

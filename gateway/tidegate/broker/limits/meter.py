@@ -20,8 +20,8 @@ class Reader(Protocol):
 class Meter:
     """Lets *rate* bytes a second through, and a second's worth at once.
 
-    What was read is never refused: whoever brought more than there was left is not read until that is
-    made up for. All connections of the principal share it, each waits for its own.
+    What was read is never refused: a connection that brought more than was left is not read until
+    that is made up for. All connections of the principal share it; each waits for its own excess.
     """
 
     def __init__(self, rate: int) -> None:
@@ -32,12 +32,12 @@ class Meter:
 
     @property
     def is_full(self) -> bool:
-        """A new one would be as this one is: there is nothing to be made up for."""
+        """It is as good as new: there is nothing to make up for."""
         missing = self._rate - self._left
         return missing <= (asyncio.get_running_loop().time() - self._at) * self._rate
 
     def received(self, reader: Reader, count: int) -> None:
-        """*reader* was read *count* bytes."""
+        """*count* bytes of *reader* were read."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         self._left = min(self._rate, self._left + (now - self._at) * self._rate) - count
@@ -51,7 +51,7 @@ class Meter:
     def _go_on(self) -> None:
         loop = asyncio.get_running_loop()
         missing = -(self._left + (loop.time() - self._at) * self._rate)
-        if missing > 0.5:  # others brought more meanwhile; half a byte is the clock's
+        if missing > 0.5:  # others brought more meanwhile; half a byte is rounding of the clock
             loop.call_later(missing / self._rate, self._go_on)
             return
         waiting, self._waiting = self._waiting, {}

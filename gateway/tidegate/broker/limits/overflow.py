@@ -1,7 +1,7 @@
-"""Who loses messages, has them refused, or stops its producers, because a list is at its limit.
+"""Which lists lose messages, refuse them, or stop their producers, because they are at their limit.
 
-Told once while it lasts, and once when it is over: as an event, to plugins, and as metrics. However many lists
-there are, a metric names ``WORST_MAX`` of them.
+Reported once while it lasts, and once when it is over: as an event, to plugins, and as metrics. However many
+lists there are, a metric names ``WORST_MAX`` of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NOBODY: Final = "none"
 #: Lists that ``overflow.worst`` names.
 WORST_MAX: Final = 10
 
-#: Lists that have lost messages since the last look, as far as they are remembered: a subscriber each, of a topic.
+#: Lists remembered that lost messages since the last look: each may be a subscriber of a topic.
 _LOST_MAX: Final = 10_000
 
 
@@ -33,16 +33,16 @@ def _unheard(_: ListOverflow) -> None:
 
 @dataclass(slots=True, eq=False)
 class Overflows:
-    """Of all lists together.
+    """The overflows of all lists.
 
     Call :meth:`look` every second.
 
     Attributes:
-        announce: told of each overflow when it begins and when it is over; must not raise. tell: of events.
-        lists: that are at their limits now.
+        announce: told when each overflow begins and when it is over; must not raise. tell: of events.
+        lists: those at their limits now.
         dropped, dead_lettered, refused: messages, since the start.
-        last: whose overflow began last.
-        worst: of the lists that there are those that have lost most, with how many.
+        last: the list whose overflow began last.
+        worst: the existing lists that have lost most, with how many.
     """
 
     announce: Callable[[ListOverflow], None] = _unheard
@@ -56,7 +56,7 @@ class Overflows:
     _lost: dict[PendingList, Overflow] = field(default_factory=dict["PendingList", "Overflow"])
 
     def lost(self, pending_list: PendingList, overflow: Overflow, count: int) -> None:
-        """So many messages are lost to a list."""
+        """*pending_list* lost *count* messages."""
         self.dropped += count
         pending_list.lost += count
         pending_list.changed()
@@ -64,7 +64,7 @@ class Overflows:
             self._lost[pending_list] = overflow
 
     def look(self) -> None:
-        """A second is over."""
+        """A second has passed."""
         there = [item for item in self._lost if not item.is_removed]
         worst = nlargest(WORST_MAX, there, key=lambda item: item.lost)
         self._lost = {item: self._lost[item] for item in worst}
@@ -84,7 +84,7 @@ class Overflows:
 
 
 class Overflow:
-    """Of one list. Attributes: is_on: it has begun and is not over."""
+    """The overflow of one list. Attributes: is_on: it has begun and is not over."""
 
     __slots__ = ("_act", "_all", "_dead_lettered", "_dropped", "_list", "_refused", "is_on")
 
@@ -96,13 +96,13 @@ class Overflow:
         self.is_on = False
 
     def dropped(self, count: int, limit: str) -> None:
-        """So many messages are lost to this list."""
+        """This list lost *count* messages."""
         self._dropped += count
         self._all.lost(self._list, self, count)
         self.begin(limit, "dropped")
 
     def dead_lettered(self, count: int, limit: str) -> None:
-        """So many were moved to the dead-letter queue; negative: were not after all."""
+        """*count* were moved to the dead-letter queue; negative: were not, after all."""
         self._all.dead_lettered += count
         if count > 0 or self.is_on:  # the list may be gone by then
             self._dead_lettered += count
@@ -115,7 +115,7 @@ class Overflow:
         self.begin(limit, what)
 
     def begin(self, limit: str, what: str) -> None:
-        """*what* happens to messages from now on. Args: limit: the one that was reached."""
+        """*what* happens to messages from now on. Args: limit: the one reached."""
         if self.is_on:
             return
         self.is_on = True
@@ -136,7 +136,7 @@ class Overflow:
         self._all.announce(self._told(is_over=False))
 
     def end(self) -> None:
-        """There is room again, or the list is gone."""
+        """There is room again, or the list is gone: it is over."""
         if not self.is_on:
             return
         text, values = self._named()

@@ -1,4 +1,4 @@
-"""When the loop comes too late to everything, no new connections: those that are there come first.
+"""When the loop runs late, new connections are refused: existing ones come first.
 
 What gives way when the machine cannot keep up, in this order: new connections (here); clients that
 send more than a slice of work, which wait their turn (the front-ends); producers that are faster
@@ -16,15 +16,15 @@ from tidegate.spi.events import Event, Tell, log_only
 
 _log = logging.getLogger("tidegate.broker")
 
-#: How often the clock is looked at: four timers a second cost nothing that can be measured.
+#: How often the clock is read: four timers a second cost nothing measurable.
 LOOK_EVERY_S: Final = 0.25
 
-#: Looks in a row that must come too late before connections are refused: one long step (a garbage
-#: collection, a machine that was suspended) is no overload.
+#: Looks in a row that must be late before connections are refused: one long step (a garbage
+#: collection, a suspended machine) is no overload.
 LATE_LOOKS_MIN: Final = 3
 
-#: It is over when so many looks in a row came less than half the limit late: who is let in too
-#: soon brings it back.
+#: It is over when this many looks in a row were late by less than half the limit: letting clients
+#: in too soon brings it back.
 CALM_LOOKS_MIN: Final = 8
 
 
@@ -34,7 +34,7 @@ class Overload:
     Attributes:
         lag_max: seconds; 0: connections are never refused for this.
         is_on: new connections are refused.
-        lag: seconds by which the last look came too late.
+        lag: seconds by which the last look was late.
         refused: connections since the start.
         tell: of events.
     """
@@ -56,7 +56,7 @@ class Overload:
             self.looked(max(0.0, time() - begun_at - LOOK_EVERY_S))
 
     def looked(self, lag: float) -> None:
-        """A look came *lag* seconds too late."""
+        """A look was *lag* seconds late."""
         self.lag = lag
         lag_max = self.lag_max
         self._late = self._late + 1 if lag > lag_max else 0
@@ -77,7 +77,7 @@ class Overload:
             self.tell(Event.OVERLOAD_ENDED, _log, text, self.refused)
 
     def refuses(self) -> bool:
-        """One more connection wants to be taken. Returns: it is not."""
+        """A new connection asks to be accepted. Returns: whether it is refused."""
         if self.is_on:
             self.refused += 1
         return self.is_on

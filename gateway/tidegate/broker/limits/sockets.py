@@ -1,8 +1,8 @@
 """How many sockets all listeners may have open: the store needs descriptors, too.
 
-They are counted from accept on: who has not finished a handshake, or was never asked who it is,
-takes a descriptor like everybody else, and a store without descriptors can write nothing. The memory
-that they take is counted, too: nobody is kept out for it, because who comes in may be who makes room.
+They are counted from accept on: a client that has not finished a handshake, or has not logged in yet,
+takes a descriptor like any other, and a store without descriptors can write nothing. The memory they
+take is counted, too, but keeps nobody out: a client that comes in may be the one that frees room.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidegate.spi.events import Event, Tell, log_only
 
 _log = logging.getLogger("tidegate.broker")
 
-#: A line about those that are refused at most so often.
+#: Least time between two log lines about refused ones.
 LOG_EVERY_S: Final = 10.0
 
 
@@ -29,9 +29,9 @@ class Sockets:
 
     Args:
         account: of the gateway.
-        refuses: called for each; True: it is not to be let in, and who says so writes about it.
+        refuses: called for each; True: it is refused, and the callee reports it.
 
-    Attributes: connections_max: of the configuration. The limit of the process may allow fewer. count: that are open;
+    Attributes: connections_max: as configured; the limit of the process may allow fewer. count: open ones;
         opened_count: since the start; tell: of events.
     """
 
@@ -48,7 +48,7 @@ class Sockets:
 
     @property
     def limit(self) -> int:
-        """At most so many; looked up each time, because the limit of a process can be changed."""
+        """The most allowed; looked up each time, because the limit of a process can be changed."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft == resource.RLIM_INFINITY:
             return self.connections_max
@@ -66,7 +66,7 @@ class Sockets:
             return True
         self._refused += 1
         now = time.monotonic()
-        if now >= self._log_next_at:  # whoever connects decides how often
+        if now >= self._log_next_at:  # clients decide how often they connect
             self.tell(
                 Event.CONNECTIONS_LIMITED,
                 _log,
@@ -82,6 +82,6 @@ class Sockets:
         return False
 
     def closed(self, size: int) -> None:
-        """One that was counted with *size* is gone."""
+        """A socket that was counted with *size* is gone."""
         self.count -= 1
         self._account.add(Held.CONNECTIONS, -size)

@@ -1,7 +1,7 @@
-"""What clients sent that are not let in yet: half of a CONNECT, or what came behind a whole one.
+"""What clients sent before they are let in: half of a CONNECT, or what came after a whole one.
 
 Each may have little, but there can be many of them, and nobody knows who they are: there is no
-principal to be charged.
+principal to charge.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tidegate.spi import FlowControlError, Held, Stranger, format_size
 
 _log = logging.getLogger("tidegate.broker")
 
-#: Room is made for this part of the limit at once, so that looking for the largest is rare.
+#: Room is made for this fraction of the limit at once, so that looking for the largest is rare.
 _STEP: Final = 4
 
 
@@ -22,8 +22,8 @@ _STEP: Final = 4
 class Unauthenticated:
     """See :meth:`tidegate.spi.Broker.unauthenticated_holds`.
 
-    At the limit those go that hold most: whoever says who it is and waits for the answer holds next
-    to nothing, so that it gets in while others try to fill the memory.
+    At the limit those that hold most go. A client that logs in and waits for the answer holds next
+    to nothing, so it gets in while others try to fill the memory.
 
     Args: account: of the gateway; limit: bytes, 0 for none.
     """

@@ -1,7 +1,7 @@
-"""Messages that wait in memory, by destination: the leaves of the tree that no client is charged with.
+"""Messages that wait in memory, by destination: the leaves of the tree that no client is charged for.
 
-What a destination holds its cursor knows, and so its own limit (``memory_limit``) is the cursor's,
-too. The tree asks now and then instead of counting each message once more.
+A destination's cursor knows what it holds, so its limit (``memory_limit``) is the cursor's, too. The
+tree asks now and then instead of counting each message once more.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, Protocol, final
 from tidegate.broker.turn.walks import STEP_LISTS, Walk, Walks
 from tidegate.spi import CursorMemory, PendingCursor
 
-#: All destinations are asked at each so many calls: a hundred thousand take some 20 ms, in slices.
+#: All destinations are asked once in so many calls: a hundred thousand take some 20 ms, in slices.
 LOOK_EVERY: Final = 10
 
 
@@ -27,11 +27,11 @@ class Leaf(Protocol):
 class Waiting:
     """Call :meth:`sample` every second.
 
-    Args: leaves: all there are; memories: what their cursors hold together.
+    Args: leaves: all of them; memories: what their cursors hold together.
 
     Attributes:
-        maximum: the most that all held together, as far as it was seen.
-        largest_bytes, largest: what the destination holds that held most at the last look, and which.
+        maximum: the most that all were seen to hold together.
+        largest_bytes, largest: what the largest destination held at the last look, and which it was.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Waiting:
         self.largest = "none"
 
     def sample(self) -> None:
-        """Look at all together, and now and then at each."""
+        """Look at the sum, and now and then at each."""
         self.maximum = max(self.maximum, sum(memory.used for memory in self._memories))
         if not self._calls % LOOK_EVERY:
             self._walks.begin(self._look())
