@@ -29,12 +29,12 @@ CURSOR_MACHINE_SETTINGS: Final = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     print_blob=True,
-    database=None,  # leaves no directory behind where the kit is run
+    database=None,  # leaves no directory where the kit is run
 )
 
 _ANY_SIZE: Final = 1 << 40
 
-#: Steps of the loop that something takes in a thread.
+#: Most steps of the loop that a call in a thread takes.
 _THREAD_STEPS: Final = 6
 _T = TypeVar("_T")
 
@@ -53,9 +53,9 @@ class ListStore:
     """The message store as a cursor sees it: one list, read by pages.
 
     Attributes:
-        messages: what is pending in the store, taken ones too, by sequence.
+        messages: what is pending in the store, including taken ones, by sequence.
         pages: (after, limit, bytes_max) of every page that was read.
-        gate: when set, a page waits for it after it was read, or before when ``gate_before``.
+        gate: when set, a page waits for it after reading, or before when ``gate_before``.
         error: when set, the next page raises it.
     """
 
@@ -96,9 +96,9 @@ class ListStore:
 
 
 class _SteppedLoop(asyncio.SelectorEventLoop):
-    """What others do in a thread is done some steps of the loop later, so that every run is the same.
+    """Work meant for threads is done some steps of the loop later, so that every run is the same.
 
-    A rule takes a step or two: what is under way is still so when the next rules come.
+    A rule takes a step or two: what is under way stays so while the next rules run.
     """
 
     def run_in_executor(  # type: ignore[override] - narrower than the loop's own
@@ -125,11 +125,11 @@ class _SteppedLoop(asyncio.SelectorEventLoop):
 
 
 class CursorMachine(RuleBasedStateMachine):
-    """The model is ``untaken``: what the cursor must hand out, in this order.
+    """The model is ``untaken``: what the cursor must deliver, in this order.
 
     Attributes:
-        memory_limits, spool_limits: what ``memory_limit_bytes`` and ``temporary_limit_bytes`` are
-            drawn from; a subclass may narrow them.
+        memory_limits, spool_limits: the values of ``memory_limit_bytes`` and ``temporary_limit_bytes``
+            to draw from; a subclass may narrow them.
     """
 
     memory_limits: Sequence[int] = (1, 2_000, 5_000, 20_000, 1 << 30)
@@ -144,7 +144,7 @@ class CursorMachine(RuleBasedStateMachine):
         self.shared = CursorMemory()
         self.untaken: list[StoredMessage] = []
         self.taken: list[StoredMessage] = []
-        self.claimed: set[int] = set()  # of those taken, the ones that were claimed
+        self.claimed: set[int] = set()  # those of the taken ones that were claimed
         self.last_sequence = 0
         self.memory_limit = 0
         self.is_stored = True
@@ -159,7 +159,7 @@ class CursorMachine(RuleBasedStateMachine):
         return self.runner.run(bounded())
 
     def _call(self, act: Callable[[], None]) -> None:
-        """Do *act* where a cursor is called: on the event loop."""
+        """Do *act* where cursors are called: on the event loop."""
 
         async def on_the_loop() -> None:
             act()
@@ -228,7 +228,7 @@ class CursorMachine(RuleBasedStateMachine):
         self.taken += found
 
     def _claim(self, first: int, count: int) -> None:
-        """Every third untaken message from some place on; what is out cannot be claimed again."""
+        """Every third untaken message from some place on; a taken one cannot be claimed again."""
         first %= len(self.untaken) + 1
         wanted = self.untaken[first::3][:count]
         extra = [stored.sequence for stored in self.taken[:2]]
@@ -239,7 +239,7 @@ class CursorMachine(RuleBasedStateMachine):
         self.taken += wanted
 
     def _put_back(self, count: int) -> None:
-        """Return every second taken message or all of them, one delivery older, last one first."""
+        """Return every second taken message or all of them, each with one more delivery, last one first."""
         self._return(self.taken[-count:] if count % 2 else self.taken[::2])
 
     def _return(self, returned: Sequence[StoredMessage]) -> None:
@@ -253,7 +253,7 @@ class CursorMachine(RuleBasedStateMachine):
         self.cursor.put_back(counted)
 
     def _remove(self, first: int, count: int) -> None:
-        """Untaken messages are purged; one that is out, and one that never was, come along."""
+        """Purge untaken messages, together with a taken one and one that never existed."""
         first %= len(self.untaken) + 1
         gone = self.untaken[first : first + count]
         for stored in gone:
@@ -296,7 +296,7 @@ class CursorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.taken)
     @rule(consumers=st.integers(2, 5), data=st.data())
     def lose_all_consumers(self, consumers: int, data: st.DataObject) -> None:
-        """Each brings back what it has, one after the other, before anybody looks; *data*: in which order."""
+        """Each returns what it has, one after the other, before anybody looks; *data*: in which order."""
         parts = [self.taken[first::consumers] for first in range(consumers)]
         order = data.draw(st.permutations(range(consumers)), "order")
 
@@ -308,7 +308,7 @@ class CursorMachine(RuleBasedStateMachine):
 
     @rule()
     def start_again(self) -> None:
-        """What is in the store is there again, as it is known there; what is not is gone."""
+        """Stored messages are there again, as the store knows them; all others are gone."""
         self._run(self.cursor.close())
         assert self.cursor.memory_bytes == self.shared.used == 0
         self.untaken = [self.store.messages[sequence] for sequence in sorted(self.store.messages)]
@@ -356,7 +356,7 @@ class CursorMachine(RuleBasedStateMachine):
     def page_in_while_the_gateway_goes_on(
         self, sizes: list[int], late: list[int], steps: list[str], count: int, gate_before: bool
     ) -> None:
-        """A page is under way; *late* messages are durable before it ends and offered after it."""
+        """A page is being read; *late* messages become durable before it ends and are offered after it."""
         self._run(self._page_in_beside(sizes, late, steps, count, gate_before))
 
     async def _page_in_beside(
@@ -401,7 +401,7 @@ class CursorMachine(RuleBasedStateMachine):
 
     @rule()
     def drain(self) -> None:
-        """Everything can be had, in order."""
+        """Everything can be taken, in order."""
         for _ in range(10 * len(self.untaken) + 10):
             if self.cursor.needs_page:
                 self._run(self.cursor.page_in())
@@ -431,7 +431,7 @@ class CursorMachine(RuleBasedStateMachine):
 
     @invariant()
     def memory_is_bounded_or_producers_are_slowed(self) -> None:
-        """Half as much again for buffers, one message that may be of any size, what came back."""
+        """Allows half as much again for buffers, one message of any size, and what was put back."""
         returned = sum(
             memory_bytes(stored.message) for stored in self.untaken if stored.delivery_count
         )

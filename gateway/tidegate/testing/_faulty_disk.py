@@ -1,4 +1,4 @@
-"""What a disk holds, twice: as running programs see it, and as it is on the platters. For ``faulty_storage``."""
+"""The contents of a disk, twice: as running programs see them, and as on the platters. For ``faulty_storage``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Self
 
 from tidegate.testing._unsynced import Inode, Write
 
-#: In a name: what stands before the last one is the folder whose names are synced together.
+#: In a name: the part before the last one is the folder whose names are synced together.
 FOLDER_SEPARATOR: Final = "|"
 
 
@@ -21,12 +21,12 @@ class Change(NamedTuple):
     """One thing that happened to the disk, for :attr:`FaultyDisk.observer`.
 
     Attributes:
-        kind: ``create``, ``folder`` (*name* is new), ``rename`` (from *name* to *other*), ``unlink``, ``names`` (folder *name* was
-            synced, "" the directory itself), ``write`` (*data* at *offset*; data None: only
-            *length*), ``store`` (the same through a mapping), ``sync`` (of *length* writes and
-            stores, the oldest first), ``sync without stores`` (by a disk that lies) or ``lose`` (a
-            sync failed).
-        file: number of the file that it is about; 0 for the directory.
+        kind: ``create``, ``folder`` (*name* is new), ``rename`` (from *name* to *other*), ``unlink``,
+            ``names`` (folder *name* was synced, "" the directory itself), ``write`` (*data* at
+            *offset*; data None: only *length*), ``store`` (the same through a mapping), ``sync``
+            (of *length* writes and stores, oldest first), ``sync without stores`` (by a disk that
+            lies) or ``lose`` (a sync failed).
+        file: number of the file concerned; 0 for the directory.
     """
 
     kind: str
@@ -46,7 +46,7 @@ class _NameChange:
 
     @property
     def folder(self) -> str:
-        """Whose sync makes it durable: the folder of the name that came last."""
+        """The folder whose sync makes it durable: that of the newest name."""
         return folder_of(self.changes[-1][0])
 
 
@@ -56,7 +56,7 @@ def folder_of(name: str) -> str:
 
 
 class _FolderInode(Inode):
-    """What stands for a folder among the names of the one that it is in."""
+    """Stands for a folder among the names of its parent."""
 
 
 def _files(names: Mapping[str, Inode]) -> dict[str, Inode]:
@@ -64,12 +64,12 @@ def _files(names: Mapping[str, Inode]) -> dict[str, Inode]:
 
 
 class Disk:
-    """What is on a disk, and what of that survives a power cut. ``FaultyDisk`` is one that programs use.
+    """What is on a disk, and what of that survives a power cut. ``FaultyDisk`` is the one for programs.
 
     Args:
         seed: decides what becomes of unsynced writes.
         capacity_bytes: room for all files, by their lengths; may be changed at any time, and so may
-            ``is_quota``: it is a quota, which has an errno of its own, and nobody is told the room.
+            ``is_quota``: the limit is a quota, which has its own errno, and free room is not reported.
         metadata_directory: a real directory that is passed through to the program: nothing in it
             is subject to faults.
     """
@@ -94,14 +94,14 @@ class Disk:
         self.observer: Callable[[Change], None] | None = None
 
     def drop_caches(self) -> None:
-        """The system needs the memory: what a failed sync lost is read as the disk has it."""
+        """Memory is reclaimed: reads of what a failed sync lost now return the disk's contents."""
         with self.mutex:
             assert self.observer is None, "a recording cannot repeat this"
             for inode in self._inodes():
                 inode.drop_clean(self._choose)
 
     def cut_power(self) -> None:
-        """The power goes, or has gone: decide what is left."""
+        """The power fails, or has failed: decide what is left."""
         with self.mutex:
             inodes = self._inodes()
             folders: dict[str, list[_NameChange]] = {}
@@ -119,7 +119,7 @@ class Disk:
                 inode.cut_power(self._choose)
 
     def _inodes(self) -> Sequence[Inode]:
-        """Each that has a name, or had one that may come back."""
+        """All that have a name, or had one that may come back."""
         changed = [inode for change in self._unsynced for _, inode in change.changes if inode]
         every = (*self._seen.values(), *self._durable.values(), *changed)
         return list({id(inode): inode for inode in every}.values())
@@ -133,7 +133,7 @@ class Disk:
         return sum(inode.seen.length for inode in self._seen.values())
 
     def fork(self, seed: int, *, metadata_directory: Path | None = None) -> Self:
-        """Another disk as this one is now, whose *seed* decides what its next power cut leaves."""
+        """A copy of this disk in its current state; its *seed* decides what its next power cut leaves."""
         with self.mutex:
             other = type(self)(
                 seed,
@@ -164,7 +164,7 @@ class Disk:
                 for name, inode in _files(self._seen).items()
             }
 
-    # What follows is for FaultyStorage, which holds the mutex.
+    # For FaultyStorage, which holds the mutex.
 
     def lookup(self, name: str) -> Inode:
         """The file called *name*. Raises: FileNotFoundError."""
@@ -183,7 +183,7 @@ class Disk:
         return inode
 
     def make_folder(self, name: str) -> None:
-        """The folder and those it is in, as far as they are missing; unsynced as other names."""
+        """Make the folder and its missing parents; unsynced like other names."""
         if name and name not in self._seen:
             self.make_folder(folder_of(name))
             self._change(_NameChange(((name, _FolderInode()),)))
@@ -196,18 +196,18 @@ class Disk:
         self.observe(Change("rename", inode.number, old, new))
 
     def unlink(self, name: str) -> None:
-        """The name is gone; open files live on."""
+        """Remove the name; open files live on."""
         if name in self._seen:
             number = self._seen[name].number
             self._change(_NameChange(((name, None),)))
             self.observe(Change("unlink", number, name))
 
     def names(self) -> list[str]:
-        """All names of files."""
+        """The names of all files."""
         return list(_files(self._seen))
 
     def sync_names(self, folder: str = "") -> None:
-        """The names in the folder are durable as they are."""
+        """Make the current names in the folder durable."""
         rest: list[_NameChange] = []
         for change in self._unsynced:
             if change.folder == folder:
@@ -218,31 +218,31 @@ class Disk:
         self.observe(Change("names", name=folder))
 
     def observe(self, change: Change) -> None:
-        """Tell the observer, when there is one."""
+        """Call the observer, if there is one."""
         if self.observer is not None:
             self.observer(change)
 
     def write(self, inode: Inode, write: Write) -> None:
-        """Unsynced bytes, or an unsynced length."""
+        """Add unsynced bytes, or an unsynced length."""
         inode.write(write)
         kind = "store" if write.mapped else "write"
         self.observe(Change(kind, inode.number, "", "", write.offset, write.data, write.length))
 
     def sync(self, inode: Inode, count: int, *, stores: bool = True) -> None:
-        """The oldest *count* unsynced writes of the file are durable now, or those but *stores*."""
+        """Make the oldest *count* unsynced writes of the file durable, except mapped ones if not *stores*."""
         inode.sync(count, stores=stores)
         kind = "sync" if stores else "sync without stores"
         self.observe(Change(kind, inode.number, length=count))
 
     def fail_sync(self, inode: Inode) -> None:
-        """What the file has unsynced will never be durable."""
+        """The file's unsynced writes will never be durable."""
         inode.fail_sync()
         self.observe(Change("lose", inode.number))
 
     def repeat(self, change: Change, inodes: dict[int, Inode]) -> None:
-        """Apply a change that an observer of another disk was told.
+        """Apply a change reported by another disk's observer.
 
-        Args: inodes: the files so far by number; kept up by this method.
+        Args: inodes: the files so far by number; updated by this method.
         """
         match change.kind:
             case "create":

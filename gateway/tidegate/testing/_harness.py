@@ -21,11 +21,11 @@ from tidegate.spi.hookspecs import PROJECT
 
 #: A test that takes longer than this hangs; in seconds. The slowest takes a few.
 SCENARIO_TIMEOUT: Final = 120.0
-#: What takes longer to close hangs; in seconds. With what a test that failed left open, with the end
-#: of its loop, and with ``BLOCKED_TIMEOUT`` behind each, less than 15.
+#: A close that takes longer hangs; in seconds. Together with closing what a failed test left open, with
+#: ending its loop, and with ``BLOCKED_TIMEOUT`` after each, less than 15.
 CLOSE_TIMEOUT: Final = 8.0
 LEFT_TIMEOUT: Final = 3.0
-#: Behind a time limit after which nothing moves, its thread is blocked; in seconds.
+#: When nothing moves for this long after a time limit, the thread is blocked; in seconds.
 BLOCKED_TIMEOUT: Final = 1.0
 
 _T = TypeVar("_T")
@@ -34,10 +34,9 @@ _T = TypeVar("_T")
 class Scenarios:
     """Base of the kits: runs each test that is a coroutine function on an event loop of its own.
 
-    So they need no plugin of pytest's, and take no notice of one. An exception that nobody awaited (a
-    callback, a forgotten task) fails the test too. What a test was given (an argument with ``async def
-    close``) is closed behind it, also when it fails: a store that stays open keeps threads, and those
-    keep the process.
+    So they need no pytest plugin, and ignore any. An exception that nobody awaited (a callback, a
+    forgotten task) fails the test too. Arguments of a test with ``async def close`` are closed after
+    it, even when it fails: a store that stays open keeps threads, and those keep the process alive.
     """
 
     def __init_subclass__(cls) -> None:
@@ -76,7 +75,7 @@ class _Closable(Protocol):
 async def close(closable: _Closable, seconds: float | None = None) -> None:
     """Close it, within :data:`CLOSE_TIMEOUT` unless *seconds* are given.
 
-    Raises: TimeoutError when it hangs, be it that it blocks the loop or will not be cancelled.
+    Raises: TimeoutError when it hangs, whether it blocks the loop or cannot be cancelled.
     """
     seconds = CLOSE_TIMEOUT if seconds is None else seconds
     with _interrupted(seconds + BLOCKED_TIMEOUT):
@@ -90,7 +89,7 @@ async def close(closable: _Closable, seconds: float | None = None) -> None:
 
 
 def end_loop(runner: asyncio.Runner) -> None:
-    """Close its loop. A task or a thread that hangs there is left behind."""
+    """Close its loop. A task or a thread that hangs there is abandoned."""
     with contextlib.suppress(TimeoutError), _interrupted(BLOCKED_TIMEOUT):
         runner.close()
 
@@ -99,7 +98,7 @@ def end_loop(runner: asyncio.Runner) -> None:
 def _interrupted(seconds: float) -> Generator[None]:
     """Raise TimeoutError in the main thread when this takes longer, whatever it waits for.
 
-    Not within another one, whose time counts, and not in other threads, which get no signals.
+    Does nothing inside another one, whose limit applies, and in other threads, which get no signals.
     """
     is_ours = signal.getsignal(signal.SIGALRM) is _interrupt
     if is_ours or threading.current_thread() is not threading.main_thread():
@@ -114,13 +113,15 @@ def _interrupted(seconds: float) -> Generator[None]:
         finally:
             _stop_interrupting(before)
     finally:
-        _stop_interrupting(before)  # again: the first one may have been interrupted before it began
-        if left:  # of somebody's own time limit
+        _stop_interrupting(
+            before
+        )  # again: the first call may have been interrupted before it began
+        if left:  # of an outer time limit
             signal.setitimer(signal.ITIMER_REAL, max(left + began - time.monotonic(), 0.001))
 
 
 def _stop_interrupting(before: Any) -> None:
-    """*before*: the handler that was there."""
+    """*before*: the previous handler."""
     while signal.getsignal(signal.SIGALRM) is _interrupt:
         with contextlib.suppress(TimeoutError):  # it came at the last moment
             signal.setitimer(signal.ITIMER_REAL, 0)

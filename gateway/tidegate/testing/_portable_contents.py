@@ -1,4 +1,4 @@
-"""A store with a bit of everything, and all that a store tells, for comparing two of them."""
+"""A store with a bit of everything, and everything a store reports, for comparing two stores."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tidegate.spi import (
 _ANY_SIZE: Final = 1 << 40
 _ANY_COUNT: Final = 1_000_000
 
-#: What is compared of a row of the log; its number begins anew in another store.
+#: What is compared of a row of the log; its number starts over in another store.
 _ROW: Final = tuple(
     name for name in AcknowledgedMessage.__struct_fields__ if name != "ack_sequence"
 )
@@ -95,13 +95,13 @@ BRANCH: Final = Branch(
 
 
 def small(number: int) -> Message:
-    """A small message that says its number."""
+    """A small message that contains its number."""
     return Message("queue://q", b"body %d" % number, (("n", str(number)),))
 
 
 def everything() -> list[Operation]:
     """Shared messages, delivery counts, a log in another order than the messages, a lost list."""
-    big = 2**53 + 1  # more than a float can tell
+    big = 2**53 + 1  # more than a float can represent
     return [
         AddDestination("queue://q", 1, "\u00e4 principal", consumers_paused=True),
         AddDestination("topic://t", 0, producers_paused=True),
@@ -136,7 +136,7 @@ def everything() -> list[Operation]:
 
 
 def storable(operations: list[Operation], offered: StoreCapabilities) -> list[Operation]:
-    """Those of *operations* that a store with these capabilities may be given."""
+    """Those of *operations* that a store with these capabilities accepts."""
 
     def meets(known: Operation) -> bool:
         match known:
@@ -151,7 +151,7 @@ def storable(operations: list[Operation], offered: StoreCapabilities) -> list[Op
 
 
 def by_key(state: RecoveredState) -> dict[str, object]:
-    """What opening brought back, comparable: keyed, without empty lists."""
+    """What opening returned, in comparable form: keyed, without empty lists."""
     return {
         "last_sequence": state.last_sequence,
         "last_pending_list": state.last_pending_list,
@@ -168,7 +168,7 @@ def by_key(state: RecoveredState) -> dict[str, object]:
 
 
 async def told(store: MessageStore, state: RecoveredState) -> dict[str, object]:
-    """The same with what the store's optional objects tell besides: nothing, where it has none."""
+    """The same plus what the store's optional objects report; nothing for those it lacks."""
     found, offered = by_key(state), store.capabilities
     found |= {"branches": {}, "duplicate_ids": []}
     if offered.branches is not None:
@@ -183,9 +183,9 @@ async def told(store: MessageStore, state: RecoveredState) -> dict[str, object]:
 
 
 async def contents(store: MessageStore, state: RecoveredState) -> dict[str, object]:
-    """All that an open store holds, but for its identity and the numbers of its log's rows."""
+    """All that an open store holds, except its identity and the numbers of its log's rows."""
     found = await told(store, state)
-    del found["last_pending_list"]  # of a list that is gone it may be forgotten
+    del found["last_pending_list"]  # may be forgotten once that list is gone
     found["pending"] = {
         number: list(await store.page_in(number, 0, _ANY_COUNT, _ANY_SIZE))
         for number, count in sorted(state.pending.items())

@@ -1,6 +1,6 @@
 """The pytest plugin of the conformance kits; entry point ``tidegate`` of the group ``pytest11``.
 
-It only adds options and makes the kits' assertions talk; whatever the kits need is imported when
+It only adds options and assertion rewriting for the kits; whatever the kits need is imported when
 they are collected.
 """
 

@@ -58,14 +58,14 @@ from tidegate.testing._harness import close, end_loop
 from tidegate.testing._portable_contents import told
 from tidegate.testing.memory_store import MemoryContents, MemoryStore
 
-#: Few and short enough for a disk that syncs slowly; each example opens a store of its own.
+#: Few and short enough for a disk that syncs slowly; each example opens its own store.
 STORE_MACHINE_SETTINGS: Final = settings(
     max_examples=settings().max_examples // 4,  # 25, unless a profile has more or fewer
     stateful_step_count=25,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     print_blob=True,
-    database=None,  # leaves no directory behind where the kit is run
+    database=None,  # leaves no directory where the kit is run
 )
 
 _ANY_SIZE: Final = 1 << 40
@@ -75,7 +75,7 @@ _T = TypeVar("_T")
 _bodies: Final = st.one_of(
     st.binary(max_size=40), st.integers(0, 20_000).map(lambda size: b"\xa5" * size)
 )
-#: What batches are made of, the everyday operations more often than the rare ones.
+#: What batches consist of, everyday operations more often than rare ones.
 _kinds: Final = st.sampled_from(
     ["add_messages", "acknowledge"] * 4
     + ["discard", "move", "record_delivery"] * 2
@@ -88,14 +88,14 @@ _topics: Final = st.sampled_from(["topic://t", "topic://u.v"])
 
 
 class StoreHangsError(BaseException):
-    """Its ``close()`` does. No Exception: hypothesis would do the same again, and wait each time."""
+    """Its ``close()`` hangs. Not an Exception: hypothesis would repeat the example, and wait each time."""
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Writes random batches to both stores, after which both must agree.
+    """Writes random batches to both stores, which must agree after each.
 
     ``lists`` runs ahead of the stores while a batch is drawn: it says what will be pending when
-    the batch is written, so that only operations that the contract allows are drawn.
+    the batch is written, so that only operations allowed by the contract are drawn.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class StoreMachine(RuleBasedStateMachine):
             st.sampled_from([(False, False), (True, False), (False, True)]), "paused"
         )
         owner = data.draw(_clients, "owner")
-        if name in self.destinations:  # other attributes, the same list
+        if name in self.destinations:  # new attributes, the same list
             self.batch.append(AddDestination(name, self.destinations[name], owner, *paused))
             return
         number = 0
@@ -240,7 +240,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.batch.append(AddMessage(self.last_sequence, message, (number,)))
 
     def _draw_complete(self, data: st.DataObject) -> None:
-        """Commit or roll back: what is sent comes under new sequences, what is locked may leave."""
+        """Commit or roll back: sent messages arrive under new sequences, locked ones may leave."""
         if not self.branches:
             return
         branch = self.branches.pop(data.draw(st.sampled_from(list(self.branches)), "branch"))

@@ -1,14 +1,14 @@
-"""What a power cut leaves of bytes that were written and not synced: for ``faulty_storage``.
+"""What a power cut leaves of bytes that were written but not synced: for ``faulty_storage``.
 
-Bytes come in two ways. A *write* is a system call; each has a fate of its own. A *store* is a copy
-into a mapping of the file: there the system knows only that a page is dirty, and may have written
-any page at any time, as it was then, and others before it or never. So every page has one fate,
-whatever number of stores touched it.
+Bytes come in two ways. A *write* is a system call; each has its own fate. A *store* is a copy
+into a mapping of the file: there the system knows only that a page is dirty. It may have written
+any page at any time, as it was then, and others earlier or never. So every page has one fate,
+however many stores touched it.
 
-Only bytes that were written since the last sync are lost or damaged: a sector that holds synced
-bytes beside new ones keeps the synced ones, and a write of what is on the platters already harms
-nothing (the system writes whole pages, so every append is such a write to what lies beside it). A
-device that does not keep that promise loses what it confirmed, and no program can help it.
+Only bytes written since the last sync are lost or damaged: a sector that holds synced bytes beside
+new ones keeps the synced ones, and rewriting what is already on the platters harms nothing (the
+system writes whole pages, so every append also rewrites the bytes beside it). A device that does
+not keep that promise loses what it confirmed, and no program can help that.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-#: The unit that a disk writes whole or not at all, in bytes.
+#: The unit that a disk writes entirely or not at all, in bytes.
 SECTOR_BYTES: Final = 512
 #: The unit that the system writes back from a mapping, in bytes.
 PAGE_BYTES: Final = 4096
-#: What may become of an unsynced write when the power goes.
+#: What may happen to an unsynced write when the power fails.
 FATES: Final = ("lost", "kept", "prefix", "sectors", "garbled", "flipped")
-#: What may become of a page with unsynced stores: ``earlier`` is as it was at some moment since the
-#: last sync, maybe in the middle of a copy.
+#: What may happen to a page with unsynced stores: ``earlier`` is its state at some moment since the
+#: last sync, perhaps in the middle of a copy.
 PAGE_FATES: Final = ("lost", "kept", "earlier", "sectors", "garbled", "flipped")
 
 
@@ -57,7 +57,7 @@ class Write:
         return Write(begin, data, end, self.mapped)
 
     def pieces(self, unit_bytes: int) -> Sequence[Write]:
-        """The same in pieces that end at borders of *unit_bytes*."""
+        """The same in pieces that end at multiples of *unit_bytes*."""
         data = self.data or b""
         pieces: list[Write] = []
         start = 0
@@ -70,12 +70,12 @@ class Write:
         return pieces
 
     def first(self, size: int) -> Write:
-        """The first *size* bytes of it."""
+        """Its first *size* bytes."""
         return Write(self.offset, (self.data or b"")[:size], self.offset + size, self.mapped)
 
 
 def survivors(unsynced: Sequence[Write], choose: random.Random) -> Iterator[Write]:
-    """What reaches the platters when the power goes, in the order in which it is to be applied."""
+    """What reaches the platters when the power fails, in the order to apply it."""
     pages = _page_fates(unsynced, choose)
     for write in unsynced:
         if not write.mapped:
@@ -117,13 +117,13 @@ def _garbled(write: Write, choose: random.Random) -> Write:
 
 
 class _Page:
-    """The fate of one page; :meth:`of` is asked for its stores in their order."""
+    """The fate of one page; :meth:`of` is called for its stores in order."""
 
     def __init__(self, stores: Sequence[Write], choose: random.Random) -> None:
         self._choose = choose
         self._fate = choose.choice(PAGE_FATES)
         self._next = 0
-        #: Of "earlier": whole stores before the moment, and bytes of the next one. Of "flipped": which.
+        #: For "earlier": whole stores before the moment, and bytes of the next one. For "flipped": which.
         self._store = choose.randrange(len(stores))
         self._bytes = choose.randrange(len(stores[self._store].data or b"") + 1)
         sectors = sorted(
@@ -171,7 +171,7 @@ def _page_fates(unsynced: Sequence[Write], choose: random.Random) -> dict[int, _
 
 
 class Image:
-    """Bytes and length of a file; bytes that were never written take no memory."""
+    """Bytes and length of a file; bytes never written take no memory."""
 
     __slots__ = ("data", "length")
 
@@ -180,7 +180,7 @@ class Image:
         self.length = 0
 
     def apply(self, write: Write) -> None:
-        """Take a change over."""
+        """Apply a change."""
         self.length = max(self.length, write.length)
         if write.data is not None:
             if write.offset > len(self.data):
@@ -194,7 +194,7 @@ class Image:
         return data + bytes(wanted - len(data))
 
     def copy(self) -> Image:
-        """Another one, as this is now."""
+        """A copy of the current state."""
         image = Image()
         image.data = self.data.copy()
         image.length = self.length
@@ -202,7 +202,7 @@ class Image:
 
 
 class Inode:
-    """A file on the disk: as it is seen, as it is durable, and what lies between."""
+    """A file on the disk: as it is seen, as it is durable, and the changes in between."""
 
     __slots__ = ("durable", "lost", "number", "seen", "unsynced")
 
@@ -214,28 +214,28 @@ class Inode:
         self.lost: list[Write] = []  # a sync of these failed: no later one makes them durable
 
     def write(self, write: Write) -> None:
-        """Seen at once, durable with the next sync."""
+        """Visible at once, durable with the next sync."""
         self.seen.apply(write)
         self.unsynced.append(write)
 
     def sync(self, count: int, *, stores: bool = True) -> None:
-        """Make the oldest *count* writes durable; without *stores* those are as after a failed sync."""
+        """Make the oldest *count* writes durable; without *stores*, mapped ones are as after a failed sync."""
         for write in self.unsynced[:count]:
             if write.mapped and not stores:
                 self.lost.append(write)
                 continue
             self.durable.apply(write)
-            # What is newer took its place: there, but only there, nothing is lost any more.
+            # Newer bytes took its place: there, and only there, nothing is lost any more.
             self.lost = [part for old in self.lost for part in old.outside(write)]
         del self.unsynced[:count]
 
     def fail_sync(self) -> None:
-        """What is unsynced will never be durable."""
+        """Unsynced changes will never be durable."""
         self.lost += self.unsynced
         self.unsynced.clear()
 
     def drop_clean(self, choose: random.Random) -> None:
-        """The clean pages leave the memory: what a failed sync lost is read as it is on the disk."""
+        """Clean pages leave memory: what a failed sync lost is read as it is on the disk."""
         for write in survivors(self.lost, choose):
             self.durable.apply(write)
         self.lost.clear()
@@ -244,7 +244,7 @@ class Inode:
             self.seen.apply(write)
 
     def cut_power(self, choose: random.Random) -> None:
-        """Decide what of the unsynced is left."""
+        """Decide what is left of the unsynced changes."""
         changing = [write for write in self.lost + self.unsynced if not self._has(write)]
         for write in survivors(changing, choose):
             self.durable.apply(write)
@@ -253,12 +253,12 @@ class Inode:
         self.seen = self.durable.copy()
 
     def _has(self, write: Write) -> bool:
-        """The platters have these very bytes already."""
+        """The platters already have exactly these bytes."""
         data = write.data
         return data is not None and self.durable.read(len(data), write.offset) == data
 
     def copy(self) -> Inode:
-        """Another one, as this is now."""
+        """A copy of the current state."""
         inode = type(self)(self.number)
         inode.seen = self.seen.copy()
         inode.durable = self.durable.copy()

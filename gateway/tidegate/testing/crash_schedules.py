@@ -1,11 +1,11 @@
 """Cut the power at every change of a recorded run, and account for every crash point in a report.
 
 A load runs once on a :class:`~tidegate.testing.faulty_storage.FaultyDisk` while a
-:class:`Recording` writes down all that happens to the disk, and what the load was promised when.
-:meth:`Recording.points` then goes through the run again, without the program: before every single
-change there is a :class:`CrashPoint`, whose disk has lost, torn, reordered or garbled what was not
-synced at that moment, by seed. So one run of a second gives thousands of crash points, at every
-sync and between them, and each can be had again from its seed and number::
+:class:`Recording` notes everything that happens to the disk, and what the load was promised when.
+:meth:`Recording.points` then replays the run without the program. Before every single change there
+is a :class:`CrashPoint`, whose disk has lost, torn, reordered or garbled what was not synced at that
+moment, by seed. So one run of a second gives thousands of crash points, at every sync and between
+them, and each can be reproduced from its seed and number::
 
     recording = Recording()
     disk = FaultyDisk(seed)
@@ -15,7 +15,7 @@ sync and between them, and each can be had again from its seed and number::
         disk = point.disk(metadata_directory)
         ...                              # open the store on disk.start(), compare with promise n
 
-Whoever compares adds the outcome to a :class:`CrashReport`, which is a file for people.
+Add each outcome to a :class:`CrashReport`, which becomes a file for people.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from typing import Any, Final
 from tidegate.testing._unsynced import FATES, PAGE_FATES
 from tidegate.testing.faulty_storage import Change, FaultyDisk
 
-#: Changes after which something is durable that was not before.
+#: Changes that make something durable.
 _SYNCS: Final = frozenset({"sync", "names"})
-#: Failures that a report tells in full.
+#: Failures that a report describes in full.
 _FAILURES_MAX: Final = 20
 
 
@@ -45,11 +45,11 @@ class CrashPoint:
     """The moment before change *number* of a recording.
 
     Attributes:
-        number: from 0; kind: the change that did not happen any more, "end" behind the last one.
+        number: from 0; kind: the change that was prevented, "end" after the last one.
         seed: decides what becomes of unsynced writes.
-        promised: what the load was last promised before, see :meth:`Recording.promise`.
+        promised: the last promise before this point, see :meth:`Recording.promise`.
         files: the last state of files that are not on the disk (see :meth:`Recording.keep`);
-            files_before: the one before that.
+            files_before: the state before that.
     """
 
     number: int
@@ -62,7 +62,7 @@ class CrashPoint:
 
     @property
     def is_at_sync(self) -> bool:
-        """The power went when a sync was called, before it did anything."""
+        """The power failed when a sync was called, before it did anything."""
         return self.kind in _SYNCS
 
     def disk(self, metadata_directory: Path | None = None) -> FaultyDisk:
@@ -73,7 +73,7 @@ class CrashPoint:
 
 
 class Recording:
-    """What happened to a disk, and what was promised when. Thread-safe while it records."""
+    """What happened to a disk, and what was promised when. Thread-safe while recording."""
 
     def __init__(self) -> None:
         self._changes: list[Change] = []
@@ -96,12 +96,12 @@ class Recording:
             self._changes.append(change)
 
     def promise(self, number: int) -> None:
-        """From now on the program stands by state *number*: a later crash may not lose it."""
+        """From now on the program guarantees state *number*: a later crash may not lose it."""
         with self._mutex:
             self._promises.append((len(self._changes), number))
 
     def keep(self, files: dict[str, bytes]) -> None:
-        """Beside the disk these files have been durable from now on (the metadata store)."""
+        """From now on these files, which are beside the disk, are durable (the metadata store)."""
         with self._mutex:
             self._kept.append((len(self._changes), files))
 
@@ -110,12 +110,12 @@ class Recording:
 
     @property
     def changes(self) -> Sequence[Change]:
-        """What happened, in order: to see that a load does what it is for."""
+        """What happened, in order: to check that a load does what it is for."""
         return self._changes
 
     @property
     def sync_count(self) -> int:
-        """Changes that make something durable."""
+        """Number of changes that make something durable."""
         return sum(change.kind in _SYNCS for change in self._changes)
 
     def points(
@@ -124,8 +124,8 @@ class Recording:
         """Every change once per seed, and every sync once more per seed of *more_at_syncs*.
 
         Args: without: what silently does nothing, on a disk that lies: ``sync``, ``names``, or
-            ``flush`` (a sync makes what was written durable, but not what was stored through
-            mappings). Whatever is checked must fail then, or it proves nothing.
+            ``flush`` (a sync makes written bytes durable, but not those stored through mappings).
+            Every check must fail then, or it proves nothing.
         """
         disk = FaultyDisk()
         inodes: dict[int, Any] = {}
@@ -162,7 +162,7 @@ class Tally:
 
 
 class CrashReport:
-    """Counts crash points and writes what was done and found, for people to read.
+    """Counts crash points and writes a report of what was done and found, for people.
 
     A *control* is a schedule that must fail (syncs turned off): one that does not is a failure of
     the check itself.
@@ -174,21 +174,21 @@ class CrashReport:
         self.controls: dict[str, Tally] = {}
         #: What the loads exercise, one line each.
         self.covered: list[str] = []
-        #: What is looked at after each cut, one line each.
+        #: What is checked after each cut, one line each.
         self.checks: list[str] = []
-        #: How to have a failure again; one line each.
+        #: How to reproduce a failure; one line each.
         self.repeating: list[str] = []
         self.cut_before: Counter[str] = Counter()
         self._begin = time.monotonic()
-        self._seconds = 0.0  # of work, once that is known
+        self._seconds = 0.0  # of work, once known
 
     def tally(self, name: str, *, is_control: bool = False) -> Tally:
-        """The tally called *name*, made when missing."""
+        """The tally called *name*, created if missing."""
         tallies = self.controls if is_control else self.tallies
         return tallies.setdefault(name, Tally())
 
     def add(self, name: str, point: CrashPoint, problem: str, *, is_control: bool = False) -> None:
-        """One crash point was checked; *problem* "" when nothing was wrong."""
+        """Count a checked crash point; *problem* is "" when nothing was wrong."""
         tally = self.tally(name, is_control=is_control)
         tally.points += 1
         tally.at_syncs += point.is_at_sync
@@ -198,13 +198,13 @@ class CrashReport:
             tally.failures.append(problem)
 
     def stop(self) -> None:
-        """The work that this report counts is done: it took the time since it was made."""
+        """End the work that this report counts: it took the time since the report was made."""
         self._seconds = time.monotonic() - self._begin
 
     def merge(self, other: CrashReport) -> None:
-        """Count what *other* has counted, the stopped report of a part of the work.
+        """Add what *other* has counted, the stopped report of a part of the work.
 
-        Reports can be pickled, so a part may be done in another process.
+        Reports can be pickled, so a part may run in another process.
         """
         for mine, theirs in ((self.tallies, other.tallies), (self.controls, other.controls)):
             for name, tally in theirs.items():
@@ -218,7 +218,7 @@ class CrashReport:
 
     @property
     def points(self) -> int:
-        """Crash points in all, controls not counted."""
+        """Crash points in all, without controls."""
         return sum(tally.points for tally in self.tallies.values())
 
     @property

@@ -2,8 +2,8 @@
 
     pytest --pyargs tidegate.testing.cursor_kit --cursor=NAME
 
-runs it over the cursor that is installed under the entry point ``cursor-NAME``. To run it from a
-test suite of your own, subclass :class:`CursorConformance` and override ``cursor_factory``.
+runs it over the cursor installed under the entry point ``cursor-NAME``. To run it from your own
+test suite, subclass :class:`CursorConformance` and override ``cursor_factory``.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class CursorConformance(Scenarios):
         assert cursor.memory_bytes == 0
 
     async def test_headers_are_memory_too(self, box: CursorBox) -> None:
-        """A client decides about them as it does about the body."""
+        """A client decides their size as it does the body's."""
         cursor = box.make(memory_limit_bytes=50_000)
         headers = tuple((f"note{number}", "n" * 1_000) for number in range(10))
         plain = messages_of(1, 20, size=1)
@@ -119,7 +119,7 @@ class CursorConformance(Scenarios):
         await cursor.close()
 
     async def test_what_is_held_is_told(self, box: CursorBox) -> None:
-        """All cursors of one kind together have a limit, so each says what it has."""
+        """All cursors of one kind together have a limit, so each reports what it holds."""
         first, second = box.make(memory_limit_bytes=5_000), box.make(memory_limit_bytes=5_000)
         for number in range(1, 40, 4):
             box.offer(first, messages_of(number, number + 1, size=400))
@@ -210,15 +210,15 @@ class CursorConformance(Scenarios):
     async def test_the_switch_to_pages_and_back_at_every_point(
         self, cursor_factory: CursorFactory, tmp_path: Path
     ) -> None:
-        """Each order of the steps, with one number of messages after the other."""
+        """Each order of the steps, with varying numbers of messages."""
         for number, order in enumerate(orders()):
             count = number % (BEFORE_MAX + 1)
             await switch_over(cursor_factory, tmp_path, count // 2, count - count // 2, order)
 
-    # --- room: a quota, a disk without any, memory that is shared ------------------------------
+    # --- room: a quota, a full disk, shared memory -----------------------------------------------
 
     async def test_all_cursors_together_keep_to_the_quota(self, box: CursorBox) -> None:
-        """What an unstored list drops is told; what it keeps is in memory or counted as spooled."""
+        """What an unstored list drops is reported; what it keeps is in memory or counted as spooled."""
         if box.factory.needs_store:
             return
         box.space.limit_bytes = 2 << 20
@@ -272,7 +272,7 @@ class CursorConformance(Scenarios):
         await cursor.close()
 
     async def test_above_the_high_water_mark_it_takes_what_it_needs(self, box: CursorBox) -> None:
-        """Others hold half of what all may hold together, which is where this one gives way."""
+        """Others hold half of the shared limit, which is where this one gives way."""
         box.shared.limit_bytes = 1 << 20
         cursor = box.make(memory_high_water_percent=50)
         box.shared.add(600 << 10)
@@ -374,7 +374,7 @@ class CursorConformance(Scenarios):
     async def test_what_is_offered_while_a_page_is_read_leaves_no_room_for_that_page(
         self, box: CursorBox, taken: str
     ) -> None:
-        """The page's room was found before it was read, and all that it was for is gone since."""
+        """The page's room was found before it was read, and has been used up since."""
         cursor = box.make(recovered=messages_of(1, 1), memory_limit_bytes=1, page_count=1)
         box.store.gate = asyncio.Event()
         task = asyncio.create_task(cursor.page_in())
@@ -485,4 +485,4 @@ class CursorConformance(Scenarios):
 
 
 class TestCursor(CursorConformance):
-    """The kit over the cursor that ``--cursor`` names."""
+    """Runs the kit over the cursor that ``--cursor`` names."""

@@ -1,4 +1,4 @@
-"""A whole gateway inside a test: real plugins, real sockets, free ports, a directory of its own."""
+"""A whole gateway inside a test: real plugins, real sockets, free ports, its own directory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-#: Protocols of the embedded default that clients speak. The operators' is a process of its own, which a
-#: test that wants it names.
+#: Protocols of the embedded default that clients speak. The operators' listener is a separate process; a
+#: test that wants it names it.
 _CLIENTS = ("stomp", "mqtt")
 
 
@@ -27,11 +27,11 @@ class EmbeddedGateway:
     Args:
         config: text of a configuration file. When it has no ``[[listeners]]``, STOMP and MQTT
             listen on free loopback ports. Its ``data_directory`` is not used.
-        data_directory: where the gateway keeps its data; it stays. None: a temporary directory
+        data_directory: where the gateway keeps its data, permanently. None: a temporary directory
             that is removed at the end.
 
     Attributes:
-        gateway: the running :class:`tidegate.gateway.Gateway`; another one after :meth:`restart`.
+        gateway: the running :class:`tidegate.gateway.Gateway`; a new one after :meth:`restart`.
         data_directory: where its data is.
     """
 

@@ -3,25 +3,25 @@
 A :class:`FaultyDisk` holds a flat directory of files in memory, twice: as running programs see
 them, and as they are on the platters. Writes are unsynced until ``datasync``; names are unsynced
 until ``sync_directory``. :meth:`FaultyDisk.cut_power` decides by seed what becomes of everything
-unsynced, which is what a real disk may do (and some do): each write is kept, lost, torn at sector
-borders, garbled, or kept but for one bit, whatever became of those before it; of the changes to the
-directory the first few are kept. A file can be mapped (:meth:`FaultyFile.map`); of what was stored
-through the mapping each page has such a fate of its own. ``crash_schedules`` beside this module cuts
-the power at every change of a recorded run.
+unsynced, as a real disk may (and some do). Each write is kept, lost, torn at sector borders,
+garbled, or kept except for one bit, whatever became of those before it; of the changes to the
+directory the first few are kept. A file can be mapped (:meth:`FaultyFile.map`); each page stored
+to through the mapping has such a fate of its own. ``crash_schedules`` beside this module cuts the
+power at every change of a recorded run.
 
 *Folders.* The disk is flat, but a name ``FOLDER|NAME`` belongs to a folder whose names are synced
-apart from all others, see :meth:`FaultyStorage.folder`. The folder itself is such a name of the one
-that it is in: a power cut may take a new folder with all its files, until the names there are synced.
+separately, see :meth:`FaultyStorage.folder`. The folder itself is such a name in its parent: until
+the names there are synced, a power cut may take a new folder with all its files.
 
-*A failed sync.* What it should have made durable is still read, and clean: a later ``datasync``
-succeeds and does nothing for it, also after the program was started again (:meth:`FaultyDisk.kill`,
-then ``start``). Only what is written once more is durable with the next sync. :meth:`drop_caches`
-shows what a program reads that comes after the system needed the memory.
+*A failed sync.* What it should have made durable is still read, and counts as clean: a later
+``datasync`` succeeds and does nothing for it, even after the program was restarted
+(:meth:`FaultyDisk.kill`, then ``start``). Only what is written again is durable with the next sync.
+:meth:`drop_caches` shows what a program reads after the system has reclaimed the memory.
 
 *Limits.* :attr:`Faults.open_max` bounds the files that are open at a time (EMFILE, ENFILE).
 
-:class:`FaultyStorage` is what one running program sees. Whatever can be written
-against its methods can be tested with it::
+:class:`FaultyStorage` is what one running program sees. Whatever is written against its methods can
+be tested with it::
 
     disk = FaultyDisk(seed=7)
     storage = disk.start(Faults(cut_at_sync=12))
@@ -74,16 +74,16 @@ class Faults:
     """What goes wrong during one start.
 
     Attributes:
-        cut_at_sync: the power goes at this ``datasync`` or ``sync_directory``, counted from 1,
-            before it has done anything; 0: it stays.
+        cut_at_sync: the power fails at this ``datasync`` or ``sync_directory``, counted from 1,
+            before it has done anything; 0: never.
         errors: (call, which one of its kind, counted from 1) → errno that it fails with. A failed
             write may have written a part; a failed sync leaves what it should have synced visible
             but never durable, as Linux does.
-        slow_syncs: which ``datasync``, counted from 1 → seconds that it takes longer. Meanwhile other
-            calls go on; what is written during the sync is not covered by it.
+        slow_syncs: which ``datasync``, counted from 1 → additional seconds it takes. Meanwhile other
+            calls continue; what is written during the sync is not covered by it.
         open_max: files that may be open at a time, 0: any number. Listing and syncing a directory
-            need one for a moment, as on a real system. :attr:`FaultyStorage.open_max` can be
-            changed at any time. open_error: with which errno more of them fail.
+            briefly need one, as on a real system. :attr:`FaultyStorage.open_max` can be
+            changed at any time. open_error: the errno with which further opens fail.
     """
 
     cut_at_sync: int = 0
@@ -94,12 +94,12 @@ class Faults:
 
 
 class FaultyDisk(Disk):
-    """The disk of a machine that is started again and again; its arguments are those of ``Disk``."""
+    """The disk of a machine that is started repeatedly; its arguments are those of ``Disk``."""
 
     _running: FaultyStorage | None = None
 
     def start(self, faults: Faults | None = None) -> FaultyStorage:
-        """The disk as a program sees it that is started now; one started before sees EIO."""
+        """The disk as seen by a program started now; one started earlier gets EIO."""
         with self.mutex:
             self.kill()
             self._running = FaultyStorage(self, faults or Faults())
@@ -107,18 +107,18 @@ class FaultyDisk(Disk):
 
     @property
     def is_on(self) -> bool:
-        """A program runs, and the power has not gone."""
+        """A program is running, and the power has not failed."""
         return self._running is not None and not self._running.is_off
 
     def kill(self) -> None:
-        """The program is gone, the machine is not: what it wrote is read by the next one."""
+        """The program dies, the machine does not: the next program reads what it wrote."""
         with self.mutex:
             if self._running is not None:
                 self._running.is_off = True
                 self._running = None
 
     def cut_power(self) -> None:
-        """The power goes, or has gone: decide what is left, and turn the program off."""
+        """The power fails, or has failed: decide what is left, and stop the program."""
         with self.mutex:
             self.kill()
             super().cut_power()
@@ -128,11 +128,11 @@ class FaultyStorage:
     """The disk as one running program sees it; thread-safe. Made by :meth:`FaultyDisk.start`.
 
     Attributes:
-        is_off: the power is gone; every call raises OSError (EIO).
+        is_off: the power has failed; every call raises OSError (EIO).
         sync_count: ``datasync`` and ``sync_directory`` calls so far.
-        open_count: files that are open; open_peak: most at a time so far; open_max: see Faults.
-        wrap: makes of every file that is opened what the program gets (a file that writes through
-            mappings), from its name and it.
+        open_count: files open now; open_peak: most at a time so far; open_max: see Faults.
+        wrap: called with the name of every opened file and the file; the program gets its result (for
+            example a file that writes through mappings).
     """
 
     wrap: Callable[[str, FaultyFile], Any]
@@ -151,12 +151,12 @@ class FaultyStorage:
 
     @property
     def metadata_directory(self) -> Path | None:
-        """As the disk was made."""
+        """As given when the disk was made."""
         return self.disk.metadata_directory
 
     @property
     def durable(self) -> bool:
-        """What was synced survives :meth:`FaultyDisk.cut_power`."""
+        """Whether what was synced survives :meth:`FaultyDisk.cut_power`."""
         return True
 
     def lock(self, owner: str) -> None:
@@ -201,7 +201,7 @@ class FaultyStorage:
             self.disk.unlink(name)
 
     def sync_directory(self) -> None:
-        """Make all names durable that are in no folder. Raises: OSError."""
+        """Make all names outside folders durable. Raises: OSError."""
         self.sync_folder("")
 
     def sync_folder(self, name: str) -> None:
@@ -213,7 +213,7 @@ class FaultyStorage:
             self.disk.sync_names(name)
 
     def make_folder(self, name: str) -> None:
-        """Make a folder, and its name durable. Raises: OSError."""
+        """Make a folder with a durable name. Raises: OSError."""
         with self.disk.mutex:
             self.check_power()
             self.disk.make_folder(name)
@@ -222,11 +222,11 @@ class FaultyStorage:
                 self.sync_folder(name)
 
     def folder(self, name: str) -> FaultyFolder:
-        """The files whose names begin with *name* and the separator, as a directory of their own."""
+        """The files whose names begin with *name* and the separator, as a separate directory."""
         return FaultyFolder(self, name)
 
     def free_bytes(self) -> int:
-        """Room that is left, as far as the file system tells."""
+        """Room left, as far as the file system reports it."""
         if self.disk.is_quota:
             return 1 << 40
         with self.disk.mutex:
@@ -236,10 +236,10 @@ class FaultyStorage:
         """How errors name the file."""
         return f"faulty:{name}"
 
-    # What follows is for FaultyFile, which holds the mutex.
+    # For FaultyFile, which holds the mutex.
 
     def check_power(self) -> None:
-        """Raises: OSError (EIO) when the power is gone."""
+        """Raises: OSError (EIO) when the power has failed."""
         if self.is_off:
             raise OSError(errno.EIO, "the power is off")
 
@@ -257,7 +257,7 @@ class FaultyStorage:
         return self._counts[call]
 
     def count_sync(self) -> None:
-        """Count a sync. Raises: OSError when the power goes at this one."""
+        """Count a sync. Raises: OSError when the power fails at this one."""
         self.check_power()
         self.sync_count += 1
         if self.sync_count == self._faults.cut_at_sync:
@@ -265,12 +265,12 @@ class FaultyStorage:
             self.check_power()
 
     def check_handles(self) -> None:
-        """Raises: OSError (EMFILE or as told) when as many files are open as may be."""
+        """Raises: OSError (EMFILE or as configured) when no more files may be open."""
         if self.open_max and self.open_count >= self.open_max:
             raise OSError(self._faults.open_error, os.strerror(self._faults.open_error))
 
     def count_open(self, change: int) -> None:
-        """One more file is open, or (-1) one less."""
+        """Count one more open file, or (-1) one less."""
         self.open_count += change
         self.open_peak = max(self.open_peak, self.open_count)
 
@@ -333,8 +333,8 @@ class FaultyFile:
                 return
         time.sleep(slow_s)
         with storage.disk.mutex:
-            storage.check_power()  # when it went meanwhile, nothing of this is durable
-            # Another sync may have been faster with some of them.
+            storage.check_power()  # if the power failed meanwhile, nothing of this is durable
+            # Another sync may have covered some of them first.
             known = set(map(id, covered))
             still = sum(id(write) in known for write in self._inode.unsynced)
             storage.disk.sync(self._inode, still)
@@ -350,7 +350,7 @@ class FaultyFile:
     def map(self, offset: int, length: int) -> FaultyMapping | None:
         """Map up to *length* bytes from *offset*, a multiple of a page; fewer at the file's end.
 
-        None: behind the end there is nothing to map. Raises: OSError.
+        None when there is nothing to map after the end. Raises: OSError.
         """
         if offset % PAGE_BYTES:
             raise ValueError("a mapping begins with a page")
@@ -380,7 +380,7 @@ class FaultyFile:
 
 
 class FaultyMapping:
-    """A part of a :class:`FaultyFile` as memory. What is stored is durable with the file's datasync."""
+    """A part of a :class:`FaultyFile` as memory. Stored bytes become durable with the file's datasync."""
 
     __slots__ = ("_inode", "_is_closed", "_length", "_offset", "_storage")
 
@@ -395,7 +395,7 @@ class FaultyMapping:
         return self._length
 
     def __setitem__(self, where: slice[int, int, None], data: bytes) -> None:
-        """Store *data*. Raises: IndexError when it does not fit exactly, as a real mapping."""
+        """Store *data*. Raises: IndexError when it does not fit exactly, like a real mapping."""
         if self._is_closed:
             raise ValueError("the mapping is closed")
         start, stop, step = where.indices(self._length)
@@ -405,7 +405,7 @@ class FaultyMapping:
             return
         begin = self._offset + start
         with self._storage.disk.mutex:
-            self._storage.check_power()  # the program would not run any more
+            self._storage.check_power()  # the program would no longer run
             write = Write(begin, bytes(data), begin + len(data), mapped=True)
             self._storage.disk.write(self._inode, write)
 
@@ -415,7 +415,7 @@ class FaultyMapping:
 
 
 class FaultyFolder:
-    """A directory below that of a :class:`FaultyStorage`, with the same methods."""
+    """A subdirectory of a :class:`FaultyStorage`, with the same methods."""
 
     def __init__(self, storage: FaultyStorage, name: str) -> None:
         self._storage = storage
@@ -424,27 +424,27 @@ class FaultyFolder:
 
     @property
     def metadata_directory(self) -> Path | None:
-        """None: it is with the storage."""
+        """None: the storage has it."""
         return None
 
     @property
     def durable(self) -> bool:
-        """As the storage."""
+        """As for the storage."""
         return self._storage.durable
 
     def lock(self, owner: str) -> None:
-        """Make it, durable with its name; whoever has the storage has its folders."""
+        """Make it, with a durable name; whoever has the storage has its folders."""
         self._storage.make_folder(self._name)
 
     def unlock(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def open(self, name: str, *, create: bool = False) -> FaultyFile:
         """Open a file, or create an empty one. Raises: OSError."""
         return self._storage.open(self._prefix + name, create=create)
 
     def list(self) -> Sequence[str]:
-        """Names in the folder and in no folder below it. Raises: OSError."""
+        """Names in this folder, not in folders below it. Raises: OSError."""
         return [
             name.removeprefix(self._prefix)
             for name in self._storage.list()

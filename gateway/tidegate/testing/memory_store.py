@@ -1,7 +1,7 @@
 """The reference message store: the whole contract in plain dictionaries, nothing else.
 
-It says what each operation means by doing it in the simplest way. The conformance kit drives every
-other store beside it. It is also handy in tests of the broker, which need a store and no disk:
+It defines each operation by doing it in the simplest way. The conformance kit compares every other
+store with it. It is also handy in tests of the broker, which need a store and no disk:
 :attr:`MemoryStore.write_error` makes writes fail.
 """
 
@@ -73,12 +73,12 @@ _store_numbers = itertools.count(1)
 
 @dataclass(slots=True)
 class MemoryContents:
-    """What the disk is to other stores: give it to a new :class:`MemoryStore` to restart.
+    """The counterpart of other stores' disk: give it to a new :class:`MemoryStore` to restart.
 
     Attributes:
         lists: sequence → message, in sequence order, for each pending list.
         log: rows of the acknowledged log that are not released.
-        log_last, log_synced, log_released: ack sequences: written, readable, released.
+        log_last, log_synced, log_released: highest ack sequences written, readable, released.
         owner: the open store.
         bytes_max: bodies of pending messages; a batch that adds more is refused.
     """
@@ -146,7 +146,7 @@ class MemoryStore:
         )
 
     async def open(self) -> RecoveredState:
-        """Take the contents, and tell what is there.
+        """Take the contents, and return what is there.
 
         Raises: StoreLockedError.
         """
@@ -362,7 +362,7 @@ class MemoryStore:
         contents.log = [row for row in contents.log if row.ack_sequence > contents.log_released]
 
     def log_statistics(self) -> LogStatistics:
-        """Count everything anew."""
+        """Recounts everything."""
         contents = self.contents
         bodies = {row.sequence: len(row.message.body) for row in contents.log}
         return LogStatistics(
@@ -376,7 +376,7 @@ class MemoryStore:
         return {sequence for messages in self.contents.lists.values() for sequence in messages}
 
     def statistics(self) -> StoreStatistics:
-        """Count everything anew."""
+        """Recounts everything."""
         return StoreStatistics(
             pending_messages=len(self._pending()),
             disk_bytes=0,
@@ -384,7 +384,7 @@ class MemoryStore:
         )
 
     async def close(self) -> None:
-        """Let go of the contents. Idempotent."""
+        """Release the contents. Idempotent."""
         if self._is_open:
             self._is_open = False
             self.contents.log_synced = self.contents.log_last

@@ -2,20 +2,20 @@
 
     pytest --pyargs tidegate.testing.store_kit --store=NAME [--store-option KEY=VALUE ...]
 
-runs it over the store that is installed under the entry point ``store-NAME``. To run it from a test
-suite of your own, subclass and override one fixture::
+runs it over the store installed under the entry point ``store-NAME``. To run it from your own test
+suite, subclass and override one fixture::
 
     class TestMyStore(StoreConformance):
         @pytest.fixture
         def store_factory(self):
             return MyStoreFactory()
 
-A store that can be made full in its tests subclasses ``StoreFullConformance`` besides, and overrides
+If your tests can make the store full, also subclass ``StoreFullConformance``, and override
 ``store_factory`` and ``limit_room`` there.
 
-Every test opens the store in a directory of its own and restarts it where that matters. What the
-store declares in its capabilities is expected of it, and only that. A ``close()`` that hangs ends
-its test within 15 seconds.
+Every test opens the store in its own directory and restarts it when needed. The kit expects what
+the store declares in its capabilities, and only that. A ``close()`` that hangs ends its test within
+15 seconds.
 """
 
 from __future__ import annotations
@@ -46,4 +46,4 @@ class StoreConformance(
 
 
 class TestStore(StoreConformance):
-    """The kit over the store that ``--store`` names."""
+    """Runs the kit over the store that ``--store`` names."""

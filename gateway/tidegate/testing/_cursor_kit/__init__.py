@@ -1,1 +1,1 @@
-"""What the cursor kit (:mod:`tidegate.testing.cursor_kit`) is made of."""
+"""Parts of the cursor kit (:mod:`tidegate.testing.cursor_kit`)."""

@@ -1,4 +1,4 @@
-"""Cursors over a list of messages, a disk and memory that the kit sees."""
+"""Cursors over a list of messages, with disk and memory under the kit's control."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ANY_SIZE: Final = 1 << 40
 
 
 class KitSpace(TemporarySpace):
-    """Room on a disk that has some, or none when it *refuses*."""
+    """A disk with some room, or with none when it *refuses*."""
 
     refuses = False
 
@@ -43,7 +43,7 @@ class KitSpace(TemporarySpace):
 
 
 class CursorBox:
-    """Makes cursors over a list of messages that is *store*."""
+    """Makes cursors over the list of messages in *store*."""
 
     def __init__(self, factory: CursorFactory, directory: Path) -> None:
         self.factory = factory
@@ -51,11 +51,11 @@ class CursorBox:
         self.store = ListStore()
         self.shared = CursorMemory()
         self.space = KitSpace()
-        self.has_room = 0  # so often a cursor said that it is not full any more
+        self.has_room = 0  # how often a cursor reported that it is no longer full
         self._made: list[PendingCursor] = []
 
     async def close(self) -> None:
-        """Close what was made, also where the test has failed."""
+        """Close everything made here, even when the test has failed."""
         for cursor in self._made:
             await cursor.close()
 
@@ -72,7 +72,7 @@ class CursorBox:
         temporary_limit_bytes: int = 1 << 30,
         **limits: int,
     ) -> PendingCursor:
-        """A cursor; *recovered* is what was pending before. Args: limits: more of the context's."""
+        """A cursor; *recovered*: what was pending before. Args: limits: further fields of the context."""
         self.store.add(recovered)
         made = self.factory.create(
             CursorContext(
@@ -98,7 +98,7 @@ class CursorBox:
         assert list(cursor.offer(messages)) == []
 
     async def settle(self, cursor: PendingCursor, held_bytes: int) -> None:
-        """Wait until what is on its way to a file has left memory, so that no more is held."""
+        """Wait until messages on their way to a file have left memory, so that no more is held."""
         if not self.factory.spools:
             return
         async with asyncio.timeout(SETTLE_TIMEOUT):
@@ -106,13 +106,13 @@ class CursorBox:
                 await asyncio.sleep(0.001)
 
     async def settle_disk(self, used_bytes: int) -> None:
-        """Wait until all cursors together take no more of the disk."""
+        """Wait until all cursors together take no more of the disk than *used_bytes*."""
         async with asyncio.timeout(SETTLE_TIMEOUT):
             while self.space.used > used_bytes:  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.001)
 
     async def drain(self, cursor: PendingCursor, limit: int = 1_000) -> list[int]:
-        """Take everything, paging where that is needed; returns the sequences."""
+        """Take everything, paging in as needed; returns the sequences."""
         found: list[int] = []
         while cursor.size:
             if cursor.needs_page:

@@ -1,7 +1,7 @@
 """A cursor's switch from memory to pages and back, at every point of a small scenario.
 
-The scenario: some messages wait in the store from before, others are offered, more than memory may
-hold; then each of :data:`STEPS` happens once, in an order of the caller's, and what is left is drained.
+The scenario: some messages wait in the store from before, and others are offered, more than memory may
+hold. Then each of :data:`STEPS` happens once, in the order given, and what is left is drained.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from tidegate.testing._cursor_machine import ListStore, message_of
 #: A page begins and ends in two steps, so that every other step also happens while it is read.
 STEPS: Final = ("offer", "take", "begin", "end", "put_back", "claim", "remove")
 
-#: Messages in memory at most, and in a page.
+#: Most messages in memory, and in a page.
 MEMORY_COUNT: Final = 2
 PAGE_COUNT: Final = 3
-#: Messages before the steps: none of them, some and most of them do not fit into memory.
+#: Messages before the steps: none, some or most of them do not fit into memory.
 BEFORE_MAX: Final = 7
 
 _ANY_SIZE: Final = 1 << 40
@@ -34,9 +34,9 @@ def orders() -> Iterator[tuple[str, ...]]:
 
 
 class SwitchOver:
-    """One run over one cursor. What does not hold fails an assertion that says the order.
+    """One run over one cursor. Assertion failures name the order.
 
-    Args: store: of which the cursor reads; recovered: what waited there before.
+    Args: store: that the cursor reads; recovered: what waited there before.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class SwitchOver:
         self._page: asyncio.Task[None] | None = None
 
     async def run(self, offered: int, order: Sequence[str]) -> None:
-        """Offer so many messages, one after the other, then do the steps in *order*."""
+        """Offer this many messages one by one, then do the steps in *order*."""
         told = f"{len(self._untaken)} recovered, {offered} offered, then {' '.join(order)}"
         for _ in range(offered):
             self._offer(1)
@@ -96,7 +96,7 @@ class SwitchOver:
         self._cursor.put_back(back)
 
     def _claim(self) -> None:
-        """One of those that are pages away, and one in front."""
+        """Claim one message that is pages away, and one in front."""
         wanted = sorted({*self._untaken[:1], *self._untaken[-2:-1]})
         assert list(self._cursor.claim(wanted)) == wanted
         self._untaken = [sequence for sequence in self._untaken if sequence not in wanted]
@@ -132,7 +132,7 @@ class SwitchOver:
         return found
 
     async def _is_fed_from_memory_again(self, told: str) -> None:
-        """Who has caught up costs no reading."""
+        """A cursor that has caught up reads nothing more from the store."""
         pages = len(self._store.pages)
         self._offer(1)
         found = [stored.sequence for stored in self._cursor.take(9, _ANY_SIZE)]

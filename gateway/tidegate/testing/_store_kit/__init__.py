@@ -1,1 +1,1 @@
-"""The sections of ``store_kit``, by what they prove; ``box`` is what they work with."""
+"""The sections of ``store_kit``, by what they prove; ``box`` holds their tools."""

@@ -1,4 +1,4 @@
-"""What the sections of the store kit work with: a store in its directory, and small messages."""
+"""Tools of the store kit's sections: a store in its directory, and small messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OTHER: Final = AddDestination("queue://returns", 2)
 
 
 def text(sequence: int, body: bytes | None = None) -> Message:
-    """A small message whose body says its sequence."""
+    """A small message whose body contains its sequence."""
     return Message("queue://orders", b"message %d" % sequence if body is None else body)
 
 
@@ -49,12 +49,12 @@ def add(sequence: int, *lists: int, body: bytes | None = None) -> AddMessage:
 
 
 class StoreBox:
-    """One store in its directory; closes and reopens it. A scenario closes what is left open.
+    """One store in its directory; closes and reopens it. A scenario closes whatever is left open.
 
     Attributes:
         store: open after :meth:`open`.
         state: what that returned.
-        branches, duplicate_ids: what such a store told besides.
+        branches, duplicate_ids: what the store reported, if it can.
     """
 
     def __init__(self, factory: MessageStoreFactory, options: object, directory: Path) -> None:
@@ -69,7 +69,7 @@ class StoreBox:
         self.state: RecoveredState
 
     def other(self, name: str) -> StoreBox:
-        """A box in a directory *name* below this one's, which is closed with it."""
+        """A box in a subdirectory *name*, which is closed with this one."""
         directory = self.directory / name
         directory.mkdir()
         self._others.append(StoreBox(self._factory, self._options, directory))
@@ -118,21 +118,21 @@ class StoreBox:
     async def page(
         self, pending_list: int = 1, after: int = 0, limit: int = 1_000_000, size: int = ANY_SIZE
     ) -> Sequence[StoredMessage]:
-        """What is pending in a list, from the beginning and in one page unless told otherwise."""
+        """The pending messages of a list, by default from the beginning and in one page."""
         return await self.store.page_in(pending_list, after, limit, size)
 
     async def sequences(self, pending_list: int = 1) -> list[int]:
-        """The same as sequences."""
+        """Their sequences."""
         return [stored.sequence for stored in await self.page(pending_list)]
 
     async def acknowledged(
         self, after: int = 0, limit: int = 1_000_000, size: int = ANY_SIZE
     ) -> AcknowledgedPage:
-        """The acknowledged log, likewise."""
+        """A page of the acknowledged log, by default all of it."""
         return await self.rows.acknowledged(after, limit, size)
 
     async def log(self, after: int = 0) -> list[tuple[int, int]]:
-        """The same as (ack sequence, sequence)."""
+        """Its rows as (ack sequence, sequence)."""
         page = await self.acknowledged(after)
         return [(row.ack_sequence, row.sequence) for row in page.rows]
 
@@ -151,14 +151,14 @@ class StoreBox:
         return bodies
 
     async def end(self, store: MessageStore | None = None) -> None:
-        """Close *store*, or the one that is open. Raises: TimeoutError for a close that hangs."""
+        """Close *store*, or the open one. Raises: TimeoutError for a close that hangs."""
         store = store or self.store
         if store in self._made:
-            self._made.remove(store)  # one that hangs is not waited for twice
+            self._made.remove(store)  # a store that hangs is not waited for twice
         await close(store)
 
     async def close(self) -> None:
-        """Close whatever was made here. Raises: as ``end``."""
+        """Close everything made here. Raises: as ``end``."""
         for other in self._others:
             await other.close()
         while self._made:
@@ -166,7 +166,7 @@ class StoreBox:
 
 
 class StoreFixtures(Scenarios):
-    """The store under test, and what a test needs of it."""
+    """The store under test, and what tests need of it."""
 
     @pytest.fixture
     def store_factory(self, request: pytest.FixtureRequest) -> MessageStoreFactory:

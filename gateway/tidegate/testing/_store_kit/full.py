@@ -1,4 +1,4 @@
-"""What a store does when its room ends, and when there is room again."""
+"""What a store does when it runs out of room, and when there is room again."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import pytest
 from tidegate.spi import Acknowledge, MessageStoreFactory, Operation, StoreFullError
 from tidegate.testing._store_kit.box import QUEUE, StoreBox, StoreFixtures, add
 
-#: A store that refuses messages for longer, though it has room again, stays full; in seconds.
+#: A store that still refuses messages this long after getting room again stays full; in seconds.
 ROOM_TIMEOUT: Final = 10.0
-#: What a store that is to become full has room for; in bytes.
+#: Room of a store that is to become full, in bytes.
 SMALL_ROOM: Final = 500_000
 
 
 class StoreFullConformance(StoreFixtures):
-    """What a store does when its room ends, and when there is room again.
+    """What a store does when it runs out of room, and when there is room again.
 
-    Subclass it and override ``store_factory`` and ``limit_room``. Only what makes the room (a limit
+    Subclass it and override ``store_factory`` and ``limit_room``. Only whatever provides the room (a limit
     in the options, a simulated disk …) can do this, so the kit does not run it for ``--store``.
     """
 
     @pytest.fixture
     def limit_room(self, store_factory: MessageStoreFactory) -> Callable[[int | None], None]:
-        """Called with a number, leave the open store about so many bytes; with None, plenty."""
+        """Called with a number, leave the open store about this many bytes; with None, plenty."""
         raise pytest.UsageError(f"{type(self).__name__} does not override limit_room")
 
     async def test_a_full_store_loses_nothing_and_goes_on_when_there_is_room(
@@ -43,7 +43,7 @@ class StoreFullConformance(StoreFixtures):
             try:
                 await box.write(Acknowledge(1, tuple(held[:1])))
                 del held[0]
-            except StoreFullError:  # what it needs for that may have ended too
+            except StoreFullError:  # even this may need room that has run out
                 pass
             assert await box.sequences() == held
             limit_room(None)
@@ -64,7 +64,7 @@ def _two(sequence: int) -> list[Operation]:
 
 
 async def _fill(box: StoreBox, sequence: int, held: list[int]) -> int:
-    """Write from *sequence* on, two in a batch, into *held*. Returns the first of those refused."""
+    """Write from *sequence* on, two per batch, into *held*. Returns the first one refused."""
     for first in range(sequence, sequence + 1000, 2):
         try:
             await box.write(*_two(first))
@@ -75,7 +75,7 @@ async def _fill(box: StoreBox, sequence: int, held: list[int]) -> int:
 
 
 async def _write_when_there_is_room(box: StoreBox, sequence: int) -> None:
-    """Repeat a batch that was refused, as the broker does. Raises: TimeoutError."""
+    """Repeat a refused batch, as the broker does. Raises: TimeoutError."""
     async with asyncio.timeout(ROOM_TIMEOUT):
         while True:
             try:

@@ -1,4 +1,4 @@
-"""What a store does with messages in lists, and when it is open."""
+"""What a store does with messages in lists, and while it is open."""
 
 from __future__ import annotations
 

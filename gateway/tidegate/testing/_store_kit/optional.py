@@ -71,7 +71,7 @@ class StoreLog(StoreFixtures):
     async def test_a_row_says_how_it_ended(
         self, box: StoreBox, logged: None, durable: None
     ) -> None:
-        """Whatever the outcome: what was confirmed has a row, and its body stays until then."""
+        """Whatever the outcome, a confirmed message has a row, and its body stays until then."""
         await box.open(QUEUE, OTHER, *[add(1 + outcome, 1, 2) for outcome in Outcome])
         for outcome in Outcome:
             row = Acknowledge(1, (1 + outcome,), (0,), 300, outcome=outcome, reason="why")
@@ -131,7 +131,7 @@ class StoreLog(StoreFixtures):
         assert len((await box.acknowledged(0, 10, 1)).rows) == 1
 
     async def test_pages_of_any_size_have_the_same_rows(self, box: StoreBox, logged: None) -> None:
-        """As they are stored, too, where the store gives them out so."""
+        """In encoded form, too, if the store offers that."""
         await box.open(QUEUE, *[add(number, body=bytes(10 * number)) for number in range(1, 9)])
         who = ("client", "subscription", "stomp", "principal")
         await box.write(Acknowledge(1, (2, 1, 3), (100, 200, 300), 400, *who, (1, 3, 1)))
@@ -158,7 +158,7 @@ class StoreLog(StoreFixtures):
     async def test_a_row_whose_body_is_elsewhere_stands_between_others(
         self, box: StoreBox, logged: None
     ) -> None:
-        """It ends a run of encoded rows. A store that has no such bodies has three that are alike."""
+        """It ends a run of encoded rows. For a store without such bodies, all three are alike."""
         await box.open(QUEUE, add(1))
         large = text(2)
         if box.store.capabilities.large_bodies is not None:
@@ -204,7 +204,7 @@ class StoreLog(StoreFixtures):
             assert await box.log(after=2) == [(3, 3), (4, 4)]
             with pytest.raises(RequestError):
                 await box.acknowledged(1, 10)
-            await box.write()  # what makes the release durable, at the latest
+            await box.write()  # makes the release durable, at the latest
             await box.restart()
         await box.rows.release_acknowledged(4)
         await box.write(Acknowledge(1, (5,)))
@@ -250,7 +250,7 @@ class StoreLog(StoreFixtures):
         assert box.store.statistics().disk_bytes >= 0
 
     async def test_large_bodies_live_as_long_as_their_messages(self, box: StoreBox) -> None:
-        """Nothing to see for a store that offers none."""
+        """Does nothing for a store without large bodies."""
         await box.open(QUEUE, OTHER)
         if box.store.capabilities.large_bodies is None:
             return
@@ -276,7 +276,7 @@ class StoreLog(StoreFixtures):
         assert await box.sequences() == [2]
 
     async def test_a_large_body_may_end_wherever_it_does(self, box: StoreBox) -> None:
-        """Nothing to see for a store that offers none."""
+        """Does nothing for a store without large bodies."""
         await box.open(QUEUE)
         if box.store.capabilities.large_bodies is None:
             return

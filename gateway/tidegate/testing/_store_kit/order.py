@@ -1,4 +1,4 @@
-"""Batches are whole and in order, whatever happens beside them."""
+"""Batches are whole and in order, whatever happens concurrently."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tidegate.testing._store_machine import (
 
 
 class StoreOrder(StoreFixtures):
-    """Atomicity and order, alone and beside readers, and the comparison with the reference."""
+    """Atomicity and order, alone and with concurrent readers, and the comparison with the reference."""
 
     @pytest.fixture
     def machine_settings(self) -> hypothesis.settings:

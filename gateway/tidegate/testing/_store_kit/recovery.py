@@ -1,4 +1,4 @@
-"""What a store holds comes back: when it is opened again, and in another store."""
+"""What a store holds comes back: when it is reopened, and in another store."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class StoreRecovery(StoreFixtures):
     async def test_whose_destinations_and_retained_messages_are_comes_back(
         self, box: StoreBox, durable: None
     ) -> None:
-        """Quotas of a principal count what was there before the start, too."""
+        """A principal's quotas also count what existed before the start."""
 
         def retained(name: str, owner: str) -> Message:
             return Message(f"topic://{name}", b"x", retain=True, owner=owner)
@@ -75,7 +75,7 @@ class StoreRecovery(StoreFixtures):
         )
         await box.write(RemoveDestination("queue://anew", 4), SetRetained(retained("hers", "bob")))
         await box.write(AddDestination("queue://anew", 5, "bob"))
-        for number in range(1, 3):  # after the second one nothing is left to be carried over
+        for number in range(1, 3):  # after the second restart nothing is left to carry over
             await box.restart()
             found = by_key(box.state)
             assert found["destinations"] == {
@@ -94,7 +94,7 @@ class StoreRecovery(StoreFixtures):
     async def test_what_is_paused_comes_back_and_what_is_pending_stays(
         self, box: StoreBox, durable: None
     ) -> None:
-        """A destination that is added again has other attributes, and the messages that it had."""
+        """A destination added again has new attributes, and keeps its messages."""
         await box.open(
             QUEUE,
             OTHER,
@@ -107,7 +107,7 @@ class StoreRecovery(StoreFixtures):
             AddDestination("queue://orders", 1, "ann", producers_paused=True),
             AddDestination("queue://returns", 2, "", consumers_paused=True),
         )
-        for number in range(1, 3):  # after the second one nothing is left to be carried over
+        for number in range(1, 3):  # after the second restart nothing is left to carry over
             await box.restart()
             assert by_key(box.state)["destinations"] == {
                 "queue://orders": RecoveredDestination("queue://orders", 1, "ann", True, False),
@@ -132,7 +132,7 @@ class StoreRecovery(StoreFixtures):
     async def test_a_store_says_where_on_this_machine_it_writes(
         self, box: StoreBox, durable: None
     ) -> None:
-        """Or nobody sees in time that a disk of its is full."""
+        """Otherwise nobody notices in time that one of its disks is full."""
         await box.open(QUEUE, *[add(number, body=bytes(1000)) for number in range(1, 20)])
         told = box.store.capabilities.directories
         assert [directory for directory in told if not directory.is_dir()] == []
@@ -144,7 +144,7 @@ class StoreRecovery(StoreFixtures):
     async def test_a_store_that_measures_its_room_counts_what_it_keeps(
         self, box: StoreBox, durable: None
     ) -> None:
-        """Or ``broker.store_limit`` bounds nothing. It may look now and then: at its start it does."""
+        """Otherwise ``broker.store_limit`` bounds nothing. It may measure now and then, but always at start."""
         await box.open(QUEUE)
         if not box.store.capabilities.measures_room:
             return
@@ -205,7 +205,7 @@ class StoreRecovery(StoreFixtures):
     async def test_the_list_of_a_queue_that_ended_is_a_subscription_s(
         self, box: StoreBox, durable: None
     ) -> None:
-        """What is pending stays in it, and leaves it bit by bit, whatever is made in its place."""
+        """Pending messages stay in it, and leave it gradually, whatever is made in its place."""
         await box.open(QUEUE, OTHER, *[add(number, 1, 2) for number in range(1, 8)])
         await box.write(RecordDelivery(1, (2, 6), (4, 1)), Acknowledge(1, (1,)))
         ended = Subscription(1, "", "", "queue://orders", durable=False, ended="it was deleted")
@@ -250,7 +250,7 @@ class StoreRecovery(StoreFixtures):
     async def test_what_a_session_shares_is_kept_and_removed_piece_by_piece(
         self, box: StoreBox, durable: None
     ) -> None:
-        """Each has a number of its own and no messages; those of others in the same queue stay."""
+        """Each has its own number and no messages; those of others in the same queue stay."""
 
         def shared(number: int, session: str, qos: int = 1) -> Subscription:
             name = f"queue://{number}"

@@ -1,4 +1,4 @@
-"""What lists hold is there after a restart."""
+"""The contents of lists are there after a restart."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidegate.testing._store_kit.box import OTHER, QUEUE, StoreBox, StoreFixture
 
 
 class StoreRestarts(StoreFixtures):
-    """Messages, their order and counts, and who owns them: of stores that outlive the process."""
+    """Messages, their order and counts, and their owners, in stores that outlive the process."""
 
     async def test_the_identity_stays_over_restarts(self, box: StoreBox, durable: None) -> None:
         await box.open()

@@ -1,4 +1,4 @@
-"""What a store tells operators: its files, why each is kept, and what else it is made of."""
+"""What a store reports to operators: its files, why each is kept, and what else it is made of."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tidegate.testing._store_kit.box import OTHER, QUEUE, StoreBox, StoreFixture
 
 
 class StoreFilesKept(StoreFixtures):
-    """What the store says of its files."""
+    """What the store reports of its files."""
 
     async def test_it_says_of_each_file_what_keeps_it(self, box: StoreBox) -> None:
-        """Nothing to see for a store that offers none."""
+        """Does nothing for a store that does not list files."""
         await box.open(QUEUE, OTHER, add(1), add(2, 1, 2), add(3, 2))
         files = box.store.capabilities.files
         if files is None:
@@ -33,10 +33,10 @@ class StoreFilesKept(StoreFixtures):
 
 
 class StorePartsKept(StoreFixtures):
-    """What the store says that it is made of."""
+    """What the store reports of its parts."""
 
     async def test_it_says_what_it_is_made_of_while_it_is_open(self, box: StoreBox) -> None:
-        """Nothing to see for a store that offers none."""
+        """Does nothing for a store that does not list parts."""
         await box.open(QUEUE, add(1))
         offered = box.store.capabilities.parts
         if offered is None:
@@ -62,7 +62,7 @@ _NAMES: Final = {item.pending_list: item.destination for item in (QUEUE, OTHER)}
 
 
 async def _kept(files: StoreFiles) -> dict[int, set[int]]:
-    """By list, the messages that files are kept for."""
+    """The messages that files are kept for, by list."""
     found: dict[int, set[int]] = {}
     listed = list(files.store_files())
     assert len({file.name for file in listed}) == len(listed)
