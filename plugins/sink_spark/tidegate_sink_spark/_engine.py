@@ -1,12 +1,12 @@
-"""What carries staged files into the table: the seam between the sink and its engine.
+"""The interface between the sink and the engine that carries staged files into the table.
 
-The sink stages, releases, tells its health, and starts again what ends. An engine knows the table:
+The sink stages, releases, reports its health, and restarts what ends. An engine knows the table:
 it starts *jobs*, one at a time, that take staged files in the order of their numbers, commit them
-together with the mark, and report. Whatever an engine is made of, these hold:
+together with the mark, and report. These hold for every engine:
 
 1. the first report that matters is a :class:`~tidegate_sink_spark._protocol.Mark` as read from the table;
 2. a reported mark is in the table, and on stable storage;
-3. a job that was killed at any moment leaves a table from which the next one goes on;
+3. a job killed at any moment leaves a table from which the next one continues;
 4. a job dies with the gateway.
 """
 
@@ -22,10 +22,10 @@ from tidegate_sink_spark._protocol import Command, Report
 
 @dataclass(frozen=True, slots=True)
 class StagedLog:
-    """What a job is told of the log it carries.
+    """What a job is told about the log it carries.
 
     Attributes:
-        store_id: whose log this is.
+        store_id: the store whose log this is.
         directory: where its staged files are.
         floor: the store has released everything up to here, so no file can hold it.
     """
@@ -45,11 +45,11 @@ class EngineJob(Protocol):
 
     @property
     def tail(self) -> str:
-        """The last lines of its own log, for when it dies of something."""
+        """The last lines of its own log, to explain its death."""
         ...
 
     def send(self, command: Command) -> None:
-        """Commit what is staged now, or do so and end. Nothing happens when the job is gone."""
+        """Send a command. Does nothing when the job is gone."""
         ...
 
     async def next_report(self) -> Report | None:
@@ -57,11 +57,11 @@ class EngineJob(Protocol):
         ...
 
     async def wait(self) -> int:
-        """Wait until it ended by itself; its exit code."""
+        """Wait until it ends by itself; returns its exit code."""
         ...
 
     async def end(self) -> int:
-        """Kill what is left of it; its exit code. Idempotent. Cancellation: safe."""
+        """Kill what is left of it; returns its exit code. Idempotent. Cancellation: safe."""
         ...
 
 
@@ -75,23 +75,23 @@ class Engine(Protocol):
 
     @property
     def table(self) -> str:
-        """The table, as it is named in the log and in problems: absolute path, URI or name."""
+        """The table as logs and problems name it: absolute path, URI or name."""
         ...
 
     @property
     def further_tables(self) -> Mapping[str, str]:
-        """Tables beside it, by pattern of destinations."""
+        """Further tables, by pattern of destinations."""
         ...
 
     async def prepare(self) -> None:
-        """Find what the machine must have; once, when the sink starts.
+        """Check that the machine has what the engine needs; once, when the sink starts.
 
         Raises: ConfigError that says what is missing and what to install; OSError.
         """
         ...
 
     async def start(self, staged: StagedLog) -> EngineJob:
-        """Start a job; the one before has ended. It works until it is told to stop.
+        """Start a job, after the previous one has ended. It works until told to stop.
 
         Raises: EngineError, OSError; the sink tries again later.
         """

@@ -1,4 +1,4 @@
-"""What a sink has done and what went wrong with it, for whoever asks how it is doing."""
+"""What a sink has done and what went wrong, for its health report."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Final
 from tidegate.spi import SinkCommit, SinkProblem
 from tidegate_sink_spark._protocol import Mark
 
-#: Problems that are remembered.
+#: Problems remembered.
 PROBLEMS_MAX: Final = 20
-#: Rows a second are counted over this many seconds.
+#: Rows per second are averaged over this many seconds.
 RATE_S: Final = 60.0
 
 
@@ -33,7 +33,7 @@ class History:
         self.last_commit: SinkCommit | None = None
 
     def add_commit(self, mark: Mark, after: int) -> None:
-        """The job has committed, and says *mark*; the mark before it was *after*."""
+        """The job has committed, and reports *mark*; the previous mark was *after*."""
         self.last_commit = SinkCommit(
             self._wall_us(),
             mark.rows,
@@ -48,17 +48,17 @@ class History:
         self._rows.append((self._clock(), mark.rows + mark.dead))
 
     def add_problem(self, text: str) -> None:
-        """Something is wrong that was not a moment ago."""
+        """A new problem has come up."""
         self._problems.appendleft(SinkProblem(self._wall_us(), text))
 
     @property
     def problems(self) -> tuple[SinkProblem, ...]:
-        """The last ones, the newest first."""
+        """The latest ones, newest first."""
         return tuple(self._problems)
 
     @property
     def rows_per_second(self) -> float:
-        """Rows that were committed in the last minute, by the second."""
+        """Rows committed per second, over the last minute."""
         self._forget()
         rows = sum(count for _, count in self._rows)
         return rows / min(RATE_S, max(1.0, self._clock() - self._started))

@@ -1,4 +1,4 @@
-"""What all engines have in common: the tables that are asked for, and a job that is a child process."""
+"""What all engines share: the configured tables, and a job that is a child process."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from tidegate_sink_spark.staging.storage import make_staging_directory
 
 
 class JobEngine:
-    """An :class:`tidegate_sink_spark._engine.Engine`; as it is here, for Parquet, whose job needs nothing.
+    """An :class:`tidegate_sink_spark._engine.Engine`; used as it is for Parquet, whose job needs nothing.
 
-    Another one says which tables it cannot write (:meth:`_check`), what its machine must have
-    (:meth:`prepare`), and what Spark is told (:meth:`_spark_conf`).
+    Subclasses say which tables they cannot write (:meth:`_check`), what the machine must have
+    (:meth:`prepare`), and how Spark is configured (:meth:`_spark_conf`).
     """
 
     name = "Parquet"
@@ -42,7 +42,7 @@ class JobEngine:
         *,
         job_command: Sequence[str] = JOB_COMMAND,
     ) -> None:
-        """Raises: ConfigError for tables that cannot be."""
+        """Raises: ConfigError for tables that the engine cannot write."""
         self._context = context
         self._options = options
         self._job_command = job_command
@@ -53,7 +53,7 @@ class JobEngine:
         self._targets = (self._target, *self._routes.values())
         for target in self._targets:
             self._check(target)
-        #: Of the job.
+        #: The job's.
         self._environment: Mapping[str, str] = os.environ
 
     @property
@@ -72,7 +72,7 @@ class JobEngine:
         return {pattern: target.table for pattern, target in self._routes.items()}
 
     def _check(self, target: Target) -> None:
-        """Refuse a table that cannot be with this engine. Raises: ConfigError."""
+        """Refuse a table that this engine cannot write. Raises: ConfigError."""
 
     async def prepare(self) -> None:
         """See :meth:`tidegate_sink_spark._engine.Engine.prepare`."""
@@ -98,7 +98,7 @@ class JobEngine:
         )
 
     def _config(self, staged: StagedLog, conf: Mapping[str, str], shared: Path | None) -> JobConfig:
-        """What a job is told. Args: shared: for files of its own that workers must see."""
+        """A job's configuration. Args: shared: for the job's files that workers must see."""
         options = self._options
         return JobConfig(
             engine=options.engine,
@@ -114,7 +114,7 @@ class JobEngine:
             floor=staged.floor,
             spark_conf=dict(conf),
             vacuum_retention=options.vacuum_retention,
-            # The sink's directory is closed; a table elsewhere is for whom the operator says.
+            # The sink's directory is private; the operator decides who may read a table elsewhere.
             umask=inherited_umask() if options.table else None,
             format=options.format,
             is_name=self._target.is_name,

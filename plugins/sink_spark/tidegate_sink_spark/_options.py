@@ -16,7 +16,7 @@ GB: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class SparkSinkOptions:
-    """What a ``[[sinks]]`` table may say besides ``plugin``."""
+    """The keys of a ``[[sinks]]`` table besides ``plugin``."""
 
     table: str = option(
         "",
@@ -231,12 +231,12 @@ _DEFAULTS: Final = SparkSinkOptions()
 
 
 def is_set(options: SparkSinkOptions, key: str) -> bool:
-    """Tell whether the option *key* is not what it is by default."""
+    """Tell whether the option *key* differs from its default."""
     return getattr(options, key) != getattr(_DEFAULTS, key)
 
 
 def refuse(options: SparkSinkOptions, keys: Iterable[str], problem: str) -> None:
-    """Raises: ConfigError that tells *problem* of the first of *keys* that is set."""
+    """Raises: ConfigError with *problem* for the first of *keys* that is set."""
     for key in keys:
         if is_set(options, key):
             raise ConfigError(problem, key=key)

@@ -46,7 +46,7 @@ class JobProcess:
         command: Sequence[str] = JOB_COMMAND,
         niceness: int = 0,
     ) -> JobProcess:
-        """Start the job in a session of its own (no Ctrl-C reaches it). Raises: OSError."""
+        """Start the job in its own session, where no Ctrl-C reaches it. Raises: OSError."""
         process = await start_child(
             command,
             stdin=asyncio.subprocess.PIPE,
@@ -61,16 +61,16 @@ class JobProcess:
 
     @property
     def pid(self) -> int:
-        """Of the Python process, and the number of the process group."""
+        """The Python process's, which is also the process group's."""
         return self._process.pid
 
     @property
     def tail(self) -> str:
-        """The last lines that it wrote to stderr."""
+        """The last lines it wrote to stderr."""
         return "\n".join(self._tail)
 
     def send(self, command: Command) -> None:
-        """Send *command*; nothing happens when the job is gone."""
+        """Send *command*; does nothing when the job is gone."""
         self._write(encode_line(command))
 
     def _write(self, line: bytes) -> None:
@@ -80,7 +80,7 @@ class JobProcess:
             stdin.write(line)
 
     async def next_report(self) -> Report | None:
-        """Its next report; None when it has ended. A line that is none is logged and skipped.
+        """Its next report; None when it has ended. Any other line is logged and skipped.
 
         Cancellation: safe, no report is lost.
         """
@@ -94,7 +94,7 @@ class JobProcess:
         return None
 
     async def end(self) -> int:
-        """Kill what is left of the job and its Java machine; its exit code. Idempotent.
+        """Kill what is left of the job and its Java machine; returns its exit code. Idempotent.
 
         The group is killed even when the Python process has ended: Java may have outlived it.
         Cancellation: safe; everything has been sent its signal by then.
@@ -103,14 +103,14 @@ class JobProcess:
         code = await self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
-        # Its pipes end with the last process of the group; only one that left the group holds them.
+        # Its pipes close with the group's last process, unless one that left the group holds them.
         await asyncio.wait([self._stderr], timeout=_PIPE_TIMEOUT)
         self._stderr.cancel()
         await asyncio.gather(self._stderr, return_exceptions=True)
         return code
 
     async def wait(self) -> int:
-        """Wait until the Python process ended by itself; its exit code."""
+        """Wait until the Python process ends by itself; returns its exit code."""
         return await self._process.wait()
 
     def _take_line(self, line: str) -> None:
@@ -120,7 +120,7 @@ class JobProcess:
 
 
 def last_words(tail: str, code: int, name: str) -> str:
-    """One line for a job that ended without saying why itself."""
+    """One line for a job that ended without saying why."""
     ended = f"the {name} job ended with exit code {code}"
     if code < 0:
         return f"the {name} job was killed by {signal.Signals(-code).name}"

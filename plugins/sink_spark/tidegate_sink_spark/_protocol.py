@@ -11,14 +11,14 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-#: What one commit takes at most, by default: a long backlog is worked off in steps of some seconds, and each
-#: step's progress is kept. 143 thousand rows/s were measured.
+#: Most rows of one commit, by default: a long backlog is worked off in steps of some seconds, each of which
+#: keeps its progress. Measured: 143 thousand rows/s.
 COMMIT_ROWS: Final = 500_000
 COMMIT_BYTES: Final = 512 << 20
 
 
 class RouteConfig(msgspec.Struct, frozen=True):
-    """Rows of some destinations have a table of their own.
+    """A further table, for the rows of some destinations.
 
     Attributes: pattern (of destinations), table and is_name (as in :class:`JobConfig`).
     """
@@ -33,25 +33,25 @@ class JobConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         engine: ``spark`` or ``deltalake``.
-        vacuum_retention: seconds for which files are kept that are in the table no more, 0 for ever.
-        gateway_name, store_id: whose log this is.
+        vacuum_retention: seconds that files no longer in the table are kept; 0: for ever.
+        gateway_name, store_id: of the log.
         staging_directory: where the staged files are.
         table: local path (absolute), URI, or name in a catalog.
         layout: ``clustered``, ``partitioned`` or ``plain``, for a table that does not exist yet.
-        commit_interval: seconds between two looks at the staging directory; 0: it looks when it is told.
-        commit_rows, commit_bytes: most of one commit, but for its first file.
+        commit_interval: seconds between two looks at the staging directory; 0: only when told.
+        commit_rows, commit_bytes: limits of one commit; its first file may exceed them.
         floor: the store has released everything up to here, so no file can hold it.
         spark_conf: complete Spark configuration; empty for another engine.
-        umask: for what the job makes; None: the gateway's.
+        umask: for files that the job creates; None: the gateway's.
         format: ``delta``, ``iceberg`` or ``parquet``.
         is_name: the table is a name in a catalog.
-        routes: further tables; the first that covers a destination has its rows.
-        columns: name and type in SQL of columns besides those that every table has.
+        routes: further tables; the first that covers a destination gets its rows.
+        columns: name and SQL type of columns besides those that every table has.
         partition_by: columns, for a table that does not exist yet and has layout ``partitioned``.
-        shared_directory: for files of the job's own that the workers of a cluster must see; "": there
+        shared_directory: for the job's own files that the workers of a cluster must see; "": there
             is no cluster, and they are where the job runs.
-        storage_options: of the object store, for engine ``deltalake``; keys among them.
-        connect: URL of a Spark Connect server, "" for a Spark of the job's own.
+        storage_options: of the object store, for engine ``deltalake``; including keys.
+        connect: URL of a Spark Connect server; "": the job has its own Spark.
     """
 
     gateway_name: str
@@ -82,8 +82,8 @@ class Command(enum.Enum):
 
     COMMIT = "commit"  # commit what is staged now
     STOP = "stop"  # commit what is staged now, then end
-    COMPACT = "compact"  # keep the tables up, beside the commits
-    COMPACT_AND_VACUUM = "compact-and-vacuum"  # and delete what nobody needs
+    COMPACT = "compact"  # run upkeep of the tables, beside the commits
+    COMPACT_AND_VACUUM = "compact-and-vacuum"  # and delete files that nobody needs
 
 
 class Mark(msgspec.Struct, frozen=True, tag="mark"):
@@ -92,9 +92,9 @@ class Mark(msgspec.Struct, frozen=True, tag="mark"):
     Attributes:
         mark: highest ack sequence in the table.
         version: the table's version.
-        rows, files, seconds: of the commit that led here; 0 when it was only read.
+        rows, files, seconds: of the commit that led here; 0 if the mark was only read.
         dead: dead letters among its files, which went to their own table.
-        table_files: that the table consists of; None: not known; dead_rows: in the dead-letter table.
+        table_files: how many the table has; None: not known; dead_rows: in the dead-letter table.
     """
 
     mark: int
@@ -108,7 +108,7 @@ class Mark(msgspec.Struct, frozen=True, tag="mark"):
 
 
 class Gap(msgspec.Struct, frozen=True, tag="gap"):
-    """Files are there, but not the one with ack sequence *expected*; the next begins at *found*."""
+    """The file with ack sequence *expected* is missing; the next one begins at *found*."""
 
     expected: int
     found: int
@@ -128,13 +128,13 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """All that could be committed was; the job waits for its next command. Attributes: mark."""
+    """Everything that could be committed is; the job waits for its next command. Attributes: mark."""
 
     mark: int
 
 
 class Stopped(msgspec.Struct, frozen=True, tag="stopped"):
-    """All that could be committed was, and the job ends."""
+    """Everything that could be committed is, and the job ends."""
 
     mark: int
 
@@ -145,7 +145,7 @@ class Kept(msgspec.Struct, frozen=True, tag="kept"):
     Attributes:
         seconds, files_removed, files_added: of all tables.
         problem: "" when there was none.
-        table_files: that the main table consists of; None: not known.
+        table_files: how many the main table has; None: not known.
     """
 
     seconds: float = 0.0
@@ -167,15 +167,15 @@ def encode_line(value: JobConfig | Command | Report) -> bytes:
 
 
 def decode_config(line: bytes) -> JobConfig:
-    """Raises: ValueError for anything else than a :class:`JobConfig`."""
+    """Raises: ValueError for anything but a :class:`JobConfig`."""
     return _config_decoder.decode(line)
 
 
 def decode_command(line: bytes) -> Command:
-    """Raises: ValueError for anything else than a :class:`Command`."""
+    """Raises: ValueError for anything but a :class:`Command`."""
     return msgspec.json.decode(line, type=Command)
 
 
 def decode_report(line: bytes) -> Report:
-    """Raises: ValueError for anything else than a report."""
+    """Raises: ValueError for anything but a report."""
     return _report_decoder.decode(line)

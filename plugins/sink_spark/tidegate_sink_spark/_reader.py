@@ -15,14 +15,14 @@ from tidegate_sink_spark.job.session import spark_conf, start_session
 def create_session(app_name: str, options: SparkSinkOptions | None = None) -> Any:
     """Start a local ``SparkSession`` that reads and writes the sink's table format.
 
-    For programs of one's own beside the gateway: ``spark.read.format("delta").load(table)``. It
+    For your own programs beside the gateway: ``spark.read.format("delta").load(table)``. It
     sets JAVA_HOME and PYSPARK_PYTHON of this process where they are needed.
 
     Args:
         app_name: shown by Spark.
         options: the sink's options (Java, jars, memory, ``spark_conf``); the defaults when None.
     Returns: the session; ``stop()`` it when done.
-    Raises: ConfigError when there is no Java; JarsError when the jars cannot be had.
+    Raises: ConfigError when there is no Java; JarsError when the jars cannot be fetched.
     """
     options = options or SparkSinkOptions()
     work = make_scratch_directory()

@@ -1,4 +1,4 @@
-"""What an operator can do about what Java, Spark, a table format or a disk say."""
+"""Remedies for errors of Java, Spark, table formats and disks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tidegate.spi.commands import ClientError
 from tidegate_sink_spark.java.jars import JarsError
 from tidegate_sink_spark.job.driver import CommitError, first_line
 
-#: Packages whose errors say what is wrong with Spark, Java or a table, and not with a command.
+#: Packages whose errors say what is wrong with Spark, Java or a table, not with a command.
 _FOREIGN: Final = ("pyspark", "py4j")
 
-#: What a problem's text says, and what to do about it; the first that fits.
+#: A pattern of a problem's text, and the remedy; the first match counts.
 _REMEDIES: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
     (re.compile(pattern, re.IGNORECASE), remedy)
     for pattern, remedy in (
@@ -89,7 +89,7 @@ _REMEDIES: Final[tuple[tuple[re.Pattern[str], str], ...]] = tuple(
 
 
 def with_remedy(problem: str) -> str:
-    """*problem* in one line, with what to do about it where that is known."""
+    """*problem* in one line, with its remedy where one is known."""
     line = " ".join(problem.split())
     for pattern, remedy in _REMEDIES:
         if pattern.search(line):
@@ -99,7 +99,7 @@ def with_remedy(problem: str) -> str:
 
 @contextmanager
 def client_errors() -> Generator[None]:
-    """Turn what a table, its jars, Spark or a disk raise into a :class:`ClientError`: a command's one line."""
+    """Turn errors of a table, its jars, Spark or a disk into a :class:`ClientError`, a command's one line."""
     try:
         yield
     except Exception as error:

@@ -71,7 +71,7 @@ class SparkSink:
         self._staging: Staging | None = None
         self._committer: Committer | None = None
         self._keeper: Keeper | None = None
-        self._moved = False  # the job has committed since it said last that it is ready
+        self._moved = False  # the job has committed since it last reported ready
         self._staging_task: asyncio.Task[None] | None = None
         self._commit_task: asyncio.Task[None] | None = None
         self._job_task: asyncio.Task[None] | None = None
@@ -170,7 +170,7 @@ class SparkSink:
             state=self._state(problem),
             mark=self._mark,
             staged=max(staging.position, self._mark) if staging else 0,
-            # (Rows go on when only upkeep fails: that is no state.)
+            # (A failure of upkeep alone is no state: rows still flow.)
             problem=problem or (upkeep.problem if upkeep else ""),
             target=self._engine.table,
             rows_per_second=self._history.rows_per_second,
@@ -215,7 +215,7 @@ class SparkSink:
 
     # ------------------------------------------------------------------------------------ stopping
     async def _drain(self, staging: Staging) -> None:
-        """Stage all that is acknowledged, then let the job commit it and end by itself."""
+        """Stage everything acknowledged, then let the job commit it and end by itself."""
         staging.drain()
         assert self._staging_task is not None
         assert self._job_task is not None
@@ -230,7 +230,7 @@ class SparkSink:
             await asyncio.wait([self._job_task], timeout=0.1)
 
     def _tables(self) -> list[tuple[str, str]]:
-        """(key of the configuration, table) of each."""
+        """(configuration key, table) of each."""
         main, further = self._engine.table, self._engine.further_tables.items()
         return [
             ("table", main),
@@ -304,7 +304,7 @@ class SparkSink:
             delay = min(delay * 2, RESTART_DELAY_MAX)
 
     async def _run_job(self) -> int:
-        """Run one job to its end; its exit code. Raises: EngineError, OSError."""
+        """Run one job to its end; returns its exit code. Raises: EngineError, OSError."""
         reader = self._reader
         assert reader is not None
         job = await self._engine.start(
@@ -340,7 +340,7 @@ class SparkSink:
                     report = await job.next_report()
             except TimeoutError:
                 if not has_work:
-                    continue  # it had nothing to say; what came meanwhile has all of the time
+                    continue  # it was idle; work that came meanwhile gets the full time
                 raise OSError(
                     f"the {self._engine.name} job has said nothing for {SILENCE_MAX:.0f} s"
                 ) from None
@@ -348,7 +348,7 @@ class SparkSink:
                 return
             await self._handle(report)
             if isinstance(report, Ready):
-                if self._is_commit_failing:  # what is to be committed now, is: another job did it
+                if self._is_commit_failing:  # everything is committed now: another job did it
                     self._job_problem, self._is_commit_failing = "", False
                 self._committer.ready(job, moved=self._moved)
                 self._moved = False
@@ -375,19 +375,19 @@ class SparkSink:
                 log.debug("job report=%r", report)
 
     async def _handle_mark(self, report: Mark) -> None:
-        """The table has everything up to the mark: its files may go, and then the log may.
+        """The table has everything up to the mark: remove its files, then release the log.
 
-        In this order: a file that goes is still in the log until the release, so a crash between
-        the two stages it again and the job, which knows the mark, leaves it out.
+        In this order: a removed file is still in the log until the release, so a crash in between
+        stages it again, and the job, which knows the mark, leaves it out.
         """
         reader, staging = self._reader, self._staging
         assert reader is not None
         assert staging is not None
-        # (Not what is staged: those files may be from before the store was restored, too.)
+        # (Not compared with staged files: they may also predate the store's restore.)
         if report.mark > reader.last:
             self._stop_for_good(report.mark, reader.last)
             return
-        # (A sink that does not take all releases rows that no table has.)
+        # (A sink that does not take everything releases rows that no table has.)
         is_another = report.mark < reader.released and self._selection.takes_all
         if is_another and (not self._mark_known or report.mark < self._mark):
             told = (
@@ -422,14 +422,14 @@ class SparkSink:
             if report.mark > reader.released:
                 await reader.release(report.mark)
         except (OSError, StoreError) as exc:
-            # Nothing is lost by a late release; the next mark tries again.
+            # A late release loses nothing; the next mark tries again.
             self._report_job(f"what the table has cannot be released yet: {exc}")
 
     def _stop_for_good(self, mark: int, last: int) -> None:
-        """The table is ahead of the log, so the store was put back to an older state.
+        """The table is ahead of the log, so the store was restored to an older state.
 
-        New acknowledgements would get numbers that the table has already, and would be left out
-        as duplicates without a word. Nothing may be released or written until that is resolved.
+        New acknowledgements would get numbers that the table already has, and would silently be left
+        out as duplicates. Nothing may be released or written until that is resolved.
         """
         self._log_problem = (
             f"the table {self._engine.table} holds ack sequences up to {mark} of this store, which itself "
@@ -465,7 +465,7 @@ class SparkSink:
         await self._restage()
 
     async def _restage(self) -> None:
-        """Check the staged files anew and stage what is not there; the log still has all of it."""
+        """Recheck the staged files and stage what is missing; the log still has all of it."""
         staging, now = self._staging, time.monotonic()
         if staging is None or self._stopping or now - self._restaged_at < self._restart_delay:
             return
@@ -487,7 +487,7 @@ class SparkSink:
 
 
 def patience(is_busy: bool) -> float:
-    """Seconds for which a job may say nothing; when it is not busy, until it is looked at again."""
+    """Seconds that a job may say nothing; when it is not busy, until the next look at it."""
     return SILENCE_MAX if is_busy else LOOK_INTERVAL
 
 

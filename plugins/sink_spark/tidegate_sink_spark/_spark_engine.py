@@ -30,7 +30,7 @@ class SparkEngine(JobEngine):
         return is_cluster(master_of(self._options))
 
     async def prepare(self) -> None:
-        """See :meth:`tidegate_sink_spark._engine.Engine.prepare`: there must be a Java."""
+        """See :meth:`tidegate_sink_spark._engine.Engine.prepare`: it needs a Java."""
         for target in self._targets:
             await asyncio.to_thread(check_classes, self._options, target)
         java = await asyncio.to_thread(

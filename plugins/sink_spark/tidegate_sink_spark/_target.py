@@ -1,7 +1,7 @@
-"""Where the table is: a path, a URI or a name in a catalog, and what Spark must have to get there. And what it has:
-its layout, and the columns besides those that every table has.
+"""Where the table is (a path, a URI or a name in a catalog), and what Spark needs to reach it. Also its layout,
+and the columns besides those that every table has.
 
-Whatever can be known to be wrong before Spark starts is a ConfigError that names the remedy.
+Anything known to be wrong before Spark starts is a ConfigError that names the remedy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z_][A-Za-z0-9_-]*)+"
 _ICEBERG_CATALOG: Final = "org.apache.iceberg.spark.SparkCatalog"
 _UNITY_CATALOG: Final = "io.unitycatalog.spark.UCSingleCatalog"
 _SESSION_CATALOG: Final = "spark_catalog"
-#: Keys of ``[sinks.catalog]`` that a type must have; every other key is handed to the catalog.
+#: Keys of ``[sinks.catalog]`` that a type requires; every other key is passed to the catalog.
 _CATALOG_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "hadoop": ("warehouse",),
     "rest": ("uri",),
@@ -42,9 +42,9 @@ _CATALOGS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "delta": ("unity",),
     "iceberg": ("hadoop", "rest", "jdbc"),
 }
-#: How long a store or catalog that is away, or never answers, is tried before the sink says so. It tries again anyway;
-#: Iceberg and Hadoop alone would say nothing for many minutes. Seconds for one request that is not answered, times the
-#: attempts: S3A 15 x 2 x 3 (15 s is the least that it takes), S3FileIO 20 x 3, a REST catalog 30.
+#: How long a store or catalog that is away, or never answers, is tried before the sink reports it. It keeps trying;
+#: Iceberg and Hadoop alone would be silent for many minutes. Seconds for one unanswered request, times attempts:
+#: S3A 15 x 2 x 3 (15 s is the least it accepts), S3FileIO 20 x 3, a REST catalog 30.
 _PATIENCE_OF_S3A: Final[Mapping[str, str]] = {
     "spark.hadoop.fs.s3a.connection.timeout": "15s",
     "spark.hadoop.fs.s3a.connection.establish.timeout": "15s",
@@ -91,7 +91,7 @@ _SCHEMES: Final[Mapping[str, _Needed | None]] = {
             "spark.hadoop.fs.AbstractFileSystem.gs.impl": (
                 "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFS"
             ),
-            # Connector 3.0 knows Hadoop 3.3, whose vectored reads 3.4 has changed: no file of a table could be read.
+            # Connector 3.0 knows Hadoop 3.3, whose vectored reads changed in 3.4: no file of a table could be read.
             "spark.hadoop.parquet.hadoop.vectored.io.enabled": "false",
         },
     ),
@@ -109,7 +109,7 @@ class Target:
     Attributes:
         table: absolute path, URI, or name in a catalog.
         is_name: it is a name.
-        conf: Spark settings that lead there; the user's own go over them.
+        conf: Spark settings that lead there; the user's own override them.
     """
 
     table: str
@@ -118,12 +118,12 @@ class Target:
 
 
 def default_table(data_directory: Path) -> Path:
-    """The directory of a table that the configuration of the sink in *data_directory* does not name."""
+    """The default directory of the table of the sink in *data_directory*."""
     return data_directory.absolute() / "lake" / "acknowledged"
 
 
 def find_target(options: SparkSinkOptions, default: Path) -> Target:
-    """Where the table is. Args: default: the directory of a table that is not named.
+    """Where the table is. Args: default: its directory if the options name no table.
 
     Raises: ConfigError.
     """
@@ -158,16 +158,16 @@ def find_target(options: SparkSinkOptions, default: Path) -> Target:
     return Target(table, False, needed.conf if needed else {})
 
 
-#: Tables of the sinks that run in this process (:func:`identity`), and whose they are.
+#: Tables of the sinks running in this process (:func:`identity`), and their sinks.
 _RUNNING: Final[dict[str, str]] = {}
 
 
 def claim(name: str, tables: Sequence[tuple[str, str]]) -> None:
-    """Take *tables* (key of the configuration, table) for the sink *name* alone, as long as it runs.
+    """Reserve *tables* (configuration key, table) for the sink *name* alone, as long as it runs.
 
-    Two sinks into one table would share its mark, and each leave out the other's rows; and of two tables one in
-    the other, the outer one's upkeep would take the inner one's files for its own.
-    Raises: ConfigError; then none of them is taken.
+    Two sinks with one table would share its mark, and each would leave out the other's rows. Of nested tables, the
+    outer one's upkeep would treat the inner one's files as its own.
+    Raises: ConfigError; then none of them is reserved.
     """
     for key, table in tables:
         one = identity(table)
@@ -185,13 +185,13 @@ def claim(name: str, tables: Sequence[tuple[str, str]]) -> None:
 
 
 def disclaim(name: str) -> None:
-    """Give back all tables of the sink *name*."""
+    """Release all tables of the sink *name*."""
     for table in [table for table, owner in _RUNNING.items() if owner == name]:
         del _RUNNING[table]
 
 
 def _nested(table: str, others: Iterable[str]) -> str:
-    """Which of *others* is a directory above or below that of *table*, "" when none is."""
+    """The one of *others* whose directory is above or below that of *table*; "" if none is."""
     own = table.rstrip("/") + "/"
     named = (other.rstrip("/") + "/" for other in others)
     return next(
@@ -224,7 +224,7 @@ def find_routes(options: SparkSinkOptions, main: Target) -> dict[str, Target]:
 
 
 def identity(table: str) -> str:
-    """*table* as no other table is written: a path without links, a URI without its last slash."""
+    """The one spelling of *table*: a path without links, a URI without a trailing slash."""
     return os.path.realpath(table) if os.path.isabs(table) else table.rstrip("/")
 
 
@@ -242,9 +242,9 @@ def check_log_store(options: SparkSinkOptions, target: Target) -> None:
 
 
 def check_classes(options: SparkSinkOptions, target: Target) -> None:
-    """Look for what Spark must load to get to *target*, in the jars that it will be given.
+    """Check that the jars given to Spark hold what it must load to reach *target*.
 
-    Not when ``spark.jars.packages`` or a class path of the user's brings what cannot be seen here.
+    Skipped when ``spark.jars.packages`` or the user's class path may bring jars that are not seen here.
     Raises: ConfigError that names the jar.
     """
     conf = options.spark_conf
@@ -272,7 +272,7 @@ def check_classes(options: SparkSinkOptions, target: Target) -> None:
 
 
 def is_name(options: SparkSinkOptions, table: str) -> bool:
-    """Whether *table* is a name in a catalog. Raises: ConfigError for one that may be or not."""
+    """Whether *table* is a name in a catalog. Raises: ConfigError when in doubt."""
     if not _NAME.fullmatch(table):
         return False
     catalog = table.partition(".")[0]
@@ -353,7 +353,7 @@ def _catalog_conf(options: SparkSinkOptions, name: str) -> dict[str, str]:
     for key in _CATALOG_KEYS[kind]:
         if not settings.get(key):
             raise ConfigError(f"is missing; a {kind} catalog must have it", key=f"catalog.{key}")
-    conf = dict(_PATIENCE_OF_S3A)  # where its files are, the catalog may say
+    conf = dict(_PATIENCE_OF_S3A)  # the catalog may say where its files are
     warehouse = settings.get("warehouse", "")
     if warehouse and kind != "rest":  # a REST server's warehouse is a name of its own
         path = local_path(warehouse)

@@ -1,7 +1,7 @@
 """Makes the file that ``spark-submit`` runs: a zip archive that Python executes, with the job's code in it.
 
-It holds this room's code and what it uses of the contract, all of it plain Python. What the driver's Python must
-have besides is pyspark, pyarrow and msgspec; the job says so when one is missing.
+It holds this room's code and what it uses of the contract, all of it plain Python. The driver's Python also needs
+pyspark, pyarrow and msgspec; the job says so when one is missing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidegate_sink_spark.cluster.job import main
 
 sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else %r))
 '''
-#: Whole packages of plain Python. Their __init__ imports what the job has not got, or does not need.
+#: Whole packages of plain Python. Their __init__ imports what the job lacks, or does not need.
 _PACKAGES: Final = ("tidegate.spi", "tidegate_sink_spark", "pluggy")
 _EMPTY: Final = ("tidegate/__init__.py", "tidegate_sink_spark/__init__.py")
 
@@ -52,7 +52,7 @@ def write_bundle(path: Path, exchange: Path) -> None:
 
 
 def write_properties(path: Path, text: str) -> None:
-    """Write Spark's settings for this user alone: there may be keys among them. Raises: OSError."""
+    """Write Spark's settings, for this user only: they may include keys. Raises: OSError."""
     path.unlink(missing_ok=True)
     with open(path, "w", encoding="ascii", opener=private_opener) as file:
         file.write(text)

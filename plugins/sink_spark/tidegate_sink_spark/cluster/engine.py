@@ -78,7 +78,7 @@ class SubmittedEngine(JobEngine):
 
 
 def exchange_directory(options: SparkSinkOptions, context: SinkContext) -> Path:
-    """Where the sink and its job speak to each other."""
+    """The directory through which the sink and its job communicate."""
     return staging_directory(options, context) / EXCHANGE_NAME
 
 
@@ -106,7 +106,7 @@ class SubmittedJob:
         self._over = asyncio.Event()
 
     def send(self, command: Command) -> None:
-        """See EngineJob. A job that is told to stop goes on: it is the sink that leaves it."""
+        """See EngineJob. The job goes on after a stop: it is the sink that leaves it."""
         self._draining = self._draining or command is Command.STOP
         wish = self._wished
         self._wished = Wish(
@@ -128,7 +128,7 @@ class SubmittedJob:
             )
 
     async def next_report(self) -> Report | None:
-        """See EngineJob. None: all that was staged is in the table, after a stop; or :meth:`end`."""
+        """See EngineJob. None: after a stop, all that was staged is in the table; or after :meth:`end`."""
         while not self._over.is_set():
             if not self._reports:
                 await self._look()

@@ -1,13 +1,13 @@
-"""How a sink and a job that it did not start speak to each other: files in a directory that both see.
+"""How a sink and a job that it did not start communicate: files in a directory that both see.
 
-Each file is replaced as a whole, and says by numbers what is newer: no clock is compared, and no file's time.
+Each file is replaced as a whole, and numbers say what is newer: no clocks or file times are compared.
 
 * ``task.json``, the sink's: what the job is to do, and a session that is new with each start of the sink;
 * ``wish.json``, the sink's: numbers that grow when it wants a commit, or upkeep, now;
-* ``answer.json``, the job's: its name, the session it works for, a beat that goes on while it lives, and its
+* ``answer.json``, the job's: its name, the session it works for, a beat that grows while it lives, and its
   last reports with the number of the last one.
 
-Two jobs at once write the answer in turn; each tells the truth about the table, and the sink takes both.
+Two jobs at once write the answer in turn; each tells the truth about the table, and the sink accepts both.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Task(msgspec.Struct, frozen=True):
 class Wish(msgspec.Struct, frozen=True):
     """The sink wants a commit, or upkeep, now.
 
-    Attributes: session; number (grows with each commit that is wanted); compacts, vacuums (the same, with turns of
-    upkeep, and those of them that vacuum).
+    Attributes: session; number (grows with each commit that is wanted); compacts, vacuums (likewise, for turns of
+        upkeep, and for those that vacuum).
     """
 
     session: str
@@ -55,11 +55,11 @@ class Answer(msgspec.Struct, frozen=True):
     """What a job says.
 
     Attributes:
-        session: of the task that it works at.
-        job: its own name, no other job's.
+        session: of the task that it works on.
+        job: its name, unique among jobs.
         beat: grows while it lives.
-        number: of the last report; they are counted from 1.
-        reports: the last ones, in their order.
+        number: of the last report, counted from 1.
+        reports: the latest ones, in order.
     """
 
     session: str
@@ -73,9 +73,9 @@ Kind = TypeVar("Kind", Task, Wish, Answer)
 
 
 def write(path: Path, value: Task | Wish | Answer, *, mode: int | None = None) -> None:
-    """Replace *path* by *value*, as a whole. Raises: OSError.
+    """Replace *path* with *value*, as a whole. Raises: OSError.
 
-    Args: mode: of the file; None: as the process makes files.
+    Args: mode: of the file; None: the process's default.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
@@ -90,7 +90,7 @@ def write(path: Path, value: Task | Wish | Answer, *, mode: int | None = None) -
 
 
 def read(path: Path, kind: type[Kind]) -> Kind | None:
-    """What is in *path*; None when it is not there, or another version's. Raises: OSError."""
+    """What is in *path*; None when it is missing, or another version's. Raises: OSError."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (FileNotFoundError, msgspec.MsgspecError):
@@ -98,7 +98,7 @@ def read(path: Path, kind: type[Kind]) -> Kind | None:
 
 
 def own_reports(answer: Answer, job: str, seen: int) -> tuple[Report, ...]:
-    """Reports of *answer* that are new to who has seen *seen* of those of *job*."""
+    """Reports of *answer* that are new to a reader who has seen *seen* of those of *job*."""
     if answer.job != job:
         return answer.reports
     count = answer.number - seen

@@ -1,8 +1,8 @@
-"""The job that ``spark-submit`` starts: the same work as the sink's own job, told through files.
+"""The job that ``spark-submit`` starts: the same work as the sink's own job, directed through files.
 
-It works for whatever sink last wrote its task into the exchange directory, and stays when the gateway
-stops: the next start gives it another session, and it reads the mark anew. It may be killed at any moment.
-Several at once are let in to the table one at a time, and each reads the mark before it commits.
+It works for the sink that last wrote its task into the exchange directory, and stays when the gateway
+stops: the next start gives it another session, and it rereads the mark. It may be killed at any moment.
+Several jobs get to the table one at a time, and each reads the mark before it commits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tidegate_sink_spark.cluster.exchange import (
 from tidegate_sink_spark.job.run import work
 
 POLL: Final = 0.5
-#: Seconds after a task that failed, until the mark is read anew.
+#: Seconds from a failed task until the mark is read again.
 RETRY_DELAY: Final = 10.0
 
 
@@ -51,7 +51,7 @@ class Desk:
         self._reports: deque[Report] = deque(maxlen=REPORTS_KEPT)
 
     def task(self) -> Task | None:
-        """What is to be done now. Raises: OSError."""
+        """The current task. Raises: OSError."""
         return read(self._directory / TASK_NAME, Task)
 
     def begin(self, session: str) -> None:
@@ -61,7 +61,7 @@ class Desk:
             self._reports.clear()
 
     def report(self, value: Report) -> None:
-        """Tell the sink. That the job has stopped is nobody's business: another session has begun."""
+        """Tell the sink, but not of a stop: another session has begun."""
         if not isinstance(value, Stopped):
             with self._lock:
                 self._number += 1
@@ -69,7 +69,7 @@ class Desk:
             self.beat()
 
     def beat(self) -> None:
-        """Say that the job lives. Storage that is away for a while costs nothing but that."""
+        """Show that the job lives. Storage that is away for a while costs only that."""
         with self._lock:
             self._beat += 1
             answer = Answer(self._session, self.job, self._beat, self._number, tuple(self._reports))
@@ -130,7 +130,7 @@ def serve(spark: Any, directory: Path) -> int:
 
 
 def _work(spark: Any, desk: Desk, task: Task, commands: queue.SimpleQueue[Command]) -> bool:
-    """Work at *task* until its session ends (True) or it fails."""
+    """Work on *task* until its session ends (True) or it fails."""
     own = Path(task.config.shared_directory) / desk.job  # another job's files have the same names
     own.mkdir(parents=True, exist_ok=True)
     config = msgspec.structs.replace(task.config, shared_directory=str(own))
@@ -138,7 +138,7 @@ def _work(spark: Any, desk: Desk, task: Task, commands: queue.SimpleQueue[Comman
 
 
 def _wait_for_task(desk: Desk) -> Task:
-    """The task, however long it takes until a gateway writes one."""
+    """The task, however long a gateway takes to write one."""
     told = False
     while True:
         try:

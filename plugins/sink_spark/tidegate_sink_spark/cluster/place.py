@@ -1,7 +1,7 @@
 """Where Spark runs: beside the gateway in the job's own process, or on a cluster whose workers share its files.
 
 What cannot work is a ConfigError before anything starts; whether a cluster really sees the files is
-asked of it when the job starts (:func:`tidegate_sink_spark.job.rows.check_workers`).
+checked when the job starts (:func:`tidegate_sink_spark.job.rows.check_workers`).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tidegate_sink_spark.job.session import is_cluster, masters_of, spark_conf
 _MASTERS: Final = re.compile(
     r"local(\[(\*|\d+)(,\s*\d+)?\])?|local-cluster\[.+\]|spark://[^\s/]+:\d+(,[^\s/]+:\d+)*|yarn|k8s://\S+"
 )
-#: In place of the master that spark-submit is told.
+#: Stands for the master that spark-submit is given.
 SUBMITTED: Final = "submitted"
 _REACH_TIMEOUT: Final = 5.0
 
 
 def check_place(options: SparkSinkOptions) -> None:
-    """Refuse what does not fit together. Raises: ConfigError."""
+    """Refuse options that do not fit together. Raises: ConfigError."""
     conf = options.spark_conf
     if options.master and "spark.master" in conf:
         raise ConfigError(
@@ -56,7 +56,7 @@ def check_place(options: SparkSinkOptions) -> None:
 
 
 def check_shared(options: SparkSinkOptions, who: str) -> None:
-    """See that the files have places that others can have, too. Raises: ConfigError."""
+    """Check that the files are in places that others can reach. Raises: ConfigError."""
     if not options.staging_directory:
         raise ConfigError(
             f"is missing: {who} read staged files; name a directory that they have under the same path",
@@ -70,7 +70,7 @@ def check_shared(options: SparkSinkOptions, who: str) -> None:
         )
 
 
-#: Options that act in a job of the gateway's own, and how the same is said to a submitted one.
+#: Options of a job that the gateway starts, and their equivalents for a submitted one.
 _OF_CHILD: Final = {
     "master": "spark-submit --master",
     "java_home": "the variable JAVA_HOME of spark-submit",
@@ -117,9 +117,9 @@ def submitted_conf(options: SparkSinkOptions, environ: Mapping[str, str]) -> dic
 
 
 def overrides_of(options: SparkSinkOptions, targets: Sequence[Target]) -> dict[str, str]:
-    """What goes over the sink's own settings: what leads to the tables, and over that the user's."""
+    """What overrides the sink's own settings: what leads to the tables, and above that the user's."""
     conf: dict[str, str] = {}
-    for target in reversed(targets):  # the first one's go over the others'
+    for target in reversed(targets):  # the first one's override the others'
         conf |= target.conf
     return conf | options.spark_conf
 
@@ -142,7 +142,7 @@ def check_staging_directory(directory: str) -> None:
 
 
 def staging_directory(options: SparkSinkOptions, context: SinkContext) -> Path:
-    """Where the sink has the staged files of all its logs. Several gateways may share the directory."""
+    """Where the sink keeps the staged files of all its logs. Several gateways may share the directory."""
     path = local_path(options.staging_directory) if options.staging_directory else None
     if path is None:
         return context.data_directory / "staging"
@@ -150,12 +150,12 @@ def staging_directory(options: SparkSinkOptions, context: SinkContext) -> Path:
 
 
 def log_directory(options: SparkSinkOptions, context: SinkContext, store_id: str) -> Path:
-    """Where the sink has the staged files of the log of one store."""
+    """Where the sink keeps the staged files of one store's log."""
     return staging_directory(options, context) / as_file_name(store_id)  # a store id is opaque
 
 
 def as_file_name(text: str) -> str:
-    """*text* as a file's name that is no other's, nor climbs out of its directory, nor is hidden."""
+    """*text* as a file name that is unique, stays in its directory, and is not hidden."""
     return quote(text, safe="").replace(".", "%2E")
 
 

@@ -1,7 +1,7 @@
-"""Tells the job when to commit, and lets it go when there is nothing to do for long.
+"""Tells the job when to commit, and lets it go when there has been nothing to do for long.
 
-The job never looks by itself: it commits what is staged when it is told, says that it is ready, and waits. So a sink
-without rows wakes nobody up.
+The job never looks by itself: when told, it commits what is staged, reports ready, and waits. So a sink without rows
+wakes nobody up.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidegate_sink_spark.commits.lag import LagWatch
 from tidegate_sink_spark.commits.pace import Pace
 from tidegate_sink_spark.staging.staging import Staging
 
-#: A commit waits for the open segment to be sealed, but not if that takes longer: the disk may be full.
+#: How long a commit waits for the open segment to be sealed: the disk may be full.
 SEAL_PATIENCE: Final = 1.0
 
 
@@ -36,7 +36,7 @@ class Committer:
         """Args:
         idle: seconds without rows after which the job is let go; 0: never.
         cause: of a lag.
-        is_kept: the job has, or is to have, something else to do; :meth:`changed` says that this has changed.
+        is_kept: whether the job has, or will get, something else to do; :meth:`changed` reports a change.
         """
         self._staging = staging
         self._pace = pace
@@ -54,7 +54,7 @@ class Committer:
 
     @property
     def is_busy(self) -> bool:
-        """The job begins, or was told something."""
+        """The job is starting, or was told something."""
         return not self._is_ready
 
     @property
@@ -67,12 +67,12 @@ class Committer:
         self._changed.set()
 
     def ready(self, job: EngineJob, *, moved: bool) -> None:
-        """The job has done what it was told. Args: moved: its table has more than before."""
+        """The job has done what it was told. Args: moved: its table has new rows."""
         now = asyncio.get_running_loop().time()
         if self._job is job:
             self._pace.end(now, moved=moved)
         elif moved:
-            self._pace.begin(now)  # it has looked by itself, when it began
+            self._pace.begin(now)  # it looked by itself when it began
         self._job, self._is_ready, self._idle_since = job, True, now
         self._changed.set()
 
@@ -98,7 +98,7 @@ class Committer:
                 pass
 
     def _turn(self, now: float) -> float | None:
-        """Do what is due. Returns: seconds after which something else may be; None: when something changes."""
+        """Do what is due. Returns: seconds until something else may be; None: not before a change."""
         waiting = self._staging.waiting
         has_work = waiting.oldest is not None
         if has_work or self._is_kept():
@@ -137,7 +137,7 @@ class Committer:
         if left > 0:
             return left
         self.is_asleep, self._is_ready = True, False
-        job.send(Command.STOP)  # what is staged in this moment is committed before it ends
+        job.send(Command.STOP)  # what is staged by now is committed before it ends
         return None
 
     def _why(self) -> str:

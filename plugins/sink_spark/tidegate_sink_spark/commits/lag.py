@@ -10,16 +10,16 @@ from tidegate.spi import SinkLag
 
 log = logging.getLogger(__name__)
 
-#: The goal counts as met again when nothing was older for so long, or for the goal itself if that is
-#: longer: a sink that is late with each second commit is late.
+#: The goal counts as met again when nothing was older for this long, or for the goal itself if that is
+#: longer: a sink that is late with every second commit is late.
 CALM_MIN: Final = 10.0
 
 
 class LagWatch:
-    """Looks at one sink. Times are the event loop's, in seconds."""
+    """Watches one sink. Times are the event loop's, in seconds."""
 
     def __init__(self, name: str, goal: float, announce: Callable[[SinkLag], None]) -> None:
-        """Args: goal: 0: there is none. announce: told once when it is missed, and once when it is met again."""
+        """Args: goal: 0: there is none. announce: called once when it is missed, and once when it is met again."""
         self._name = name
         self._goal = goal
         self._announce = announce

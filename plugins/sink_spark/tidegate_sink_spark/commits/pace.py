@@ -1,8 +1,8 @@
 """When the next commit is due.
 
-Rows are gathered for ``commit_interval``, so that a table does not fill with small files. Sooner when ``commit_rows`` or
-``commit_size`` wait, and when waiting any longer would miss ``lag_goal``. A row that comes after a quiet
-time waits for nothing.
+Rows are gathered for ``commit_interval``, so that a table does not fill with small files. A commit comes sooner when
+``commit_rows`` or ``commit_size`` are waiting, or when waiting longer would miss ``lag_goal``. A row that comes after
+a quiet time does not wait.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Final
 
 from tidegate_sink_spark.staging.storage import Waiting
 
-#: Between two commits, whatever asks for them: more than this is no use to a reader, and each is a file.
+#: Between two commits, whatever the reason: readers gain nothing from more, and each makes a file.
 SPACING_MIN: Final = 0.1
-#: Between two looks at staged files of which the last one could commit none: something is missing.
+#: Between two looks at staged files when the last one could commit none: something is missing.
 RETRY_MIN: Final = 1.0
-#: What it takes to seal the last rows before a commit; on a busy machine, too.
+#: Time to seal the last rows before a commit, even on a busy machine.
 SEALING: Final = 0.1
-#: A commit is expected to take as long as the longest of so many before it.
+#: A commit is expected to take as long as the longest of this many before it.
 _REMEMBERED: Final = 8
 
 
@@ -37,15 +37,15 @@ class Pace:
 
     @property
     def takes(self) -> float:
-        """Seconds that a commit is expected to take; 0 when there was none."""
+        """Seconds that a commit is expected to take; 0 before the first."""
         return max(self._took, default=0.0)
 
     def begin(self, now: float) -> None:
-        """A commit is asked for."""
+        """A commit is requested."""
         self._begun = now
 
     def end(self, now: float, *, moved: bool) -> None:
-        """It is done. Args: moved: the table has more than before."""
+        """It is done. Args: moved: the table has new rows."""
         self._is_stuck = not moved
         if moved and self._begun > float("-inf"):
             self._took.append(now - self._begun)

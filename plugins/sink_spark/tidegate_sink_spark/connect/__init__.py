@@ -1,1 +1,1 @@
-"""Spark Connect: the table through a server, and no Java here."""
+"""Spark Connect: the table through a server, without Java here."""

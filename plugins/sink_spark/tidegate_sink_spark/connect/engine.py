@@ -21,9 +21,9 @@ from tidegate_sink_spark.job.session import OF_SESSION, is_of_session
 #: What PySpark's client imports.
 _PACKAGES: Final = ("grpc", "grpc_status", "google.rpc", "pandas")
 _URL: Final = re.compile(r"sc://[^\s/;]+(/(;[^\s;=]+=[^\s;]*)*;?)?")
-#: Of a server whose URL names none.
+#: When a server's URL names none.
 _PORT: Final = 15002
-#: Options that act where Spark is started, which is not here.
+#: Options that take effect where Spark is started, which is not here.
 _OF_SERVER: Final = (
     "master",
     "java_home",
@@ -36,7 +36,7 @@ _OF_SERVER: Final = (
 
 
 def check_connect(options: SparkSinkOptions) -> None:
-    """Refuse what cannot be through a Connect server. Raises: ConfigError."""
+    """Refuse options that do not work through a Connect server. Raises: ConfigError."""
     url = options.connect
     if not _URL.fullmatch(url) or not urlsplit(url).hostname:
         raise ConfigError("is no URL of a Connect server; write sc://host:port", key="connect")
@@ -85,7 +85,7 @@ class ConnectEngine(JobEngine):
         return True
 
     async def prepare(self) -> None:
-        """See :meth:`tidegate_sink_spark._engine.Engine.prepare`: there must be PySpark's client."""
+        """See :meth:`tidegate_sink_spark._engine.Engine.prepare`: it needs PySpark's client."""
         missing = [name for name in _PACKAGES if not _is_there(name)]
         if missing:
             raise ConfigError(
@@ -96,7 +96,7 @@ class ConnectEngine(JobEngine):
         self._environment = runtime.own_pyspark(os.environ)
 
     async def _spark_conf(self) -> Mapping[str, str]:
-        """See JobEngine; there must be a server: PySpark's client would try for ten minutes."""
+        """See JobEngine; checks that there is a server: PySpark's client would try for ten minutes."""
         url = urlsplit(self._options.connect)
         address = (url.hostname or "", url.port or _PORT)
         problem = await unreachable([address], "Spark Connect server")

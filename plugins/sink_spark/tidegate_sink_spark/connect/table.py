@@ -1,18 +1,18 @@
 """The Delta table, through a Spark Connect server. Runs in the job's process only.
 
-There is no Java machine here whose death would end a commit: what a killed job asked for, the server
-still does. And without Java's own interfaces the mark cannot be compared on the snapshot that a commit starts from.
-So rows are not appended but merged:
+There is no Java machine here whose death would end a commit: the server still does what a killed job requested.
+And without Java's own interfaces the mark cannot be compared on the snapshot that a commit starts from.
+So rows are merged, not appended:
 
-1. a MERGE reads the table behind the lowest row it brings, and inserts what is not there: whatever came
-   into the table before its snapshot, also from a job that is dead, it does not insert again;
+1. a MERGE reads the table from the lowest row it brings, and inserts what is missing: rows that came
+   into the table before its snapshot, even from a dead job, are not inserted again;
 2. it carries the log's transaction identifier, on which Delta refuses a commit when another one of the same
-   log was made behind that snapshot, and skips one whose version is not above the mark.
+   log was made after that snapshot, and skips one whose version is not above the mark.
 
-That needs no lock, so it holds on object stores, too. A local table has the lock all the same, for
+That needs no lock, so it holds on object stores, too. A local table has the lock anyway, for
 Spark jobs and delta-rs.
 
-The mark is read from the table's log: newest checkpoint, and the commits behind it.
+The mark is read from the table's log: the newest checkpoint, and the commits after it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tidegate_sink_spark.staging.arrow import VERSION_PROPERTY
 
 _STAGED: Final = "tidegate_staged"
 _CHECKPOINT: Final = re.compile(r"(\d{20})\.checkpoint\b[^/]*\.parquet$")
-#: Versions whose checkpoints are looked for with one listing; a table has one in each 50 commits.
+#: Versions whose checkpoints are looked for with one listing; a table has one every 50 commits.
 _LISTED: Final = 1000
 
 
@@ -146,7 +146,7 @@ class ConnectTable(DeltaTable):
         with self.locked(), spark_errors("the commit failed"):
             addition.check_mark(self._state().mark)
             rows = staged_rows(self._spark, addition, self._further)
-            # Counted before, since the server commits what it merges.
+            # Counted first, since the server commits what it merges.
             found, lo, hi = rows.selectExpr("count(*)", "min(ack_seq)", "max(ack_seq)").first()
             addition.check_count(found)
             rows.coalesce(1).createOrReplaceTempView(_STAGED)
@@ -165,7 +165,7 @@ class ConnectTable(DeltaTable):
 def merge_statement(
     table: str, lo: int | None, hi: int | None, further: FurtherColumns = ()
 ) -> str:
-    """SQL that inserts the staged rows, *lo* to *hi* (None: there are none), that *table* has not."""
+    """SQL that inserts the staged rows, *lo* to *hi* (None: there are none), that *table* lacks."""
     names = [f"`{name}`" for name, _ in columns_of(further)]
     within = "-1 AND -1" if lo is None else f"{lo} AND {hi}"  # files outside are not read
     return (

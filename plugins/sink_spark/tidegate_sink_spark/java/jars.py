@@ -1,16 +1,16 @@
-"""Brings the jars of the table format: from the cache, by Spark's package resolver, or by a plain download.
+"""Gets the jars of the table format: from the cache, by Spark's package resolver, or by a plain download.
 
-They are fetched once into a cache of the user, and every start after that works offline: Spark
+They are fetched once into the user's cache, and every start after that works offline: Spark
 gets them as ``spark.jars``. Of ``delta-spark``'s 33 dependencies only ``delta-storage`` is missing
-in PySpark, so the other 77 MB are excluded. Iceberg's runtime is one jar that holds all it needs.
+from PySpark, so the other 77 MB are excluded. Iceberg's runtime is one jar that holds all it needs.
 
 Two ways, because each has failed where the other worked. Spark's resolver (``spark.jars.packages``,
 by Ivy) knows the settings of Ivy and the local Maven repository, but gives up when that repository
 holds a ``.pom`` without its jar. A plain download honours proxies and certificates from the
 environment, as everything in Python does.
 
-No repository is named here: the plain download takes what the user configured, else the one that
-Ivy, which comes with PySpark, names as its own default in ``repository.properties``.
+No repository is named here: the plain download uses the one the user configured, else the one that
+Ivy, which comes with PySpark, has as its default in ``repository.properties``.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class JarsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A jar in a Maven repository. Attributes: sha256: of the only one that is taken; "": any."""
+    """A jar in a Maven repository. Attributes: sha256: of the only jar accepted; "": any."""
 
     group: str
     name: str
@@ -116,12 +116,12 @@ def artifacts_of(table_format: str) -> tuple[Artifact, ...]:
     return {"delta": ARTIFACTS, "iceberg": ICEBERG}.get(table_format, ())
 
 
-#: Values of the option ``jars`` that are no paths.
+#: Values of the option ``jars`` that are not paths.
 _FETCHED: Final = ("auto", "packages", "download")
 
 
 def check_choice(options: SparkSinkOptions) -> None:
-    """Check the options of jars. Raises: ConfigError."""
+    """Check the options about jars. Raises: ConfigError."""
     choice, repository = options.jars, options.maven_repository
     if repository and not is_safe(repository):
         raise ConfigError(_unsafe(repository), key="maven_repository")
@@ -213,7 +213,7 @@ def is_whole(jar: Path) -> bool:
 
 
 def is_it(artifact: Artifact, jar: Path) -> bool:
-    """Tell whether *jar* is complete, and the one that is meant: what is in it runs in the job."""
+    """Tell whether *jar* is complete, and the right one: its code runs in the job."""
     if not is_whole(jar):
         return False
     if not artifact.sha256:
@@ -317,7 +317,7 @@ def _download_one(url: str, path: Path, artifact: Artifact) -> None:
 
 
 def is_safe(url: str) -> bool:
-    """Nobody between can change what comes: https, a file, or http of this machine."""
+    """Whether nobody in between can change the download: https, a file, or http on this machine."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme == "http":
         host = parts.hostname or ""
@@ -337,7 +337,7 @@ def _check_safe(url: str) -> None:
 
 
 class _SafeRedirects(urllib.request.HTTPRedirectHandler):
-    """Goes where it is sent, but not to where it could not have been asked to go."""
+    """Follows a redirect, but not to a URL that would be refused if requested directly."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str):
         _check_safe(newurl)
@@ -350,7 +350,7 @@ def _open(url: str) -> Any:
 
 
 def _copy(url: str, file: Any) -> str:
-    """Copy *url* into *file*; its SHA-1 in hexadecimal."""
+    """Copy *url* into *file*; returns its SHA-1 in hexadecimal."""
     digest = hashlib.sha1(usedforsecurity=False)  # what Maven repositories publish
     size_bytes = 0
     with _open(url) as answer:

@@ -1,4 +1,4 @@
-"""What Java says while a command uses it: nobody's business, unless the command fails."""
+"""Java's output while a command uses it: hidden unless the command fails."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
-#: The last of it that is shown.
+#: How much of its end is shown.
 _TAIL_BYTES: Final = 16 << 10
 
 
 class JavaOutput:
-    """Where it goes: a file without a name, as long as somebody has it open.
+    """Where it goes: a file without a name, which exists as long as somebody has it open.
 
     Java inherits standard output and error when it is started, and keeps them: wrap its start in :meth:`taken`.
     """
@@ -38,12 +38,12 @@ class JavaOutput:
                 os.close(ours)
 
     def tell(self) -> None:
-        """Write the last of it to standard error: something went wrong."""
+        """Write its end to standard error: something went wrong."""
         size = os.fstat(self._file.fileno()).st_size
         said = os.pread(self._file.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES))
         if said:
             sys.stderr.write(f"Java and Spark said:\n{said.decode('utf-8', 'replace').rstrip()}\n")
 
     def close(self) -> None:
-        """Idempotent. What still writes there goes on."""
+        """Idempotent. Processes that still write there go on."""
         self._file.close()

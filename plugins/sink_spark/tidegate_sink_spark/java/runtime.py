@@ -161,12 +161,12 @@ def own_pyspark(environ: Mapping[str, str]) -> dict[str, str]:
 def job_environment(
     java: JavaRuntime, environ: Mapping[str, str], *, is_alone: bool = True
 ) -> dict[str, str]:
-    """The environment of the job: ours, with Java, Spark and Python nailed down.
+    """The environment of the job: ours, with fixed Java, Spark and Python.
 
     SPARK_HOME may name another Spark on the machine, and without PYSPARK_PYTHON the first
     ``python3`` on PATH would run whatever Spark runs in Python.
 
-    Args: is_alone: nobody speaks to Spark from another machine, as the workers of a cluster do.
+    Args: is_alone: no other machine connects to Spark, as the workers of a cluster do.
     """
     environment = own_pyspark(environ)
     environment.update(

@@ -1,8 +1,8 @@
-"""Where a Spark beside the gateway keeps its temporary files: gone with its process, or with the next one.
+"""Temporary files of a Spark beside the gateway: removed with its process, or by the next one.
 
-A process that ends removes its directory. One that is killed by SIGKILL cannot, and Spark's files
-may be gigabytes; so each directory says whose it is, by a lock that ends with its process, and whoever makes one removes those
-of the dead.
+A process that ends removes its directory. One killed by SIGKILL cannot, and Spark's files may be
+gigabytes. So each directory has a lock that ends with its process, and a process that makes a directory
+removes those of dead processes.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Final
 
 log = logging.getLogger(__name__)
 
-#: What directories are named that have an owner, or had one.
+#: Prefix of directories that have an owner, or had one.
 PREFIX: Final = "tidegate-spark-"
-#: Before it has a lock, it has another name: nobody may take it for one of the dead.
+#: The prefix before it has a lock: nobody may take it for an abandoned one.
 _UNOWNED: Final = ".tidegate-spark-"
 _LOCK: Final = "lock"
 
@@ -40,19 +40,19 @@ def make_scratch_directory() -> Path:
 
 
 def remove_abandoned(parent: Path) -> None:
-    """Remove what processes of this user that died have left in *parent*. Never raises OSError."""
+    """Remove what dead processes of this user left in *parent*. Never raises OSError."""
     for directory in parent.glob(f"{PREFIX}*"):
         try:
             if _is_abandoned(directory):
                 shutil.rmtree(directory, ignore_errors=True)
                 log.info("removed %s: its process has died", directory)
         except OSError as exc:
-            log.debug("left %s: %s", directory, exc)  # another one removes it in this moment
+            log.debug("left %s: %s", directory, exc)  # another process is removing it
 
 
 def _is_abandoned(directory: Path) -> bool:
     """Tell whether it is ours and nobody holds its lock. Raises: OSError."""
-    status = directory.lstat()  # a link is not followed, to wherever it may lead
+    status = directory.lstat()  # does not follow links
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         return False
     try:

@@ -1,1 +1,1 @@
-"""The Spark job: a process of its own, which knows nothing of the gateway."""
+"""The Spark job: a separate process that knows nothing of the gateway."""

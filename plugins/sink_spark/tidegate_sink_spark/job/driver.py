@@ -6,7 +6,7 @@ Java machine. The rules (docs/sink-spark.md, "Exactly once"):
 1. the mark is read from the table, never remembered anywhere else;
 2. files are taken in name order while they continue the mark; a missing range stops the job there;
 3. rows and new mark are one table commit, and the mark is the highest ack sequence in it;
-4. dead letters go to their own table before that, and a row that is there is nowhere else (``job.dead``);
+4. dead letters go to their own table before that, and a row there is nowhere else (``job.dead``);
 5. the mark is read back before it is reported, and only what is reported is ever deleted.
 """
 
@@ -35,7 +35,7 @@ from tidegate_sink_spark._protocol import (
 from tidegate_sink_spark.staging.arrow import check_staged, count_behind
 from tidegate_sink_spark.staging.files import StagedFile, choose, list_staged
 
-#: Most files of one commit, beside the options ``commit_rows`` and ``commit_size``.
+#: Most files of one commit, besides the options ``commit_rows`` and ``commit_size``.
 COMMIT_FILES_MAX: Final = 200
 #: Commits that fail in a row (a race with another driver, a full disk) before the job ends, so
 #: that its next start gets a fresh Java machine.
@@ -48,7 +48,7 @@ class CommitError(Exception):
 
 
 def first_line(exc: BaseException) -> str:
-    """What *exc* says first; its name when it says nothing. Java's stack traces come behind that."""
+    """The first line of *exc*; its name when it says nothing. Java's stack traces come after it."""
     text = next((line for line in str(exc).splitlines() if line.strip()), type(exc).__name__)
     return text[:500]
 
@@ -63,12 +63,12 @@ class TableReplacedError(CommitError):
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """A table as it is.
+    """A table's state.
 
     Attributes:
         mark: highest ack sequence in it, 0 for none.
         version: its own.
-        files: that it consists of; None: it would cost too much to know.
+        files: how many it has; None: counting would cost too much.
     """
 
     mark: int
@@ -78,16 +78,16 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """What one commit brings.
+    """What one commit adds.
 
     Attributes:
         paths: files that hold the rows, in their order.
-        after: the mark that it continues; only rows behind it are meant.
+        after: the mark that it continues; only rows after it count.
         through: the mark afterwards.
-        count: how many rows there are behind *after*.
+        count: how many rows there are after *after*.
         overlaps: the first path also holds rows up to *after*, which must be left out.
-        metadata: what the table's history says of the commit, a JSON object.
-        known: the mark that the table had last, 0 for none: it never goes back.
+        metadata: what the table's history says about the commit, a JSON object.
+        known: the table's last known mark, 0 for none: it never goes back.
     """
 
     paths: Sequence[Path]
@@ -109,7 +109,7 @@ class Addition:
         check_forward(self.known, mark)
 
     def check_count(self, found: int) -> None:
-        """Raises: CommitError when the paths hold *found* rows and not as many as they must."""
+        """Raises: CommitError when the paths hold *found* rows instead of the number they must."""
         if found != self.count:
             raise CommitError(
                 f"{found} rows instead of {self.count} are behind {self.after} in "
@@ -118,7 +118,7 @@ class Addition:
 
 
 def check_forward(known: int, mark: int) -> None:
-    """Raises: TableReplacedError when a table's *mark* is below the one that it had, *known*."""
+    """Raises: TableReplacedError when a table's *mark* is below *known*, the one that it had."""
     if mark < known:
         raise TableReplacedError(
             f"the table's mark went back from {known} to {mark}: another table, or an older state of it, is in its "
@@ -142,19 +142,19 @@ class Table(Protocol):
 
 
 class DeadLetters(Protocol):
-    """Where rows go that cannot be read or written; :class:`tidegate_sink_spark.job.dead.DeadLetterTable`."""
+    """For rows that cannot be read or written; :class:`tidegate_sink_spark.job.dead.DeadLetterTable`."""
 
     @property
     def count(self) -> int:
-        """Dead letters of the log that are there."""
+        """How many dead letters of the log there are."""
         ...
 
     def recover(self, mark: int) -> None:
-        """Find out which dead letters are there behind *mark*, the table's. Raises: CommitError."""
+        """Find out which dead letters there are after *mark*, the table's. Raises: CommitError."""
         ...
 
     def bury(self, files: Sequence[StagedFile], mark: int) -> Sequence[StagedFile]:
-        """Append the dead letters of *files* behind *mark*, once.
+        """Append the dead letters of *files* after *mark*, once.
 
         Returns: the files, without rows that are dead letters already.
         Raises: MarkMovedError; CommitError, FileNotFoundError.
@@ -181,8 +181,8 @@ class Driver:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Args:
-        rows_max, bytes_max: most of one commit, but for its first file.
-        commit_interval: seconds between two looks at the directory; 0: it looks when it is told.
+        rows_max, bytes_max: limits of one commit; its first file may exceed them.
+        commit_interval: seconds between two looks at the directory; 0: only when told.
         keep_up: begins a turn of upkeep, with or without a vacuum, and returns at once.
         """
         self._table = table
@@ -197,7 +197,7 @@ class Driver:
         self._keep_up = keep_up
         self._clock = clock
         self._mark = 0
-        self._told = True  # the round is not of its own making
+        self._told = True  # this round was requested
 
     def run(self, commands: queue.SimpleQueue[Command]) -> bool:
         """Work until told to stop. True: stopped as told; False: too many failures in a row.
@@ -217,7 +217,7 @@ class Driver:
                 self._read_mark()
                 continue
             except TableReplacedError:
-                raise  # what that one lacks may be in the log still: the next job begins there
+                raise  # the log may still have what it lacks: the next job begins there
             except CommitError as exc:
                 failures += 1
                 self._report(Failed(str(exc)))
@@ -272,13 +272,13 @@ class Driver:
             ) from exc
 
     def commit_staged(self) -> None:
-        """Commit all staged files that continue the mark, in as many commits as the bounds ask.
+        """Commit all staged files that continue the mark, in as many commits as the limits require.
 
         Raises: CommitError, FileNotFoundError.
         """
         while True:
-            # A table that is behind the floor was replaced by another one: the rows up to the
-            # floor are in neither log nor staging, so waiting for them would be for ever.
+            # A table below the floor was replaced by another one: the rows up to the floor are in
+            # neither log nor staging, so waiting for them would never end.
             mark = max(self._mark, self._floor)
             choice = choose(
                 self._staged(),

@@ -43,7 +43,7 @@ class SyncedCommits:
         self._synced = version
 
     def _check(self, first: int, last: int) -> None:
-        """See that what these commits added is there. Raises: CommitError, OSError, ValueError."""
+        """Check that what these commits added is there. Raises: CommitError, OSError, ValueError."""
         added: dict[str, None] = {}
         for version in range(first, last + 1):
             text = _commit_text(self._table, version)
@@ -59,7 +59,7 @@ class SyncedCommits:
 
 
 def sync_commits(table: Path, first: int, last: int) -> int:
-    """Sync everything that versions *first* to *last* of *table* consist of; how many files.
+    """Sync everything that versions *first* to *last* of *table* consist of; returns how many files.
 
     A commit file that is gone was cleaned up by Delta after a checkpoint, long after it was made.
     Raises: OSError.
@@ -93,7 +93,7 @@ def directories_above(files: Iterable[Path], table: Path | None) -> set[Path]:
 
 
 def sync_files(files: Iterable[Path], directories: Iterable[Path] = ()) -> int:
-    """Sync *files* with their checksum files, their directories and *directories*; how many files.
+    """Sync *files* with their checksum files, their directories and *directories*; returns how many files.
 
     What does not exist is left out. Raises: OSError.
     """
@@ -114,7 +114,7 @@ def _commit_text(table: Path, version: int) -> str:
 
 def _paths(commit: str, action: str) -> Iterator[str]:
     """Paths of the data files that a commit added or removed, relative to the table."""
-    for line in commit.split("\n"):  # not splitlines: values may hold U+2028, as it is
+    for line in commit.split("\n"):  # not splitlines: values may hold a raw U+2028
         found = cast("dict[str, Any]", json.loads(line)) if line else {}
         if action in found:
             yield unquote(str(found[action]["path"]))  # Delta writes paths as URIs

@@ -61,8 +61,8 @@ class _Held:
 class ProcessLocks:
     """Locks (``fcntl``, whole file) of one process, shared by threads.
 
-    Such a lock belongs to a process, and closing *any* descriptor of the file gives it up. So the first thread takes it,
-    and the last gives it back.
+    Such a lock belongs to a process, and closing *any* descriptor of the file releases it. So the first thread
+    takes it, and the last releases it.
     """
 
     def __init__(self) -> None:
@@ -73,9 +73,9 @@ class ProcessLocks:
     def hold(
         self, path: Path, take: Callable[[Path], Callable[[], object] | None]
     ) -> Generator[None]:
-        """Keep other processes out of what the lock at *path* is for.
+        """Keep other processes out of what the lock at *path* protects.
 
-        Args: take: tries to get it; returns what gives it back, None when another process has it.
+        Args: take: tries to get it; returns what releases it, None when another process has it.
         Raises: CommitError after LOCK_TIMEOUT; what *take* raises.
         """
         wait_for_lock(lambda: self._take(path, take), path)

@@ -1,9 +1,9 @@
 """The Iceberg table, through Spark and Iceberg's own Java API. Runs in the job's process only.
 
-The mark is in the same metadata as the rows: the snapshot's summary says what the commit brought,
-and the table property ``tidegate.mark.<log>`` holds the mark, because a summary goes with its
-snapshot when snapshots are expired. Spark's own append cannot set a property, and when it loses a
-race it appends again on top of what won, which is how a leftover driver would double rows. So
+The mark is in the same metadata as the rows: the snapshot's summary says what the commit added,
+and the table property ``tidegate.mark.<log>`` holds the mark, because a summary is lost with its
+snapshot when snapshots expire. Spark's own append cannot set a property, and when it loses a
+race it appends again on top of the winner, which is how a leftover driver would double rows. So
 
 1. Spark writes the data files as it does for a compaction, and gives them to us uncommitted;
 2. the append's snapshot is made on the metadata whose mark was compared with ours;
@@ -11,7 +11,7 @@ race it appends again on top of what won, which is how a leftover driver would d
    the catalog's compare-and-swap is the fence, and a lost race compares the mark again.
 
 A Hadoop catalog has no compare-and-swap on a local file system (a rename there replaces), so local
-tables have the file lock of :mod:`tidegate_sink_spark.job.files` besides.
+tables have the file lock of :mod:`tidegate_sink_spark.job.files` as well.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _PROPERTIES: Final = {
 #: What a table with a Variant has instead; readers must be newer then.
 _WITH_VARIANT: Final = {**_PROPERTIES, "format-version": "3"}
 _SORTED_BY: Final = ("destination", "acked_at")
-#: Races with others (a compaction) that are lost in a row before the commit counts as failed.
+#: Races lost in a row to others (a compaction) before the commit counts as failed.
 ATTEMPTS_MAX: Final = 5
-#: Snapshots that are synced when the job starts: the one commit that a driver killed before it
-#: could may have left, and a few more for maintenance jobs.
+#: Snapshots synced when the job starts: the one commit that a driver killed before it could
+#: sync may have left, and a few more for maintenance jobs.
 _SYNCED_AT_START: Final = 4
 
 
@@ -86,7 +86,7 @@ def _hadoop_tables(spark: Any) -> Any:
 def _identified(spark: Any, name: str) -> tuple[Any, Any]:
     """The catalog of a table, as Iceberg knows it, and what it calls the table.
 
-    Not Spark's own catalog: asked for what is not there it looks for a view, too, and JDBC catalogs may have none.
+    Not Spark's own catalog: for a missing table it also looks for a view, and JDBC catalogs may have none.
     """
     catalog_name, *namespace, table = name.split(".")
     jvm = spark._jvm
@@ -140,7 +140,7 @@ class IcebergTable:
 
     @property
     def java_table(self) -> Any:
-        """As Iceberg has it. Not for two threads at a time."""
+        """Iceberg's own object. For one thread at a time."""
         return self._table
 
     # ------------------------------------------------------------------------------------ opening
@@ -252,7 +252,7 @@ class IcebergTable:
         return state
 
     def _sync(self, metadata: Any) -> None:
-        """Make what the newest snapshots consist of survive a power cut."""
+        """Sync what the newest snapshots consist of, so that it survives a power cut."""
         current = metadata.currentSnapshot()
         newest = None if current is None else int(current.snapshotId())
         if newest is not None and newest == self._synced:
@@ -283,7 +283,7 @@ class IcebergTable:
     def sequences(self, gateway_id: str, epoch: str, after: int) -> list[int]:
         """See :meth:`tidegate_sink_spark.job.dead.SequencedTable.sequences`.
 
-        Spark's catalogs remember older states of a table; this asks for the newest.
+        Spark's catalogs cache older states of a table; this asks for the newest.
         """
         iceberg = self._jvm.org.apache.iceberg
         expressions = iceberg.expressions.Expressions
@@ -321,11 +321,11 @@ class IcebergTable:
                     )
 
     def _write(self, rows: Any) -> Any:
-        """Write *rows* as the table's data files, which no commit has yet: a Java set of them."""
+        """Write *rows* as data files of the table, not committed yet; returns a Java set of them."""
         group = f"tidegate-{uuid.uuid4()}"
         spark = self._jvm.org.apache.iceberg.spark
         rows = self._with_all_columns(rows)
-        # What the table is partitioned by comes first: then one file at a time is open, however many they are.
+        # The partition columns come first: then one file at a time is open, however many there are.
         partitions = self._partitions()
         order = [*(partitions or ()), *self._sort_by]
         if order:
@@ -346,7 +346,7 @@ class IcebergTable:
             spark.SparkTableCache.get().remove(group)
 
     def _with_all_columns(self, rows: Any) -> Any:
-        """*rows* with NULL in those columns of the table that are not ours (any more)."""
+        """*rows* with NULL in the table's columns that are not ours, or no longer."""
         functions: Any = importlib.import_module("pyspark.sql.functions")
         for name, kind in self.columns().items():
             if name not in rows.columns:
@@ -354,7 +354,7 @@ class IcebergTable:
         return rows
 
     def _partitions(self) -> list[str] | None:
-        """The columns that the table is partitioned by; None when it is not by columns as they are."""
+        """The table's partition columns; None if it is partitioned by anything but plain columns."""
         schema, fields = self._table.schema(), self._table.spec().fields()
         if not all(field.transform().isIdentity() for field in fields):
             return None
@@ -366,14 +366,12 @@ class IcebergTable:
         return prepared is not None and self._swap(*prepared)
 
     def _prepare(self, files: Any, addition: Addition) -> tuple[Any, Any] | None:
-        """The metadata that was compared, and the one that is to replace it; None: it moved on."""
+        """The metadata that was compared, and its replacement; None: it moved on."""
         operations = self._table.operations()
         append = self._table.newAppend()
         for file in files:
             append.appendFile(file)
-        snapshot = append.set(
-            SUMMARY_PROPERTY, addition.metadata
-        ).apply()  # writes manifests, no more
+        snapshot = append.set(SUMMARY_PROPERTY, addition.metadata).apply()  # writes only manifests
         base = operations.current()
         addition.check_mark(mark_in(base, self._app_id))
         current = base.currentSnapshot()
@@ -387,12 +385,12 @@ class IcebergTable:
         )
 
     def _swap(self, base: Any, changed: Any) -> bool:
-        """Replace *base*, and nothing else, by *changed*; False when it is not the newest any more."""
+        """Replace *base*, and nothing else, with *changed*; False when it is no longer the newest."""
         py4j: Any = importlib.import_module("py4j.protocol")
         try:
             self._table.operations().commit(base, changed)
         except py4j.Py4JJavaError as exc:
-            # Any other error leaves the answer open; the driver reads the mark, and knows.
+            # Any other error leaves the outcome open; the driver reads the mark, and knows.
             if exc.java_exception.getClass().getSimpleName() != "CommitFailedException":
                 raise
             self._table.refresh()

@@ -1,9 +1,9 @@
-"""What decides between two commits of one number where no file lock does: Delta's log store, and whether it can.
+"""Delta's log store, which decides between two commits of one number where no file lock does: checks that it can.
 
-The one that Delta itself has for ``s3a`` looks first and writes then, and keeps no second driver away, so a table there is
-refused unless the user names another. What is named may be as careless: a log store of another file system; one whose condition never
-reaches the server. A driver that loses such a race is told that it has won, and its rows are gone. So it
-is asked: of several commits with one number it must take one.
+Delta's own for ``s3a`` looks first and then writes, which keeps no second driver away, so a table there is
+refused unless the user names another. That one may be as careless: a log store of another file system; one
+whose condition never reaches the server. A driver that loses such a race is told that it has won, and its
+rows are gone. So it is tested: of several commits with one number it must accept one.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, Final
 from tidegate_sink_spark.job.driver import CommitError
 from tidegate_sink_spark.job.rows import spark_errors
 
-#: Schemes whose log store, by default, looks first and writes then. Catalogs name S3 as they like.
+#: Schemes whose log store, by default, looks first and then writes. Catalogs name S3 as they like.
 _S3: Final = ("s3a", "s3", "s3n")
 #: Settings that name what decides between two commits on s3a.
 LOG_STORES: Final = ("spark.delta.logStore.s3a.impl", "spark.delta.logStore.class")
-#: The one that keeps two writers apart in one Java machine only; whoever names it answers for that.
+#: It keeps two writers apart in one Java machine only; users who name it take that risk.
 SINGLE_DRIVER: Final = "io.delta.storage.S3SingleDriverLogStore"
 DYNAMODB: Final = "io.delta.storage.S3DynamoDBLogStore"
-#: What can be done where no setting does.
+#: Advice where no setting helps.
 NO_LOG_STORE: Final = (
     "Delta's own log store for s3a keeps no second driver away, and its commit would replace rows; take engine "
     "'deltalake', which commits with conditional puts, or format 'iceberg' in a REST or JDBC catalog, or, where you see "
@@ -34,18 +34,18 @@ _CARELESS: Final = (
     "takes several commits with one number, so that a second writer would replace rows; take engine 'deltalake', which "
     "commits with conditional puts, or a log store that keeps two drivers apart"
 )
-#: Writers of one number at once: where several may win, nearly always several do.
+#: Concurrent writers of one number: where several may win, nearly always several do.
 _WRITERS: Final = 8
 _FIRST: Final = f"{0:020}.json"
-#: With which a log store says that the commit is there already.
+#: The exception with which a log store says that the commit already exists.
 _LOST: Final = "FileAlreadyExistsException"
 
-#: Buckets whose log store was asked by this process.
+#: Buckets whose log store this process has tested.
 _asked: Final[set[str]] = set()
 
 
 def check_log_store(spark: Any, location: str) -> None:
-    """See that two drivers cannot both win at *location*, a table's URI. Raises: CommitError."""
+    """Check that two drivers cannot both win at *location*, a table's URI. Raises: CommitError."""
     scheme = location.partition(":")[0]
     if scheme not in _S3:
         return
@@ -64,10 +64,10 @@ def check_log_store(spark: Any, location: str) -> None:
 
 
 def _race(spark: Any, uri: str) -> int:
-    """Let several writers make the first commit of a table at *uri*, at once; how many did.
+    """Let several writers make the first commit of a table at *uri*, at once; returns how many did.
 
-    At once, because one that comes later sees what is there before it writes. Through the log store alone, by which
-    every commit of Delta's goes. Raises: Py4JError.
+    At once, because a later one sees what is there before it writes. Through the log store alone, which every
+    commit of Delta's uses. Raises: Py4JError.
     """
     py4j: Any = importlib.import_module("py4j.protocol")
     jvm, session = spark._jvm, spark._jsparkSession

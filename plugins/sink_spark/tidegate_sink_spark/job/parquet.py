@@ -1,12 +1,12 @@
 """The Parquet table: a directory of files, without Spark and without Java.
 
-Parquet has no transaction, so there is a manifest, written the way staged files are. Below the table::
+Parquet has no transactions, so there is a manifest, written the way staged files are. Below the table::
 
     ack_date=2026-01-02/ack-<lo>-<hi>-<log>-<n>.parquet    rows; what readers see
     _tidegate/table.json                                   columns and layout
     _tidegate/<log>/ack-<lo>-<hi>.json                     one commit: its files, and the mark (hi)
     _tidegate/<log>/*.tmp                                  files of a commit that is being made
-    _tidegate/compacted/                                   of upkeep that is under way (``upkeep.parquet``)
+    _tidegate/compacted/                                   of upkeep in progress (``upkeep.parquet``)
 
 Readers of Parquet directories leave out names that begin with an underscore. A commit:
 
@@ -51,12 +51,12 @@ pc: Final[Any] = importlib.import_module("pyarrow.compute")
 pq: Final[Any] = importlib.import_module("pyarrow.parquet")
 
 OWN_DIRECTORY: Final = "_tidegate"
-#: Manifests that are kept: only the newest matters, the others say what the last commits brought.
+#: Manifests kept: only the newest matters, the others say what the last commits added.
 MANIFESTS_KEPT: Final = 100
 _MANIFEST: Final = re.compile(r"ack-(\d{16})-(\d{16})\.json", re.ASCII)
-#: Files that a commit has open at once: there may be more partitions than a process may have files.
+#: Files that a commit has open at once: there may be more partitions than a process may open files.
 OPEN_MAX: Final = 64
-#: What Hive escapes in the name of a directory, and its readers put back; nothing else.
+#: What Hive escapes in directory names, and its readers unescape; nothing else.
 _ESCAPED: Final = re.compile("[\x00-\x1f\x7f\"#%'*/:=?\\\\{\\[\\]^]")
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 
@@ -71,7 +71,7 @@ class _Commit:
     rows: int = 0
 
     def close(self) -> None:
-        """End the files that are open; a partition may get another one."""
+        """Close the open files; a partition may get another one."""
         for writer in self.writers.values():
             writer.add_key_value_metadata(FILE_METADATA)
             writer.close()
@@ -90,7 +90,7 @@ def is_parquet_table(directory: Path) -> bool:
 
 
 def commits_of(directory: Path, app_id: str) -> Path:
-    """Where the table in *directory* has the manifests of a log, and files of its commits on their way."""
+    """Where the table in *directory* has a log's manifests, and files of its unfinished commits."""
     return directory / OWN_DIRECTORY / hashlib.sha256(app_id.encode()).hexdigest()[:8]
 
 
@@ -167,21 +167,21 @@ class ParquetTable:
 
     @property
     def directory(self) -> Path:
-        """Of the table."""
+        """The table's."""
         return self._directory
 
     @property
     def layout(self) -> str:
-        """``clustered``, ``partitioned`` or ``plain``, as it was made."""
+        """``clustered``, ``partitioned`` or ``plain``, as it was created."""
         return str(self._table["layout"])
 
     def count_files(self) -> int:
-        """That readers see."""
+        """How many files readers see."""
         return sum(1 for _ in data_files(self._directory))
 
     @contextmanager
     def settled(self) -> Generator[None]:
-        """Hold the lock, while all that is committed is where readers see it. Raises: CommitError, OSError."""
+        """Hold the lock, with all that is committed where readers see it. Raises: CommitError, OSError."""
         with locked(self._directory):
             self._state()
             yield
@@ -213,7 +213,7 @@ class ParquetTable:
             return self._state()
 
     def _state(self) -> TableState:
-        """Finish what a writer that died left, and tell the mark."""
+        """Finish what a dead writer left, and read the mark."""
         manifests = manifests_in(self._commits)
         if not manifests:
             self._finish({})
@@ -339,7 +339,7 @@ class ParquetTable:
 
 @contextmanager
 def _write_errors(paths: Sequence[Path]) -> Generator[None]:
-    """A full disk is a commit that failed; a staged file that is gone stays FileNotFoundError."""
+    """Turn a full disk into a failed commit; a missing staged file stays FileNotFoundError."""
     try:
         yield
     except (OSError, pa.ArrowException) as exc:

@@ -21,17 +21,17 @@ pq: Final[Any] = importlib.import_module("pyarrow.parquet")
 FILE_ROWS: Final = 100_000
 #: Files that the workers of a Connect server write and read to show that they can.
 _CORES: Final = 8
-#: Causes of causes that are looked at; a few are usual.
+#: How deep causes of causes are followed; a few are usual.
 _CAUSES_MAX: Final = 20
 _PATTERN_CHARACTERS: Final = re.compile(r"([\[\]{}*?\\,^])")
 
 
-#: A body as Variant; NULL for what is no JSON, or none that Variant has (a repeated key, above 128 MB).
+#: A body as Variant; NULL if it is not JSON, or not for Variant (a repeated key, above 128 MB).
 _VARIANT: Final = "try_parse_json(try_validate_utf8(CAST(body AS STRING)))"
 
 
 def staged_rows(spark: Any, addition: Addition, further: FurtherColumns = ()) -> Any:
-    """The rows of *addition*, as a DataFrame. Whoever appends them counts them before it commits.
+    """The rows of *addition*, as a DataFrame. Callers count them before they commit.
 
     A column that is Variant is made of the body: only Spark can make one.
     """
@@ -78,7 +78,7 @@ def quoted_name(name: str) -> str:
 
 
 def ack_sequences(rows: Any, gateway_id: str, epoch: str, after: int) -> list[int]:
-    """The ack sequences of one log behind *after* among the *rows* of a table; they must fit into memory."""
+    """The ack sequences of one log after *after* among the *rows* of a table; they must fit into memory."""
     functions: Any = importlib.import_module("pyspark.sql.functions")
     of_log = rows.where(
         (functions.col("gateway_id") == gateway_id)
@@ -104,7 +104,7 @@ def spark_errors(what: str) -> Generator[None]:
 
 
 def _of_java(thrown: Any) -> str:
-    """What Java has thrown, and the cause of it all: Spark says of a full disk that a task failed."""
+    """What Java threw, and its root cause: Spark reports a full disk as a failed task."""
     last, text = thrown, _first_line_of_java(thrown)
     for _ in range(_CAUSES_MAX):
         cause = last.getCause()
@@ -122,16 +122,16 @@ def _first_line_of_java(thrown: Any) -> str:
 def check_workers(
     spark: Any, staging: Path, table: Path | None, *, is_connect: bool = False
 ) -> None:
-    """See that the workers of a cluster read what is in *staging*, and write where *table* is.
+    """Check that the workers of a cluster read what is in *staging*, and write where *table* is.
 
-    Workers that write to disks of their own would fill a table whose files nobody finds, and Spark would call
-    that a success. So before the first commit they write and read a few small files, as many as there are
-    cores, and this process looks at what they see.
+    Workers that write to their own disks would fill a table whose files nobody finds, and Spark would call
+    that a success. So before the first commit they write and read a few small files, one for each core,
+    and this process checks what they see.
 
     Args:
         is_connect: through a Connect server.
         table: its directory; None when it is on an object store.
-    Raises: CommitError that says what they do not have.
+    Raises: CommitError that says what they lack.
     """
     # A session of a Connect server does not say how many cores there are.
     cores = _CORES if is_connect else int(spark.sparkContext.defaultParallelism)

@@ -140,7 +140,7 @@ def work(
     except (CommitError, OSError) as exc:
         report(Failed(str(exc)))
         return 1
-    except Exception as exc:  # the log says one line, and all of it at debug
+    except Exception as exc:  # the log gets one line, and all of it at debug
         traceback.print_exc()
         report(Failed(f"the job failed: {_one_line(exc)}"))
         return 1
@@ -177,5 +177,5 @@ def _one_line(exc: BaseException) -> str:
 
 
 if __name__ == "__main__":
-    # Not sys.exit: the thread that waits for stdin holds its lock, on which Python's end aborts.
+    # Not sys.exit: the thread that waits for stdin holds its lock, and Python aborts on that at exit.
     os._exit(main())

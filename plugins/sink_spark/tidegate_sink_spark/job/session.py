@@ -1,8 +1,8 @@
 """The Spark configuration and session of the job.
 
-The configuration holds keys of object stores. PySpark would put each setting on the command line of
-``spark-submit``, from there of its launcher and of Java: three that every user of the machine can read.
-So it goes into a file that only its owner can read, and that is gone when Spark has started.
+The configuration holds keys of object stores. PySpark would put each setting on the command lines of
+``spark-submit``, its launcher and Java, and every user of the machine can read all three.
+So it goes into a file that only its owner can read, and that is removed once Spark has started.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DEFAULTS: Final = {
     "spark.app.name": "tidegate-sink",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Tasks of a commit come before the next ones of upkeep, which is a pool of its own.
+    # Tasks of a commit come before further ones of upkeep, which has its own pool.
     "spark.scheduler.mode": "FAIR",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
@@ -45,7 +45,7 @@ _ALONE: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-#: A standalone master would give all its cores to the first that comes, and the sink stays.
+#: A standalone master would give all its cores to the first application, and the sink stays.
 _ON_CLUSTER: Final = {"spark.cores.max": "2"}
 
 #: What a table format needs besides; can be overridden, too.
@@ -55,7 +55,7 @@ _FORMATS: Final[Mapping[str, Mapping[str, str]]] = {
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         # Delta computes a table's state in 50 partitions by default: fifty tasks for a few kilobytes.
         "spark.databricks.delta.snapshotPartitions": "1",
-        # Upkeep commits beside the sink's commits, in this very Java machine.
+        # Upkeep commits beside the sink's commits, in the same Java machine.
         "spark.databricks.delta.commitLock.enabled": "true",
     },
     "iceberg": {
@@ -117,7 +117,7 @@ def spark_conf(
     further = [item for item in overrides.get("spark.jars", "").split(",") if item]
     conf["spark.jars"] = ",".join([*map(str, jars), *further])
     if conf["spark.master"].startswith(_MAKES_SECRETS):
-        # Else any process of this machine could speak to the driver's ports, which have the rows.
+        # Otherwise any process on this machine could talk to the driver's ports, which have the rows.
         conf.setdefault("spark.authenticate", "true")
     return conf
 
@@ -168,7 +168,7 @@ def is_of_session(key: str) -> bool:
 
 
 def temporary_files_in(directory: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variable that lets Spark's Java make its temporary files there, and leave none in /tmp."""
+    """The variable that makes Spark's Java put its temporary files there, and none into /tmp."""
     options = (environ.get(_SUBMIT_OPTIONS, ""), shlex.quote(f"-Djava.io.tmpdir={directory}"))
     return {_SUBMIT_OPTIONS: " ".join(filter(None, options))}
 
@@ -178,7 +178,7 @@ def properties_text(conf: Mapping[str, str]) -> str:
     return "".join(f"{_escaped(key)}={_escaped(value)}\n" for key, value in conf.items())
 
 
-#: What means nothing to Java besides letters and digits, so that a person can read the file.
+#: Characters with no meaning to Java, besides letters and digits: they keep the file readable.
 _AS_IT_IS: Final = "._-+/,@[]()*"
 
 

@@ -56,7 +56,7 @@ COLUMNS: Final = (
 )
 
 
-#: Without it a table is none of ours.
+#: A table without it is not ours.
 _OWN: Final = COLUMNS[0][0]
 
 
@@ -64,7 +64,7 @@ class Columns(Protocol):
     """A table's columns, as one format knows them."""
 
     def columns(self) -> Mapping[str, str]:
-        """Type by name, in Spark's words. Raises: CommitError."""
+        """Spark's type by name. Raises: CommitError."""
         ...
 
     def add_columns(self, columns: Sequence[tuple[str, str]]) -> None:
@@ -90,10 +90,10 @@ def dead_letters_of(table: str) -> str:
     return f"{table.rstrip('/')}_dlq"
 
 
-#: What layout ``partitioned`` goes by, unless it is told.
+#: The default columns of layout ``partitioned``.
 PARTITIONED_BY: Final = ("ack_date",)
 
-#: Name and type in SQL of columns behind COLUMNS: those that the configuration names.
+#: Name and SQL type of columns after COLUMNS: those that the configuration names.
 FurtherColumns: TypeAlias = Sequence[tuple[str, str]]
 
 
@@ -103,7 +103,7 @@ class Shape:
 
     Attributes:
         layout: of a new one: ``clustered``, ``partitioned`` or ``plain``.
-        further: columns besides those that every table has; one that is there gets those it has not.
+        further: columns besides those that every table has; an existing one gets those it lacks.
         partition_by: columns, for a new one with layout ``partitioned``.
     """
 
@@ -123,14 +123,14 @@ def columns_of(further: FurtherColumns) -> tuple[tuple[str, str], ...]:
 
 
 def schema_text(further: FurtherColumns = ()) -> str:
-    """The columns as Spark's schema of rows. (Only the user's own can be words of SQL.)"""
+    """The columns as Spark's schema of rows. (Only the user's own names can be SQL keywords.)"""
     return ", ".join(
         [*(f"{name} {kind}" for name, kind in COLUMNS), *(f"`{n}` {kind}" for n, kind in further)]
     )
 
 
 def bring_up_to_date(table: Columns, name: str, further: FurtherColumns = ()) -> None:
-    """Make the table *name* hold our rows: what an older gateway's has not gets added to it.
+    """Make the table *name* fit our rows: columns that an older gateway's table lacks are added.
 
     Raises: CommitError for one that cannot hold them, with the columns and what to do; for one that a newer
     gateway has changed.
@@ -142,7 +142,7 @@ def bring_up_to_date(table: Columns, name: str, further: FurtherColumns = ()) ->
             f"the table {name} was not made by this sink: it has no column {_OWN}; name another table"
         )
     missing: list[tuple[str, str]] = []
-    # Spark does not tell large letters from small ones.
+    # Spark's names are case-insensitive.
     names = {column.lower(): column for column in there}
     for column, kind in columns_of(further):
         found = names.get(column.lower())
@@ -169,7 +169,7 @@ def _conflict(table: str, wanted: tuple[str, str], found: tuple[str, str]) -> Co
 
 
 def _version(found: str | None, name: str) -> int:
-    """The version that a table says it has; 0 when it says nothing. Raises: CommitError."""
+    """The version that a table states; 0 when it states none. Raises: CommitError."""
     if found is None:
         return 0
     if not found.isascii() or not found.isdigit():
@@ -186,5 +186,5 @@ def _version(found: str | None, name: str) -> int:
 
 
 def _plain(kind: str) -> str:
-    """Formats differ in letters and spaces: ``map<string,string>``, ``MAP<STRING, STRING>``."""
+    """Formats differ in case and spaces: ``map<string,string>``, ``MAP<STRING, STRING>``."""
     return kind.replace(" ", "").upper()
