@@ -73,7 +73,7 @@ def call(arguments: Sequence[str]) -> int:
     try:
         result: object = app(args=arguments, prog_name="tidegate", standalone_mode=False)
     except SystemExit as stop:
-        # What typer and rich make of a broken pipe, each in its own way: exit code 1.
+        # Typer and rich each turn a broken pipe into exit code 1 in their own way.
         if isinstance(stop.__context__, BrokenPipeError):
             raise stop.__context__ from None
         raise

@@ -33,7 +33,7 @@ ConfigOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-#: Characters of a command's first sentence in the list of commands.
+#: Characters of a command's first sentence shown in the list of commands.
 _SENTENCE_MAX: Final = 300
 
 

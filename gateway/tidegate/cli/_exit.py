@@ -49,7 +49,7 @@ class Failure:
 
 
 _BIND_ERRNOS: Final = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
-#: asyncio and uvloop both name the address so, and nothing else: base_events.create_server.
+#: asyncio and uvloop both name the address this way, and nothing else: base_events.create_server.
 _BIND_ADDRESS: Final = re.compile(r"bind on address \('([^']*)', (\d+)")
 
 
@@ -63,7 +63,7 @@ def failure_of(error: BaseException, config: ResolvedConfig | None = None) -> Fa
         return Failure(ExitCode.PLUGIN, _one_line(error))
     if isinstance(error, StoreLockedError):
         text = _one_line(error)
-        # Some say themselves what to do, and it has nothing to do with the directory.
+        # Some texts say what to do themselves, and it has nothing to do with the directory.
         says_what = "stop" in text and "data directory" not in text
         hint = "" if says_what else " (the directory is set by broker.data_directory)"
         return Failure(ExitCode.STORE_LOCKED, f"{text}{hint}")

@@ -120,7 +120,7 @@ class Host:
         reading = _LogReading(after, through, take)
         try:
             while not reading.is_over:
-                # Anew for each page: who takes it may take longer than the gateway waits for us.
+                # A new connection for each page: the consumer may take longer than the gateway waits for us.
                 with connected(config) as client:
                     found = ask(client, ReadLog(reading.after), LogRows)
                 reading.take(found)
@@ -209,7 +209,7 @@ def plain_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> Ta
     for number, heading in enumerate(headings):
         values = [row[number] for row in rows]
         right = bool(values) and all(isinstance(value, (int, float)) for value in values)
-        # What a row is about stays whole: it is what people copy.
+        # The first column is not wrapped: it is what people copy.
         table.add_column(
             heading, justify="right" if right else "left", overflow="fold", no_wrap=number == 0
         )

@@ -82,13 +82,15 @@ def _report(error: Exception) -> int:
     if hasattr(shown, "format_message") and hasattr(shown, "exit_code"):  # typer's usage errors
         context = getattr(shown, "ctx", None)
         command = context.command_path if context else "tidegate"
-        # Typer has values checked by pydantic, which begins with this.
+        # Typer has pydantic check values, whose errors begin with this.
         message: str = shown.format_message().replace(": Value error, ", ": ")
-        if message.startswith("Usage:"):  # a group without a command: its help, as it is
+        if message.startswith("Usage:"):  # a group without a command: print its help
             sys.stderr.write(message.rstrip("\n") + "\n")
             return ExitCode.CONFIG
         text = f"{' '.join(message.split())} (see `{command} --help`)"
-        if isinstance(error.__cause__, RequestError):  # what the gateway says: no help knows more
+        if isinstance(
+            error.__cause__, RequestError
+        ):  # from the gateway: our help has nothing to add
             text = " ".join(str(error.__cause__).split())
         failure = Failure(ExitCode.CONFIG, text)
     else:

@@ -16,9 +16,9 @@ from typing import Final
 
 _log = logging.getLogger("tidegate.run")
 
-#: The watchdog hears from us so many times in the time after which it kills.
+#: How many times the watchdog hears from us within the time after which it kills.
 _TIMES: Final = 3
-#: How often it is told how far recovery is, in seconds.
+#: How often recovery progress is reported, in seconds.
 _STATUS_EVERY_S: Final = 1.0
 
 

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TextIO
 
-if TYPE_CHECKING:  # rich takes a tenth of a second, and most starts show no bar
+if TYPE_CHECKING:  # importing rich takes a tenth of a second, and most starts show no bar
     from rich.progress import Progress, TaskID
 
 _log = logging.getLogger("tidegate.recovery")
 
-#: A start that takes less says nothing: nobody waits for it.
+#: A shorter start reports nothing: nobody waits for it.
 QUIET_SECONDS: Final = 0.5
 #: Between log lines.
 LOG_SECONDS: Final = 5.0
@@ -66,7 +66,7 @@ class RecoveryProgress:
                 TimeRemainingColumn(),
                 console=Console(file=terminal),
                 transient=True,
-                # The bar moves when it is told something; a thread of its own could print anywhere.
+                # The bar moves when it is updated; a refresh thread of its own could print anywhere.
                 auto_refresh=False,
             )
             self._bar.start()

@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tidegate.run")
 
-#: For how long a thread that works beside the event loop may keep the interpreter from it, seconds. Python's own 5 ms are ten times
-#: what a small message takes from its publisher to its consumer.
+#: How long a thread beside the event loop may keep the interpreter from it, seconds. Python's own 5 ms are ten
+#: times what a small message takes from its publisher to its consumer.
 SWITCH_S: Final = 0.0005
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-#: Files that a connection may have open besides: large messages that are written or read for it.
+#: Further files that a connection may have open: large messages being written or read for it.
 _FILES_PER_CONNECTION: Final = 4
 
 
@@ -82,7 +82,7 @@ def run_gateway(config: Path | None, log_level: LogLevel | None) -> None:
             warn_of_configuration(config, found)
         check_parts(found)
         raise_descriptor_limit(found.broker.connections_max)
-        # Not before the configuration is known to be good: the broker is the bulk of the imports.
+        # Only once the configuration is known to be good: the broker is the bulk of the imports.
         from tidegate.gateway import Gateway
 
         collector.take_over()

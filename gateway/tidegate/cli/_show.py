@@ -23,8 +23,8 @@ from tidegate.spi.printable import printable_json
 if TYPE_CHECKING:
     from tidegate.config import PolicyTable, ResolvedConfig, ResolvedListener
 
-#: Columns when stdout is a file or a pipe and COLUMNS does not say: enough to fold nothing, so
-#: that grep sees whole lines. Nothing is padded to it.
+#: Columns when stdout is a file or a pipe and COLUMNS is unset: enough to wrap nothing, so that grep
+#: sees whole lines. Nothing is padded to this width.
 _PIPE_COLUMNS: Final = 20_000
 
 Description = dict[str, Any]

@@ -1,7 +1,7 @@
 """The configuration: one TOML file, read once into frozen values, resolved against the plugins.
 
-``load_config`` knows the file, ``resolve`` knows the installed plugins; ``check_parts`` makes each part once;
-between them every error in a configuration is found before anything runs. The reference is docs/configuration.md.
+``load_config`` knows the file, ``resolve`` knows the installed plugins, and ``check_parts`` creates each part once;
+together they find every error in a configuration before anything runs. The reference is docs/configuration.md.
 """
 
 from __future__ import annotations

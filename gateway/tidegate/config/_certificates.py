@@ -1,8 +1,8 @@
-"""Until when the certificates count that options name: of listeners, sinks and extensions.
+"""How long the certificates named by options are valid: of listeners, sinks and extensions.
 
-Whoever uses a file reads it for itself. Here only its dates are read, of every table that has an option ``tls_certificate``
-or ``tls_ca``, so no plugin has to tell them. A certificate that has ended is no error: a gateway that does not start
-serves nobody, and one that starts serves all clients that do not look, and says so.
+Each user of a file reads it for itself. Only its dates are read here, for every table with an option
+``tls_certificate`` or ``tls_ca``, so no plugin has to report them. An expired certificate is no error: a gateway that does not start
+serves nobody; one that starts and logs the problem still serves all clients that do not check.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tidegate.gateway")
 
-#: Before its end a certificate is said to end: two thirds of the life of a 90-day certificate are over by then, when
-#: what renews it (certbot, cert-manager) should have.
+#: A certificate ends soon when this many days are left: two thirds of the life of a 90-day certificate are over by
+#: then, when its renewal (certbot, cert-manager) should have happened.
 ENDS_SOON_DAYS: Final = 14
 
 _PEM: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-#: What attribute types are called in RFC 4514 section 3, by their DER.
+#: Names of attribute types in RFC 4514 section 3, by their DER.
 _ATTRIBUTES: Final = {
     b"\x55\x04\x03": "CN",
     b"\x55\x04\x06": "C",
@@ -46,7 +46,7 @@ _VERSION, _UTC_TIME, _BMP_STRING = 0xA0, 0x17, 0x1E
 
 
 class Lasts(enum.Enum):
-    """How a certificate is at a time."""
+    """The state of a certificate at a given time."""
 
     LONG = "long"
     ENDS_SOON = "ends soon"
@@ -72,7 +72,7 @@ def lasts(certificate: CertificateEnd, now: int) -> Lasts:
 
 
 def certificate_problem(certificate: CertificateEnd, now: int) -> str:
-    """What is wrong with its dates, in a sentence, and what to do; "": nothing."""
+    """What is wrong with its dates, as a sentence, and what to do; "" when nothing is."""
     found = lasts(certificate, now)
     if found is Lasts.LONG:
         return ""
@@ -91,9 +91,9 @@ def certificate_problem(certificate: CertificateEnd, now: int) -> str:
 def certificate_ends(
     config: ResolvedConfig, had: Iterable[CertificateEnd] = (), read: Collection[str] = ()
 ) -> tuple[CertificateEnd, ...]:
-    """Of all files that are there and hold certificates. Reads them; blocks shortly.
+    """The validity of every existing file that holds certificates. Reads them; blocks briefly.
 
-    Args: had: what there was before, and still is but in tables that have *read* their files again.
+    Args: had: the previous result; kept, except for tables that have *read* their files again.
     """
     tables: list[tuple[str, object]] = [(one.key, one.config.options) for one in config.listeners]
     tables += [(f"sinks[{number}]", one.options) for number, one in enumerate(config.sinks)]
@@ -119,9 +119,9 @@ def certificate_ends(
 
 
 class CertificateWatch:
-    """Certificates end while the gateway runs. On the event loop.
+    """Watches for certificates that expire while the gateway runs. On the event loop.
 
-    Attributes: known: all that there are; tell: of events.
+    Attributes: known: all certificates; tell: reports events.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class CertificateWatch:
         self._told: dict[CertificateEnd, Lasts] = {}
 
     def look(self, now: int) -> None:
-        """Tell of each that is no longer as it was at the last look. Args: now: microseconds since the epoch."""
+        """Report each whose state has changed since the last look. Args: now: microseconds since the epoch."""
         seen = {certificate: lasts(certificate, now) for certificate in self.known}
         told, self._told = self._told, seen
         for certificate, found in seen.items():
@@ -141,16 +141,16 @@ class CertificateWatch:
 
     @property
     def invalid(self) -> int:
-        """How many have ended, or not begun, at the last look."""
+        """How many had expired, or not begun, at the last look."""
         return sum(_EVENTS.get(found) is Event.CERTIFICATE_INVALID for found in self._told.values())
 
 
 def _end(key: str, path: Path, *, is_chain: bool) -> CertificateEnd | None:
-    """The first one of a chain to end breaks it; of authorities one that lasts is enough."""
+    """A chain ends with its first certificate; of authorities, one that is still valid is enough."""
     try:
         there = [_dates(ssl.PEM_cert_to_DER_cert(pem)) for pem in _blocks(path.read_bytes())]
     except (OSError, ValueError, IndexError):
-        return None  # whoever uses the file has refused it
+        return None  # the user of the file has refused it
     if not there:
         return None
     chosen = (min if is_chain else max)(there, key=lambda one: one.ends_at)
@@ -170,9 +170,9 @@ class _Dates:
 
 
 def _dates(der: bytes) -> _Dates:
-    """Of one certificate. RFC 5280 section 4.1: the fields of a TBSCertificate are in this order.
+    """Read one certificate. RFC 5280 section 4.1: the fields of a TBSCertificate are in this order.
 
-    Raises: ValueError, IndexError: it is none.
+    Raises: ValueError, IndexError: it is not a certificate.
     """
     to_be_signed = list(_parts(_first(_first(der))))
     if to_be_signed[0][0] == _VERSION:
@@ -208,7 +208,7 @@ def _parts(der: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _time(tag: int, text: bytes) -> int:
-    """RFC 5280 section 4.1.2.5: two digits of a year are 1950 to 2049."""
+    """RFC 5280 section 4.1.2.5: two-digit years are 1950 to 2049."""
     digits = text.decode("ascii", "replace")
     if tag == _UTC_TIME:
         digits = ("19" if digits[:2] >= "50" else "20") + digits

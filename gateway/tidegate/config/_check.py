@@ -1,8 +1,8 @@
-"""Whether the configured parts can be built: contradictions that only a plugin itself can see.
+"""Checks that the configured parts can be built: some contradictions only a plugin itself can see.
 
 ``resolve`` parses options one by one. That ``transport = "tls"`` lacks a certificate, or that two
-options exclude each other, a factory says in ``create()``; so each one is made once, without a
-broker, and thrown away.
+options exclude each other, is reported by a factory in ``create()``; so each part is created once,
+without a broker, and discarded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tidegate.spi import (
 from tidegate.spi.events import log_only
 
 _DEFAULTS: Final = BrokerConfig()
-#: Options of ``[broker]``, when they do nothing, and why.
+#: Options of ``[broker]``, when they have no effect, and why.
 _IDLE: Final[Sequence[tuple[Sequence[str], Callable[[ResolvedConfig], bool], str]]] = (
     (
         (
@@ -66,7 +66,7 @@ _IDLE: Final[Sequence[tuple[Sequence[str], Callable[[ResolvedConfig], bool], str
 
 
 class _NoBroker:
-    """Stands where the broker will be; a factory that already uses it breaks the contract."""
+    """Stands in for the broker; a factory that already uses it breaks the contract."""
 
     name = "check"
     store_id = ""
@@ -97,7 +97,7 @@ def _refuse() -> NoReturn:
 
 
 def require_acknowledged_log(store: MessageStore, name: str) -> AcknowledgedLog:
-    """What sinks read. Raises: ConfigError when the store *name* has none."""
+    """The log that sinks read. Raises: ConfigError when the store *name* has none."""
     log = store.capabilities.acknowledged_log
     if log is None:
         raise ConfigError(
@@ -109,7 +109,7 @@ def require_acknowledged_log(store: MessageStore, name: str) -> AcknowledgedLog:
 
 
 def require_measured_store(store: MessageStore, name: str, broker: BrokerConfig) -> None:
-    """``broker.store_limit`` has an effect. Raises: ConfigError when the store *name* cannot obey it."""
+    """Make sure ``broker.store_limit`` has an effect. Raises: ConfigError when the store *name* cannot obey it."""
     if not broker.store_limit:
         return
     key = "broker.store_limit"
@@ -127,7 +127,7 @@ def require_measured_store(store: MessageStore, name: str, broker: BrokerConfig)
 
 
 def _require_effect(config: ResolvedConfig) -> None:
-    """Each option of ``[broker]`` changes something. Raises: ConfigError for one that cannot: it was meant to."""
+    """Make sure each option of ``[broker]`` has an effect. Raises: ConfigError for one that has none."""
     for names, is_idle, why in _IDLE:
         if is_idle(config):
             for name in names:
@@ -136,7 +136,7 @@ def _require_effect(config: ResolvedConfig) -> None:
 
 
 def check_parts(config: ResolvedConfig) -> None:
-    """Make store, sinks and listeners once; nothing is opened but the files that options name.
+    """Create store, sinks and listeners once; nothing is opened but the files that options name.
 
     Raises: ConfigError with file and key; PluginContractError for any other failure.
     """
@@ -172,7 +172,7 @@ def check_parts(config: ResolvedConfig) -> None:
     except Exception as error:
         named = error.filename if isinstance(error, PermissionError) else None
         if named and Path(named).is_relative_to(directory):
-            raise  # another user's data: no plugin's fault
+            raise  # another user's data: not the plugin's fault
         raise PluginContractError(
             plugin, f"create() failed: {type(error).__name__}: {error}"
         ) from error

@@ -1,4 +1,4 @@
-"""What a name of the documents is, and how it is spelt."""
+"""Names that the documents use for options, and their spellings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from tidegate.config._policy_effect import Lists, lists_of
 
-#: An option, and what a file would give for it.
+#: An option, and its value as a file would give it.
 Given: TypeAlias = tuple[str, object]
 
 
@@ -22,9 +22,9 @@ def _no_values() -> Mapping[str, str]:
 class DocumentName:
     """Attributes:
     written: its names in the documents; each is accepted in snake_case as well.
-    options: those that it may be another name of, for queues where subscriptions have their own.
-    read: makes options of its value and the table in which it stands. Raises: ValueError.
-    values: by a value as a document has it, ours; {} for numbers and sizes.
+    options: the options it may stand for, those of queues where subscriptions have their own.
+    read: converts its value, in the table where it stands, to options. Raises: ValueError.
+    values: maps the document's values to ours; {} for numbers and sizes.
     """
 
     written: tuple[str, ...]
@@ -35,12 +35,12 @@ class DocumentName:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A table, in which each document's name has its first spelling."""
+    """A table in which each document's name has its first spelling."""
 
     table: Mapping[str, object]
 
     def both(self, option: str) -> list[str]:
-        """*option*, which is for queues, and that for durable subscriptions: those that it can have."""
+        """*option*, which is for queues, and its counterpart for durable subscriptions, if the table can have them."""
         match = self.table.get("match")
         has = lists_of(match) if isinstance(match, str) else frozenset(Lists)
         names = {Lists.QUEUE: option, Lists.DURABLE: f"subscription_{option}"}
@@ -48,5 +48,5 @@ class Written:
 
 
 def snake_case(name: str) -> str:
-    """``pendingQueuePolicy`` and ``page-size-bytes`` as we would write them."""
+    """``pendingQueuePolicy`` and ``page-size-bytes`` in our spelling."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).replace("-", "_").lower()

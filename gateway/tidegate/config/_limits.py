@@ -1,6 +1,6 @@
-"""Options that say how much clients may make the gateway hold: part of ``[broker]``, and ``[[quotas]]``.
+"""Options that limit what clients make the gateway hold: part of ``[broker]``, and ``[[quotas]]``.
 
-Each has an ``act`` and a ``metric``: docs/limits.md is made of them.
+Each has an ``act`` and a ``metric``: docs/limits.md is generated from them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidegate.spi import DISK_FREE_LIMIT, Kind, names, option
 
 @dataclass(frozen=True, slots=True)
 class HeldLimits:
-    """What is held in memory for somebody: see :mod:`tidegate.broker.limits.accounts`."""
+    """Limits on memory held for somebody: see :mod:`tidegate.broker.limits.accounts`."""
 
     held_limit: int = option(
         1 << 30,
@@ -145,10 +145,10 @@ class HeldLimits:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """One ``[[quotas]]`` table: what one principal may have, with all its connections together.
+    """One ``[[quotas]]`` table: what one principal may use, with all its connections together.
 
-    The *first* table in file order whose pattern matches is the whole answer. Whom none matches has
-    the defaults given here.
+    Only the *first* table in file order whose pattern matches applies. A principal that none matches
+    has the defaults given here.
     """
 
     principal: str = option(
@@ -232,12 +232,12 @@ class Quota:
     )
 
 
-#: Of principals that no table matches.
+#: For principals that no table matches.
 DEFAULT_QUOTA: Final = Quota(principal="*")
 
 
 def quota_for(quotas: Sequence[Quota], principal: str) -> Quota:
-    """The quota of *principal*: the first one whose pattern matches, else the default."""
+    """The quota of *principal*: the first one whose pattern matches, otherwise the default."""
     for quota in quotas:
         pattern = ".*".join(map(re.escape, quota.principal.split("*")))
         if re.fullmatch(pattern, principal, re.DOTALL):

@@ -1,4 +1,4 @@
-"""Which options of limits of queues and subscriptions change something."""
+"""Decides which options of queue and subscription limits have an effect."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Final
 
 from tidegate.config._policies import DestinationPolicy
 
-#: The options of a queue's limit; with this before them they are a durable subscription's.
+#: The options of a queue's limit; with this prefix they are a durable subscription's.
 LIMIT_OPTIONS: Final = (
     *("messages_max", "bytes_max", "age_max"),
     *("overflow", "overflow_wait", "overflow_dead_letter"),
@@ -15,7 +15,7 @@ SUBSCRIPTION_PREFIX: Final = "subscription_"
 
 
 def limit_reason(policy: DestinationPolicy, prefix: str, option: str) -> str:
-    """Why the limit's *option* with *prefix* has no effect; "" when it has."""
+    """Why the limit's *option* with *prefix* has no effect; "" when it has one."""
 
     def value(name: str) -> object:
         return getattr(policy, prefix + name)

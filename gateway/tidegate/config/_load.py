@@ -42,12 +42,12 @@ _TABLES: Final = (
     "extensions",
     "quotas",
 )
-#: The field of a table type that holds what the host does not know.
+#: The field of a table type that holds the keys unknown to the host.
 PLUGIN_OPTIONS: Final = "options"
 
 
 def load_config(path: Path | str | None) -> Config:
-    """Read and check *path*; None gives the embedded default. Touches no plugin.
+    """Read and check *path*; None gives the embedded default. Involves no plugin.
 
     Raises: ConfigError with the file and the dotted key.
     """
@@ -60,7 +60,7 @@ def load_config(path: Path | str | None) -> Config:
 
 
 def parse_config(text: str, *, path: str = "") -> Config:
-    """Parse the text of a configuration file. *path* is for messages, and for relative paths in it.
+    """Parse the text of a configuration file. *path* is for messages, and for relative paths in the text.
 
     Raises: ConfigError with the dotted key.
     """
@@ -102,7 +102,7 @@ def parse_config(text: str, *, path: str = "") -> Config:
 def base_of(path: str) -> Path | None:
     """The directory that paths in the configuration file *path* are relative to.
 
-    None stands for the working directory: there is no file, or it is a pipe, which is nowhere.
+    None stands for the working directory: there is no file, or it is a pipe, which has no directory.
     """
     return Path(path).parent if path and Path(path).is_file() else None
 

@@ -1,7 +1,7 @@
 """The configuration as frozen values: what the TOML file says, before any plugin is looked up.
 
-Every option of the host is declared here once, with :func:`tidegate.spi.option`; the parser, the
-error texts and the tables in docs/configuration.md are all made from these declarations.
+Every option of the host is declared here once, with :func:`tidegate.spi.option`. The parser, the
+error texts and the tables in docs/configuration.md are all derived from these declarations.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class BrokerConfig(HeldLimits):
 
 @dataclass(frozen=True, slots=True)
 class ListenerTable:
-    """One ``[[listeners]]`` table: the host's keys, and the protocol's own ones unparsed."""
+    """One ``[[listeners]]`` table: the host's keys, and the protocol's own keys unparsed."""
 
     protocol: str = option(
         help="The protocol plugin, e.g. `stomp` or `mqtt` (entry point `protocol-NAME`).",
@@ -327,7 +327,7 @@ class ExtensionTable:
     options: Mapping[str, object] = field(default_factory=_no_options)
 
 
-#: The embedded default, for no file or a file without ``[[listeners]]``.
+#: The embedded default, without a file or for a file without ``[[listeners]]``.
 DEFAULT_LISTENERS: Final = (
     ListenerTable(protocol="stomp", bind="127.0.0.1:61613"),
     ListenerTable(protocol="mqtt", bind="127.0.0.1:1883"),

@@ -1,8 +1,8 @@
 """Artemis's names for paging and slow consumers (its address settings), read as our own options.
 
-``address-full-policy`` says what ``max-size-…`` limit: with PAGE what the cursor has in memory, with the
-others what the list may hold at all. ``page-limit-…`` limit that with PAGE. In Artemis they count
-all that an address holds, here each queue and each durable subscription by itself.
+``address-full-policy`` says what ``max-size-…`` limit: with PAGE the memory of the cursor, otherwise all
+that the list may hold. ``page-limit-…`` limit the latter with PAGE. In Artemis they count everything an
+address holds; here they count each queue and each durable subscription separately.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tidegate.spi import parse_size
 
 FULL_POLICY: Final = "address-full-policy"
 PAGE: Final = "PAGE"
-#: What we call what Artemis does where it does not page.
+#: Our names for what Artemis does where it does not page.
 _ACTS: Final = {"BLOCK": "slow", "FAIL": "refuse", "DROP": "drop_newest"}
 _FULL_ACTS: Final = {name: _ACTS[name] for name in ("FAIL", "DROP")}
 _UNLIMITED: Final = -1
-#: What we call what Artemis does with a slow consumer.
+#: Our names for what Artemis does with a slow consumer.
 _SLOW_ACTS: Final = {"NOTIFY": "tell", "KILL": "disconnect"}
-#: ``page_count`` for "as many as there are": the most that it may be.
+#: ``page_count`` for "as many as there are": its highest value.
 _PAGE_COUNT_MOST: Final = 65_535
 
 
@@ -36,7 +36,7 @@ def _number(value: object) -> int:
 
 
 def _size(value: object) -> int:
-    """Bytes. The names end with what the unit of a bare number is, so that one is as good as any."""
+    """Bytes. A bare number is accepted: the option's name ends with its unit."""
     if isinstance(value, str) and not re.fullmatch(r"-1|\d+", value):
         return parse_size(value)
     try:
@@ -46,7 +46,7 @@ def _size(value: object) -> int:
 
 
 def _limit(read: Callable[[object], int], value: object) -> object:
-    """As options have it: 0 for no limit, sizes with a unit."""
+    """In our notation: 0 for no limit, sizes with a unit."""
     found = read(value)
     if not found:
         raise ValueError("0 would accept nothing; write -1 for no limit")
@@ -74,7 +74,7 @@ def _each(option: str, value: object, table: Written) -> Iterable[Given]:
 
 
 def _is_limited(table: Written, bytes_name: str, messages_name: str) -> bool:
-    """Whether one of the two is given, as a limit."""
+    """Whether one of the two is given and is a limit."""
     return any(
         table.table.get(name, _UNLIMITED) not in (_UNLIMITED, str(_UNLIMITED))
         for name in (bytes_name, messages_name)
@@ -185,7 +185,7 @@ PAGING_NAMES: Final = (
     DocumentName(("slow-consumer-threshold",), ("slow_consumer_rate",), _read_slow_threshold),
     DocumentName(("slow-consumer-policy",), ("slow_consumer_act",), _read_slow_policy, _SLOW_ACTS),
 )
-#: What the chapters have that is no option of destinations, and what is here instead.
+#: What the chapters have that is not an option of destinations, and what replaces it here.
 PAGING_ELSEWHERE: Final[Mapping[str, str]] = {
     "page-max-cache-size": "use max-read-page-messages and max-read-page-bytes to set how much is read",
     "page-sync-timeout": "spools are not synced, because they do not outlive the process",

@@ -1,4 +1,4 @@
-"""What a ``[[destinations]]`` table says. Which of them a destination has: ``_policy_map``."""
+"""What a ``[[destinations]]`` table says. Which table a destination has: ``_policy_map``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Final
 from tidegate.spi import Kind, names, option
 
 CURSOR_DEFAULT: Final = "store"
-#: The value of ``non_persistent`` with which the store gets nothing of such messages.
+#: The value of ``non_persistent`` that keeps such messages out of the store.
 SPOOLED: Final = "spool"
 #: What can happen at the limit of a queue or durable subscription.
 OVERFLOWS: Final = ("slow", "refuse", "drop_oldest", "drop_newest", "disconnect")
-#: The cursor of unstored topic subscriptions where the queue's cursor reads from the store.
+#: The cursor of unstored topic subscriptions when the queue's cursor reads from the store.
 CURSOR_UNSTORED_DEFAULT: Final = "file"
 
 
@@ -21,8 +21,8 @@ CURSOR_UNSTORED_DEFAULT: Final = "file"
 class DestinationPolicy:
     """One ``[[destinations]]`` table: how the destinations that it matches are handled.
 
-    The policy with the most specific match is the whole answer; policies are not merged. What no
-    policy matches has the defaults given here.
+    Only the policy with the most specific match applies; policies are not merged. A destination that
+    no policy matches has the defaults given here.
     """
 
     match: str = option(
@@ -300,7 +300,7 @@ class DestinationPolicy:
 
     @property
     def declared_queue(self) -> str:
-        """The canonical queue that this policy makes at start; "" for none."""
+        """The canonical queue that this policy creates at start; "" for none."""
         prefix, name = split_match(self.match)
         if self.auto_create or prefix == names.TOPIC_PREFIX or names.is_filter(name):
             return ""
@@ -329,8 +329,8 @@ class PolicyTable:
 
     Attributes:
         policy: what it says.
-        key: where it is: ``destinations[2]``; "" for the defaults, which no table gives.
-        written: by option, the key under which the file gives it; what is not here is left out there.
+        key: where it is: ``destinations[2]``; "" for the defaults, which come from no table.
+        written: by option, the key under which the file gives it; without the options the file omits.
         paging_key: the key that asks for a cursor that pages; "" when none does.
     """
 

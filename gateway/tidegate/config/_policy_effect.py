@@ -1,4 +1,4 @@
-"""Options of a ``[[destinations]]`` table that would change nothing: errors, for they were meant to.
+"""Options of a ``[[destinations]]`` table that would have no effect: errors, because an effect was intended.
 
 What an option does depends on which lists the table can have (:class:`Lists`) and on their cursors.
 """
@@ -26,7 +26,7 @@ class Lists(enum.Enum):
     TEMPORARY = "temporary queues"
 
 
-#: What an option is for; those that are not here are for all.
+#: What an option is for; those missing here are for all.
 _FOR: Final[Mapping[str, frozenset[Lists]]] = {
     "durable_cursor": frozenset({Lists.DURABLE}),
     "subscriber_cursor": frozenset({Lists.UNSTORED, Lists.TEMPORARY}),
@@ -59,13 +59,13 @@ def lists_of(match: str) -> frozenset[Lists]:
 
 
 def applies(option: str, destination: str) -> bool:
-    """Whether *option* is for anything that *destination*, or a filter of topics, can have."""
+    """Whether *option* is for anything that *destination*, or a topic filter, can have."""
     wanted = _FOR.get(option)
     return wanted is None or bool(wanted & lists_of(destination))
 
 
 def check_effect(table: PolicyTable, cursors: Mapping[str, CursorFactory]) -> None:
-    """Refuse what has no effect. Args: table: with its cursors decided; cursors: by name.
+    """Refuse options without effect. Args: table: with its cursors decided; cursors: by name.
 
     Raises: ConfigError that names the key.
     """
@@ -104,7 +104,7 @@ def refuse_written(tables: Iterable[PolicyTable], option: str, reason: str) -> N
 
 
 def _chosen(table: PolicyTable, has: frozenset[Lists]) -> list[str]:
-    """The cursors that the table's lists have."""
+    """The cursors of the table's lists."""
     policy = table.policy
     used = {
         Lists.QUEUE: policy.cursor,
@@ -188,7 +188,7 @@ def _of_limit(prefix: str, option: str) -> _Reason:
     return lambda table, has, cursors: limit_reason(table.policy, prefix, option)
 
 
-#: By option, why it has no effect in this table; "" when it has.
+#: By option, why it has no effect in this table; "" when it has one.
 _REASONS: Final[Mapping[str, _Reason]] = {
     "slow_consumer_act": _slow_consumer_act,
     "cursor": _cursor,

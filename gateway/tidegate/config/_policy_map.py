@@ -1,9 +1,9 @@
-"""Which ``[[destinations]]`` table a destination has: the most specific one that matches it.
+"""Finds a destination's ``[[destinations]]`` table: the most specific one that matches it.
 
-Two matches are compared level by level from the left: a literal level is more specific than ``*``, and
-that more than ``>``; where all levels are the same, ``queue://`` or ``topic://`` is more specific than
-neither. Two matches that are different and cover the same destination always differ in one of these, so
-that only equal matches tie. As in ActiveMQ's DestinationMap, the order in the file does not matter.
+Two matches are compared level by level from the left: a literal level is more specific than ``*``, which
+is more specific than ``>``; if all levels are equal, ``queue://`` or ``topic://`` is more specific than no
+prefix. Two different matches that cover the same destination always differ in one of these, so only equal
+matches tie. As in ActiveMQ's DestinationMap, the order in the file does not matter.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final
 from tidegate.config._policies import DEFAULT_POLICY, DestinationPolicy, split_match
 from tidegate.spi import ConfigError, names
 
-#: A level that no match can have, since names have no U+0000: only wildcards cover it.
+#: A level that no match can contain, since names have no U+0000: only wildcards cover it.
 _FRESH: Final = "\0"
 
 
 class _Node:
-    """What the matches below begin with the same levels. ``ends``, ``rest``: by prefix."""
+    """Matches that begin with the same levels. ``ends``, ``rest``: by prefix."""
 
     __slots__ = ("ends", "levels", "rest")
 
@@ -31,7 +31,7 @@ class _Node:
 
 
 class PolicyMap:
-    """The policies as a tree of levels; a look-up visits each of its nodes at most once.
+    """The policies as a tree of levels; a look-up visits each node at most once.
 
     Raises: ValueError when two of *policies* have the same match.
     """
@@ -52,9 +52,9 @@ class PolicyMap:
     def of(self, destination: str) -> DestinationPolicy:
         """The policy of a canonical destination, or of a subscription's filter.
 
-        A filter is looked up as if it were a name, so that a policy with the same match comes first.
-        Unlike a subscription's, a first-level wildcard here also covers names that start with ``$``:
-        leaving those without a limit would help nobody.
+        A filter is looked up like a name, so a policy with the same match comes first. Unlike in a
+        subscription, a first-level wildcard here also covers names that start with ``$``: leaving
+        those without a limit would help nobody.
         """
         prefix = destination[: len(names.QUEUE_PREFIX)]
         found = _find(self._root, names.name_of(destination).split("."), 0, prefix)
@@ -80,7 +80,7 @@ def _find(
 
 
 def ranked(policies: Iterable[DestinationPolicy], destination: str) -> list[DestinationPolicy]:
-    """All that cover *destination*, the one that it has first: each is what it would have next."""
+    """All that cover *destination*, the one in force first; each is followed by the one that would apply next."""
     left = {policy.match: policy for policy in policies}
     found: list[DestinationPolicy] = []
     while (next_ := PolicyMap(left.values()).of(destination)).match in left:
@@ -106,9 +106,9 @@ def why_before(first: str, second: str) -> str:
 
 
 def check_reachable(policies: Sequence[DestinationPolicy], levels_max: int) -> None:
-    """Refuse a table that no destination would have, because that is never what was meant.
+    """Refuse a table that no destination would use, because that is never intended.
 
-    Args: levels_max: of the names that are accepted.
+    Args: levels_max: of accepted names.
     Raises: ConfigError that names the table and what hides it.
     """
     places: dict[str, int] = {}
@@ -146,7 +146,7 @@ def check_reachable(policies: Sequence[DestinationPolicy], levels_max: int) -> N
 
 
 def is_reached(policy: DestinationPolicy, others: Sequence[DestinationPolicy]) -> bool:
-    """Whether there are destinations that have *policy* rather than one of *others*."""
+    """Whether some destination has *policy* rather than one of *others*."""
     if any(other.match == policy.match for other in others):
         return False
     every = PolicyMap([*others, policy])
@@ -155,10 +155,10 @@ def is_reached(policy: DestinationPolicy, others: Sequence[DestinationPolicy]) -
 
 
 def _samples(match: str, longest: int) -> Iterator[str]:
-    """Destinations that *match* covers, such that one that covers all of them covers all there are.
+    """Destinations that *match* covers, chosen so that a match covering all of them covers all that exist.
 
-    A level that only a wildcard covers stands for whatever may be there. Args: longest: how many
-    levels a match has at most; names with more of them are all alike.
+    A level that only a wildcard covers stands for any level. Args: longest: the most levels of any
+    match; longer names are all alike.
     """
     prefix, pattern = split_match(match)
     levels = [_FRESH if level == "*" else level for level in pattern.split(".")]

@@ -1,8 +1,8 @@
-"""The names that the documents have for what ``[[destinations]]`` says, read as our own options.
+"""The documents' names for the options of ``[[destinations]]``, read as our own options.
 
-They are those of FUSE's chapter on cursors (here) and of Artemis's on paging (``_paging_names``), as they
-are written there and in snake_case. docs/cursors.md has a row for each. None stands beside the option
-that it is another name of.
+They come from FUSE's chapter on cursors (here) and Artemis's on paging (``_paging_names``), in the
+documents' spelling or in snake_case. docs/cursors.md has a row for each. None may stand beside the
+option that it is another name for.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from tidegate.config._paging_names import FULL_POLICY, PAGE, PAGING_ELSEWHERE, P
 from tidegate.config._policies import SPOOLED, DestinationPolicy
 from tidegate.spi import ConfigError, unknown_key
 
-#: By option: FUSE's names for it, and by its name for a cursor ours. The last one of each is ActiveMQ's
-#: name for the cursor that FUSE has no name for, because it is the default. That of ``durable_cursor``
-#: has two spellings of its own in FUSE's examples.
+#: By option: FUSE's names for it, and our names for its cursors. The last cursor name of each is
+#: ActiveMQ's name for the cursor that FUSE does not name, because it is the default. FUSE's examples
+#: spell the name for ``durable_cursor`` in two ways.
 _CURSORS: Final[Mapping[str, tuple[tuple[str, ...], Mapping[str, str]]]] = {
     "cursor": (
         ("pendingQueuePolicy",),
@@ -74,7 +74,7 @@ CURSOR_NAMES: Final = (
         ("cursorMemoryHighWaterMark",), (_HIGH_WATER,), lambda value, _: [(_HIGH_WATER, value)]
     ),
 )
-#: What the chapters have that is no option of destinations, and what is here instead.
+#: What the chapters have that is not an option of destinations, and what replaces it here.
 ELSEWHERE: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("destinationPolicy", "policyMap", "policyEntries", "policyEntry"),
@@ -84,7 +84,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "topic": 'write match = "topic://NAME"',
     **PAGING_ELSEWHERE,
 }
-#: Each name as it may be written.
+#: Each name in every accepted spelling.
 SPELLINGS: Final[Mapping[str, DocumentName]] = {
     spelling: name
     for name in (*CURSOR_NAMES, *PAGING_NAMES)
@@ -94,7 +94,7 @@ SPELLINGS: Final[Mapping[str, DocumentName]] = {
 
 
 def translated(table: Mapping[str, object]) -> tuple[dict[str, object], dict[str, str]]:
-    """A ``[[destinations]]`` table with our own options alone.
+    """A ``[[destinations]]`` table with only our own options.
 
     Returns: the table, and by option the key under which it was written.
     Raises: ConfigError that names the key as it was written.
@@ -123,7 +123,7 @@ def translated(table: Mapping[str, object]) -> tuple[dict[str, object], dict[str
 
 
 def paging_key(table: Mapping[str, object]) -> str:
-    """The key of *table* that asks for paging and not for another policy; "" when there is none."""
+    """The key of *table* that asks for paging rather than another policy; "" when there is none."""
     for key, value in table.items():
         if key in SPELLINGS and SPELLINGS[key].written[0] == FULL_POLICY:
             return key if str(value).upper() == PAGE else ""

@@ -1,6 +1,6 @@
 """From names to working parts: the configuration resolved against the installed plugins.
 
-Everything that can be known to be wrong before a socket or a file is touched is found here, so
+Every error that can be found before a socket or a file is touched is found here, so
 ``tidegate check-config`` and ``tidegate run`` refuse the same things with the same words.
 """
 
@@ -89,10 +89,10 @@ class ResolvedSink:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedExtension:
-    """An extension. Attributes: name (of the plugin), factory, options, instance (made of them).
+    """An extension. Attributes: name (of the plugin), factory, options, instance (created from them).
 
-    It is made here and not at start, because only the object itself tells whether it
-    authenticates, and with that whether a listener may face the world.
+    It is created here and not at start, because only the object itself tells whether it
+    authenticates, and so whether a listener may face the world.
     """
 
     name: str
@@ -107,9 +107,9 @@ class ResolvedConfig:
 
     Attributes:
         path: the configuration file, "" for none.
-        cursors: by name, every cursor that ``policies`` name.
-        policies: in file order, each cursor filled in; where they leave some, the last is for the rest,
-            so that each destination has one.
+        cursors: by name, every cursor named by ``policies``.
+        policies: in file order, with each cursor filled in. A last one covers whatever they leave, so
+            that each destination has one.
     """
 
     path: str
@@ -124,12 +124,12 @@ class ResolvedConfig:
 
     @property
     def authenticates(self) -> bool:
-        """An extension can say who clients are."""
+        """An extension can authenticate clients."""
         return is_authenticated(self.extensions)
 
 
 def is_authenticated(extensions: Iterable[ResolvedExtension]) -> bool:
-    """Whether one of *extensions* can say who clients are."""
+    """Whether one of *extensions* can authenticate clients."""
     return any(
         isinstance(item.instance, Authenticator | EnhancedAuthenticator) for item in extensions
     )
@@ -185,7 +185,7 @@ def resolve(config: Config, plugins: PluginHost) -> ResolvedConfig:
             )
         return ResolvedConfig(
             path=config.path,
-            # Plugins work elsewhere, too: the sink's job has a working directory of its own.
+            # Plugins may run elsewhere: the sink's job has its own working directory.
             broker=replace(config.broker, data_directory=config.broker.data_directory.absolute()),
             store=_store(config.store, plugins, base),
             listeners=_listeners(config.listeners, extensions, plugins, base),
@@ -213,7 +213,7 @@ def resolve_listeners(
 
 
 def _require(config: Config, plugins: PluginHost) -> None:
-    """Report every plugin that is not installed at once, so that one `pip install` mends it."""
+    """Report all plugins that are not installed together, so that one `pip install` fixes it."""
     named = named_plugins(config)
     keys = {f"{kind.value}-{name}": key for kind, name, key in reversed(named)}
     missing = plugins.missing((kind, name) for kind, name, _ in named)
@@ -268,7 +268,7 @@ def _extension(
 
 
 def _check_identities(extensions: Sequence[ResolvedExtension]) -> None:
-    """Raises: ConfigError: two are the same one to operators, and to a reload."""
+    """Raises: ConfigError: two extensions have the same identity for operators, and for a reload."""
     there: set[str] = set()
     for number, item in enumerate(extensions):
         if isinstance(item.instance, Exchangeable):
@@ -288,7 +288,7 @@ def _options(
     plugin: _Blame,
     base: Path | None,
 ) -> object:
-    """Parse a plugin's own keys; a misspelt key of the host's is suggested just the same."""
+    """Parse a plugin's own keys; a misspelt key of the host's gets a suggestion, too."""
     reserved = host_keys(table_type)
     known = [field.name for field in fields(options_type)]
     taken = set(known) & set(reserved)
@@ -305,7 +305,7 @@ def _options(
 
 @dataclass(frozen=True, slots=True)
 class _Blame:
-    """Who is to be named when a plugin's own code breaks the contract."""
+    """The plugin to name when its own code breaks the contract."""
 
     plugins: PluginHost
     kind: PluginKind
@@ -318,7 +318,7 @@ class _Blame:
 
 @contextlib.contextmanager
 def _blamed(plugin: _Blame, what: str, where: str) -> Generator[None]:
-    """Put the place into a ConfigError, and the plugin's name on whatever else it raises."""
+    """Add the place to a ConfigError, and name the plugin in any other exception."""
     try:
         with exit_is_error(f"{plugin.kind.value}-{plugin.name}"):
             yield
@@ -402,7 +402,7 @@ _NEEDS_AUTHENTICATION: Final = (
 
 
 def _allow_anonymous(table: ListenerTable, bind: Bind, authenticated: bool, where: str) -> bool:
-    """Whether this listener takes clients without credentials: only where that was decided."""
+    """Whether this listener takes clients without credentials: only if explicitly decided."""
     if table.allow_anonymous:
         return True
     if authenticated:
@@ -425,7 +425,7 @@ def _allow_anonymous(table: ListenerTable, bind: Bind, authenticated: bool, wher
 def _policies(
     written: Sequence[PolicyTable], plugins: PluginHost, cursors: dict[str, CursorFactory]
 ) -> tuple[PolicyTable, ...]:
-    """The tables with each cursor decided, the default at the end; fills *cursors*."""
+    """The tables with each cursor decided, the default last; fills *cursors*."""
 
     def cursor(name: str) -> CursorFactory:
         if name not in cursors:

@@ -1,4 +1,4 @@
-"""Options as a configuration file writes them, without secrets: for people and for operators."""
+"""Options as a configuration file writes them, without secrets: for people and operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from tidegate.spi import Kind, OptionInfo, format_duration, format_size, option_info
 from tidegate.spi.options import is_secret
 
-#: Keys of a table of strings whose values are secrets: of Spark's settings for object stores.
+#: Keys in a table of strings whose values are secrets: for Spark's settings for object stores.
 _SECRET_KEY: Final = re.compile(
     r"password|passphrase|passcode|secret|token|credential|(access|account|private|api|encryption)[._-]?key|(^|[._])sas([._]|$)",
     re.IGNORECASE,
@@ -24,7 +24,7 @@ HIDDEN: Final = "***"
 
 
 def option_values(options: object) -> dict[str, object]:
-    """Each option of *options*, a dataclass instance, as :func:`option_value`."""
+    """Each option of *options*, a dataclass instance, as by :func:`option_value`."""
     return {
         field.name: option_value(field, getattr(options, field.name))
         for field in dataclasses.fields(cast("Any", options))
@@ -55,7 +55,7 @@ def toml_text(value: object) -> str:
 
 
 def options_set(options: object) -> dict[str, str]:
-    """Those options of *options*, a dataclass instance, that are not their defaults, as TOML."""
+    """Those of *options*, a dataclass instance, that differ from their defaults, as TOML."""
     return {
         field.name: toml_text(option_value(field, getattr(options, field.name)))
         for field in dataclasses.fields(cast("Any", options))
@@ -66,7 +66,7 @@ def options_set(options: object) -> dict[str, str]:
 def _default(field: dataclasses.Field[Any]) -> object:
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
-    return field.default  # MISSING where it must be written
+    return field.default  # MISSING for a required option
 
 
 def plain_value(value: object, info: OptionInfo) -> object:

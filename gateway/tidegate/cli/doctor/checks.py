@@ -11,21 +11,21 @@ from tidegate.cli.doctor.machine import Disk, Machine
 from tidegate.config import DESCRIPTORS_RESERVED, BrokerConfig
 from tidegate.spi import format_size
 
-#: Kernels from here on have what the journal uses (io_uring with linked writes and syncs).
+#: Since this kernel there is what the journal uses (io_uring with linked writes and syncs).
 KERNEL_MIN: Final = (5, 6)
-#: Of the memory: all limits together.
+#: Share of the memory for all limits together.
 _MEMORY_SHARE: Final = 0.8
-#: What the interpreter and what runs beside it take.
+#: What the interpreter and the processes beside it take.
 _MEMORY_OWN: Final = 256 << 20
-#: Files that the store makes: far fewer are needed.
+#: Files for the store to create: it needs far fewer.
 _INODES_MIN: Final = 10_000
 #: A clock before 2024 was never set.
 _CLOCK_MIN: Final = 1_704_067_200
-#: No disk that keeps what it is given is quicker, and with a slower one nobody is happy.
+#: No disk that really keeps its data is faster, and a slower one satisfies nobody.
 _SYNC_MIN_S: Final = 0.000_02
 _SYNC_MAX_S: Final = 0.02
 
-#: File systems from which what was synced can vanish, or on which locks are not to be trusted.
+#: File systems on which synced data can vanish, or locks cannot be trusted.
 _FORGETS: Final = frozenset({"tmpfs", "ramfs"})
 _ON_NETWORK: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "fuse.sshfs", "fuse.glusterfs", "ceph", "lustre"}

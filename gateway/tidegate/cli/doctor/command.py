@@ -27,7 +27,7 @@ from tidegate.spi.printable import printable
 if TYPE_CHECKING:
     from tidegate.config import Config, ResolvedConfig
 
-#: In which order people read.
+#: The order for readers.
 _ORDER: Final = (State.PROBLEM, State.ADVICE, State.UNKNOWN, State.OK)
 
 
@@ -106,7 +106,7 @@ def _others(directory: Path) -> Iterator[Finding]:
     try:
         problem = private_files.problem_of_others(directory)
     except OSError:
-        return  # it is not there yet
+        return  # it does not exist yet
     if problem:
         yield Finding("privacy", State.ADVICE, str(directory), problem)
     else:

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-#: Syncs that are timed, each of so many bytes.
+#: Number of timed syncs, and bytes of each.
 _SYNCS: Final = 16
 _SYNC_BYTES: Final = 4096
 
-#: What adjtimex(2) answers when nobody sets the clock, and room for what it writes.
+#: What adjtimex(2) returns when nobody sets the clock, and room for what it writes.
 _TIME_ERROR: Final = 5
 _TIMEX_BYTES: Final = 512
 
@@ -129,7 +129,9 @@ def file_system_of(path: Path, mounts: Sequence[str]) -> str | None:
             continue
         place = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), parts[4])
         is_above = real == place or real.startswith(place.rstrip("/") + "/")
-        if is_above and len(place) >= best[0]:  # of two at one place the later one is seen
+        if (
+            is_above and len(place) >= best[0]
+        ):  # the later of two mounts at one place hides the other
             best = (len(place), behind.split()[0])
     return best[1]
 
@@ -189,5 +191,5 @@ def _clock_is_set() -> bool | None:
         ask = ctypes.CDLL(None).adjtimex
     except (OSError, AttributeError):
         return None
-    state = ask(ctypes.create_string_buffer(_TIMEX_BYTES))  # its mode is 0: it only asks
+    state = ask(ctypes.create_string_buffer(_TIMEX_BYTES))  # its mode is 0: it only queries
     return None if state < 0 else state != _TIME_ERROR

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: Between two looks at how far the sinks are.
+#: Interval between two checks of the sinks' progress.
 LOOK_S: Final = 0.2
 
 

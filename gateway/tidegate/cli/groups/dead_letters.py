@@ -42,7 +42,7 @@ app: Final = typer.Typer(
     rich_markup_mode=None,
 )
 
-#: Headers that a dead letter has besides its own.
+#: Additional headers of a dead letter.
 FROM: Final = "original-destination"
 REASON: Final = "dead-letter-reason"
 

@@ -92,7 +92,7 @@ _COLUMNS: Final[tuple[tuple[str, Callable[[Destination], object]], ...]] = (
 )
 
 
-#: Of each body, as much as a list shows.
+#: How much of each body a list shows.
 _GLIMPSE_BYTES: Final = 60
 
 _MESSAGES: Final[Columns[BrowsedMessage]] = (

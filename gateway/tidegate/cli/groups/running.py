@@ -28,7 +28,7 @@ from tidegate.spi.operate import (
 )
 from tidegate.spi.printable import printable
 
-#: How often it is looked how far a drain is, and how long it may take to disconnect clients when its time is over.
+#: How often the progress of a drain is checked, and how long it may take to disconnect clients when its time is over.
 _LOOK_EVERY_S: Final = 0.2
 _BEHIND_S: Final = 30.0
 

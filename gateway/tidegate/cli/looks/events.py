@@ -19,7 +19,7 @@ from tidegate.spi.operate import EVENT_WAIT_MAX_S, PAGE_MAX, EventPage, EventRow
 from tidegate.spi.printable import printable
 
 _US: Final = 1_000_000
-#: Widths of a line's columns: the longest kind of severity, and nearly all names.
+#: Column widths: the longest severity, and nearly all names.
 _SEVERITY: Final = max(len(severity.value) for severity in Severity)
 _NAME: Final = 24
 

@@ -33,7 +33,7 @@ from tidegate.spi.printable import printable
 T = TypeVar("T")
 _RowT = TypeVar("_RowT")
 
-#: Points of a line of figures.
+#: Points in a line of figures.
 _HISTORY: Final = 120
 
 _Columns = Sequence[tuple[str, Callable[[_RowT], object]]]
