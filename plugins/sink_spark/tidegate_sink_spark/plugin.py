@@ -63,7 +63,7 @@ def _engine_of(options: SparkSinkOptions) -> Callable[[SinkContext, SparkSinkOpt
 
 
 def _check(options: SparkSinkOptions) -> None:
-    """Refuse options that do not go together, whatever the table. Raises: ConfigError."""
+    """Refuse options that do not fit together, whatever the table. Raises: ConfigError."""
     jars.check_choice(options)
     check_staging_directory(options.staging_directory)
     if options.segment_size > options.staging_max:
@@ -124,7 +124,7 @@ def _check_conf(options: SparkSinkOptions) -> None:
 
 
 def _check_upkeep(options: SparkSinkOptions) -> None:
-    """Refuse upkeep that cannot be. Raises: ConfigError."""
+    """Refuse impossible upkeep. Raises: ConfigError."""
     for key in ("compact_interval", "vacuum_retention"):
         if getattr(options, key) and options.engine == "spark" and options.connect:
             raise ConfigError(

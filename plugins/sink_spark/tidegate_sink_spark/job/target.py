@@ -51,7 +51,7 @@ def open_table(config: JobConfig, start_spark: Callable[[], Any]) -> Table:
 
 
 def own_directory(config: JobConfig) -> Path:
-    """Where files of the job's own are that a commit reads."""
+    """Where the job keeps its own files that a commit reads."""
     return Path(config.shared_directory) if config.shared_directory else Path.cwd()
 
 
@@ -73,10 +73,10 @@ def open_dead_letters(
 ) -> SequencedTable | None:
     """Open the table beside the job's, in its format, for dead letters.
 
-    Args: creates: make it when it is missing; else None is returned.
+    Args: creates: create it when it is missing; otherwise None is returned.
     Raises: as :func:`open_table`.
     """
-    # Its destinations may be unknown, and too long for directories: it is not partitioned by them.
+    # Its destinations may be unknown, or too long for directories, so it is not partitioned by them.
     beside = msgspec.structs.replace(
         config, table=dead_letters_of(config.table), partition_by=PARTITIONED_BY
     )
@@ -97,7 +97,7 @@ def _exists(config: JobConfig, start_spark: Callable[[], Any]) -> bool:
 def open_upkeep(
     config: JobConfig, start_spark: Callable[[], Any], report: Callable[[Kept], None]
 ) -> Worker:
-    """What keeps the job's tables up, when it is told to. Args: report: told what was done, in a thread."""
+    """The upkeep of the job's tables, done when told. Args: report: called with what was done, in a thread."""
     kinds = {config.table: config.is_name, **{r.table: r.is_name for r in config.routes}}
     return Worker(
         {
@@ -113,7 +113,7 @@ def open_upkeep(
 
 
 def _open_upkeep(config: JobConfig, start_spark: Callable[[], Any]) -> TableUpkeep:
-    """Of one table. It has a view of its own: that of the commits belongs to their thread."""
+    """Of one table. It has its own view: the commits' view belongs to their thread."""
     retention = config.vacuum_retention
     if config.engine == "deltalake":
         return DeltaRsUpkeep(

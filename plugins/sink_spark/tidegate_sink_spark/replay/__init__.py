@@ -1,6 +1,6 @@
 """Rows of a table become messages again: the API behind ``tidegate replay``.
 
-What reads tables (``tables``, ``selecting``) knows no gateway, and what speaks to the gateway (``running``) no table.
+``tables`` and ``selecting``, which read tables, know no gateway; ``running``, which talks to the gateway, no table.
 """
 
 from tidegate_sink_spark.replay.asking import Asking

@@ -1,4 +1,4 @@
-"""A connection to the gateway for work that takes long between two requests."""
+"""A connection to the gateway for work with long pauses between two requests."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Final, Self
 from tidegate.spi.commands import OperatorConnection
 from tidegate.spi.operate import Answer, Request
 
-#: The gateway ends connections on which nothing was asked for 60 s: Spark may take longer to start, or for a query.
+#: The gateway ends connections that are idle for 60 s; Spark may take longer to start, or for a query.
 SILENCE_S: Final = 20.0
 
 
 class Asking:
-    """An ``OperatorConnection`` that is made anew when nothing was asked for ``SILENCE_S``. Use it as a context.
+    """An ``OperatorConnection`` that reconnects after ``SILENCE_S`` without a request. Use it as a context.
 
     Args: connect: makes one. Raises: what *connect* raises.
     """

@@ -30,10 +30,10 @@ app = typer.Typer(
     rich_markup_mode=None, help="Rows of a sink's table become messages again, each exactly once."
 )
 
-#: Between two lines that say the same.
+#: Seconds between two lines that say the same.
 _SAID_S: Final = 10.0
 
-#: Destinations that a dry run shows one by one.
+#: Destinations that a dry run lists individually.
 _SHOWN_MAX: Final = 100
 
 
@@ -170,7 +170,7 @@ def replay(
 
 
 class _Teller:
-    """A bar where there is a terminal; besides a line when the gateway takes none, now and then."""
+    """A progress bar on a terminal; also a line, now and then, while the gateway takes none."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -190,13 +190,13 @@ class _Teller:
         self._progress("messages", told.done, told.total)
 
     def end(self) -> None:
-        """Take the bar away, however it ended."""
+        """Remove the bar, however it ended."""
         if self._done > 0:
             self._progress("messages", self._done, self._done)
 
 
 def _show(host: CommandHost, replayer: Replayer, as_json: bool) -> None:
-    """What a dry run says."""
+    """What a dry run prints."""
     plan = replayer.reader.plan()
     problems = replayer.refusals(plan)
     to = replayer.maker.destination
@@ -280,7 +280,7 @@ def _configured(
 def _options(
     options: SparkSinkOptions, table: str, table_format: str, engine: str
 ) -> SparkSinkOptions:
-    """With what the command says. Raises: typer.BadParameter."""
+    """With the command's own options. Raises: typer.BadParameter."""
     if table_format not in ("", "delta", "iceberg", "parquet"):
         raise typer.BadParameter("choose delta, iceberg or parquet", param_hint="--format")
     if engine not in ("", "spark", "deltalake"):
@@ -301,12 +301,12 @@ def _options(
 
 
 def _name(table: str) -> str:
-    """As headers say it: what is before the last part is nobody's business."""
+    """As headers show it: only the last part, since the rest is private."""
     return table.rstrip("/").rpartition("/")[2] or table
 
 
 def _what(table: str, selection: Selection, destination: str) -> str:
-    """What tells one replay from another."""
+    """What distinguishes one replay from another."""
     parts = [f"table {table}"]
     if selection.where:
         parts.append(f"where {selection.where}")
@@ -322,7 +322,7 @@ def _canonical(text: str) -> str:
 
 
 def _time(text: str) -> int | None:
-    """Microseconds since the epoch of ISO 8601; UTC unless it says otherwise. Raises: typer.BadParameter."""
+    """Microseconds since the epoch of an ISO 8601 time; UTC by default. Raises: typer.BadParameter."""
     if not text:
         return None
     try:

@@ -1,9 +1,9 @@
 """From rows of the table to messages: the opposite of ``staging/arrow.py``.
 
-What a row says of a message is what the message has again, with these differences:
+What a row says about a message is restored, with these differences:
 
-* it is not retained, and its producer is who replays;
-* an expiry that is over is left out, so that nothing expires at once; one that is to come stays;
+* it is not retained, and its producer is the user who replays;
+* an expiry in the past is left out, so that nothing expires at once; one in the future stays;
 * headers say where it comes from (:data:`PREFIX`); those of an earlier replay are replaced.
 """
 
@@ -20,13 +20,13 @@ from tidegate.spi.replay import ReplayedMessage
 
 pa: Final[Any] = importlib.import_module("pyarrow")
 
-#: How the names of the headers begin that a replayed message has besides its own.
+#: Prefix of the headers that a replayed message has besides its own.
 PREFIX: Final = "replayed-"
-#: The table, by its name; the number of the row in its acknowledged log; the replay's id.
+#: The table's name; the row's number in its acknowledged log; the replay's id.
 FROM: Final = "replayed-from"
 ACK_SEQ: Final = "replayed-ack-seq"
 BY: Final = "replayed-by"
-#: Message id, destination, and time (ISO 8601, UTC) of the original; when it was to expire, if that is over.
+#: Message id, destination, and time (ISO 8601, UTC) of the original; when it was to expire, if that is past.
 MESSAGE_ID: Final = "replayed-message-id"
 DESTINATION: Final = "replayed-destination"
 TIME: Final = "replayed-time"
@@ -160,5 +160,5 @@ def correlation_data(text: str) -> bytes:
 
 
 def _iso(text: str) -> str:
-    """As Arrow writes times (``2026-01-31 12:00:00.000001``) in ISO 8601, UTC."""
+    """Arrow's spelling of a time (``2026-01-31 12:00:00.000001``) in ISO 8601, UTC."""
     return f"{text[:10]}T{text[11:]}Z"

@@ -1,7 +1,7 @@
-"""A replay from a table to a gateway that runs: the API behind ``tidegate replay``.
+"""A replay from a table to a running gateway: the API behind ``tidegate replay``.
 
-The gateway remembers how far it came, in the batch of the messages (docs/decisions/0017-replay.md). So whoever is killed
-asks again with the same id and goes on there; the plan, up to which row of which log, is fixed when it begins.
+The gateway remembers the progress, in the batch of the messages (docs/decisions/0017-replay.md). So after a kill,
+the same id continues from there; the plan, up to which row of which log, is fixed at the beginning.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from tidegate.spi.replay import (
 from tidegate_sink_spark.replay.messages import Maker
 from tidegate_sink_spark.replay.selecting import Log, Plan, Reader
 
-#: Messages and bytes of bodies of one request.
+#: Messages and body bytes of one request.
 BATCH_COUNT: Final = 500
 BATCH_BYTES: Final = 1 << 20
-#: How long the thread that makes messages keeps the interpreter while the one that asks has an answer. With Python's
-#: own 5 ms each answer waited so long: 32 thousand messages/s instead of 41.
+#: How long the thread that makes messages keeps the interpreter while the one that sends requests has an answer. With
+#: Python's own 5 ms each answer waited that long: 32 thousand messages/s instead of 41.
 _SWITCH_S: Final = 0.0003
-#: What passes: asked again after a pause, which grows.
+#: Errors that pass: the request is repeated after a pause, which grows.
 _PASSES: Final = frozenset(
     ("FlowControlError", "StoreFullError", "StoreUnavailableError", "DisconnectError")
 )
 _PAUSE_MIN_S: Final = 0.05
 _PAUSE_MAX_S: Final = 1.0
-#: With a rate: messages are sent in portions of so much time.
+#: With a rate: messages are sent in portions of this much time.
 _PORTION_S: Final = 0.1
 
-#: Problems that an error names.
+#: Problems that an error lists.
 _NAMED_MAX: Final = 5
 
 
@@ -61,9 +61,9 @@ class _Kept(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Told:
-    """What happens meanwhile, for a progress bar.
+    """Progress, for a progress bar.
 
-    Attributes: done, total: messages; waiting: why the gateway takes none now, "": it does.
+    Attributes: done, total: messages; waiting: why the gateway takes none now; "": it does.
     """
 
     done: int
@@ -80,8 +80,8 @@ class Replayer:
     """Replays what *reader* selects.
 
     Args:
-        of: says what is replayed, and where to: another text with the same id is an error.
-        rate: messages a second at most; 0: as many as there are.
+        of: says what is replayed, and where to; another text with the same id is an error.
+        rate: most messages a second; 0: no limit.
         tell: called from time to time.
     """
 
@@ -102,7 +102,7 @@ class Replayer:
     # --- before ----------------------------------------------------------------------------------
 
     def refusals(self, plan: Plan) -> dict[str, str]:
-        """Why destinations would take nothing, by destination; {}: all of them do.
+        """Why destinations would take nothing, by destination; {}: all of them accept.
 
         Raises: AccessError, ClientError.
         """
@@ -120,16 +120,16 @@ class Replayer:
     # --- all of it -------------------------------------------------------------------------------
 
     def run(self) -> Replay:
-        """Publish what is not published yet. Returns: how far it is, which is the end; new still, when no row is selected.
+        """Publish what is not published yet. Returns: its state at the end; still new when no row is selected.
 
-        Raises: RequestError, AccessError: it makes no sense, or may not be; ClientError: the gateway went away, or the
-            table cannot be read. The same call goes on after any of them.
+        Raises: RequestError, AccessError: it makes no sense, or is not allowed; ClientError: the gateway went away, or
+            the table cannot be read. The same call continues after any of them.
         """
         known = self._ask(BeginReplay(self.maker.replay))
         if known.is_new:
             plan = self.reader.plan()
             if not plan.rows:
-                return known  # and not begun: the same call takes what is selected when there is something
+                return known  # not begun: a later call takes what is selected then
             known = self._begin(plan)
         kept = msgspec.json.decode(known.plan, type=_Kept)
         if kept.of != self.of:
@@ -180,7 +180,7 @@ class Replayer:
                 yield from _bounded(made)
 
     def _publish(self, batch: list[ReplayedMessage]) -> None:
-        """Publish all of it, however often the gateway has to be asked."""
+        """Publish all of it, repeating the request as often as needed."""
         pause = _PAUSE_MIN_S
         while batch:
             portion = batch[: self._portion()]
@@ -197,17 +197,17 @@ class Replayer:
                 pause = _PAUSE_MIN_S
 
     def _portion(self) -> int:
-        """How many messages may be sent now; waits until it is one at least."""
+        """How many messages may be sent now; waits until it is at least one."""
         if not self.rate:
             return self.batch_count
         now = self.now()
-        self._due = max(self._due, now - _PORTION_S)  # what was not sent in time is not made up for
+        self._due = max(self._due, now - _PORTION_S)  # missed time is not made up for
         if self._due > now:
             self.sleep(self._due - now)
         return max(1, int(self.rate * _PORTION_S))
 
     def _pause(self, answer: Replay, pause: float) -> None:
-        """Raises: ClientError for what does not pass."""
+        """Raises: ClientError for errors that do not pass."""
         if answer.kind == "AccessError":
             raise AccessError(f"stopped after {answer.count} messages: {answer.problem}")
         if answer.kind not in _PASSES:
@@ -226,7 +226,7 @@ class Replayer:
 
 @contextmanager
 def _quick_switches() -> Generator[None]:
-    """Threads of this process change more often meanwhile."""
+    """Makes the threads of this process switch more often."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
     try:
@@ -236,7 +236,7 @@ def _quick_switches() -> Generator[None]:
 
 
 def _bounded(made: list[ReplayedMessage]) -> Iterator[list[ReplayedMessage]]:
-    """In parts of so many bytes, and one message at least."""
+    """Split by bytes, at least one message each."""
     first = size = 0
     for index, item in enumerate(made):
         size += len(item.body)

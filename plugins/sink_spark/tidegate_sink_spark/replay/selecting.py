@@ -1,12 +1,12 @@
-"""Which rows of a table a replay takes, in which order, and how far: SQL, the same for all that read tables.
+"""Which rows of a table a replay takes, in which order, and how far: SQL, the same for every table reader.
 
-A row is *selected* by the user's SQL and times. Of the selected ones those are left out from which no
-message can be made, and that is decided by the row alone, so that it is decided the same way each time:
+A row is *selected* by the user's SQL and times. Selected rows from which no message can be made are left
+out. The row alone decides that, so the result is the same each time:
 
-* the body is not there (``large-body-omitted``, or it was never known);
-* without another destination: its own was a temporary one, which is gone, or the gateway's own (``$SYS``).
+* the body is missing (``large-body-omitted``, or it was never known);
+* without another destination: its own was temporary, and is gone, or the gateway's own (``$SYS``).
 
-A message that several subscriptions acknowledged has as many rows: the first that is selected is taken.
+A message that several subscriptions acknowledged has one row for each: the first selected one is taken.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from tidegate.spi import RequestError
 pa: Final[Any] = importlib.import_module("pyarrow")
 pc: Final[Any] = importlib.import_module("pyarrow.compute")
 
-#: The name by which SQL has the table.
+#: The table's name in SQL.
 ROWS: Final = "tidegate_rows"
 
-#: Columns that a message is made from; a table of an older gateway has not all of them.
+#: Columns that a message is made from; a table of an older gateway lacks some.
 COLUMNS: Final = (
     "ack_seq",
     "message_id",
@@ -50,17 +50,17 @@ COLUMNS: Final = (
     "destination_as_sent",
     "payload_format",
 )
-#: Without these there is nothing to be made a message from.
+#: Without these no message can be made.
 _NEEDED: Final = ("ack_seq", "gateway_id", "epoch", "destination", "headers", "body", "acked_at")
 
-#: Rows and bytes of one window, and how wide it is at most: the fewer rows are selected, the wider.
+#: Rows and bytes of one window, and its greatest width: the fewer rows are selected, the wider it is.
 _WINDOW_ROWS: Final = 50_000
 _WINDOW_BYTES: Final = 64 << 20
 _WIDTH_MAX: Final = 1 << 40
 #: Bytes that a window may have when one row is much larger than the others.
 _BYTES_MAX: Final = 256 << 20
 
-#: Logs (a gateway's name and the store's id) of which one table has rows.
+#: Most logs (a gateway's name and the store's id) that one table has rows of.
 LOGS_MAX: Final = 100
 
 _GONE: Final = ("queue://$temporary.%", "topic://$temporary.%", "topic://$SYS", "topic://$SYS.%")
@@ -82,11 +82,11 @@ class Table(Protocol):
         ...
 
     def text(self, value: str) -> str:
-        """A string as SQL has it."""
+        """A string as an SQL literal."""
         ...
 
     def time(self, microseconds: int) -> str:
-        """A time as SQL has it."""
+        """A time as an SQL literal."""
         ...
 
     def close(self) -> None: ...
@@ -102,7 +102,7 @@ class Log(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What is wanted.
+    """What the user wants.
 
     Attributes: where: SQL, "" for all; since, until: microseconds, of ``acked_at``, inclusive and exclusive, None:
         no limit; keeps_destination: each row goes to its own.
@@ -116,10 +116,10 @@ class Selection:
 
 @dataclass(slots=True)
 class Plan:
-    """What there is of it.
+    """What the selection comes to.
 
-    Attributes: logs: in the order in which they are replayed, the one that is oldest first; destinations: rows and
-        bytes of bodies by the rows' own destination; repeated: rows of messages that are taken already;
+    Attributes: logs: in replay order, oldest first; destinations: rows and
+        bytes of bodies by the rows' own destination; repeated: rows whose messages are already taken;
         left_out: rows from which no message can be made.
     """
 
@@ -131,7 +131,7 @@ class Plan:
 
     @property
     def rows(self) -> int:
-        """Messages to be published."""
+        """Messages to publish."""
         return sum(count for count, _ in self.destinations.values())
 
     @property
@@ -142,7 +142,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Window:
-    """Rows in order, as Arrow. Attributes: log: number of their log; through: there are no more up to here."""
+    """Rows in order, as Arrow. Attributes: log: its number; through: there are no more up to here."""
 
     log: int
     through: int
@@ -151,9 +151,9 @@ class Window:
 
 @dataclass(slots=True)
 class Reader:
-    """Reads what a selection takes of a table.
+    """Reads what a selection takes from a table.
 
-    Attributes: window_rows: rows of a window at most.
+    Attributes: window_rows: most rows of a window.
     """
 
     table: Table
@@ -171,7 +171,7 @@ class Reader:
     # --- the plan --------------------------------------------------------------------------------
 
     def plan(self) -> Plan:
-        """Look at all of it. Raises: RequestError, ClientError."""
+        """Plan the whole selection. Raises: RequestError, ClientError."""
         size = self.table.body_size
         found = self.table.query(
             f"SELECT gateway_id, epoch, destination, COUNT(*) AS selected,"
@@ -217,7 +217,7 @@ class Reader:
     def find_repeats(self) -> Mapping[str, tuple[int, int]]:
         """Find the rows whose message is in an earlier row, and leave them out from now on.
 
-        Eight bytes of memory for each. Returns: rows and bytes of bodies by destination.
+        Takes eight bytes of memory for each. Returns: rows and bytes of bodies by destination.
         """
         found = self.table.query(
             "SELECT gateway_id, epoch, ack_seq, destination, size FROM ("
@@ -243,7 +243,7 @@ class Reader:
     def windows(
         self, logs: Sequence[Log], log: int, after: int, largest: int = 0
     ) -> Iterator[Window]:
-        """All rows behind ack sequence *after* of log number *log*, and of the logs behind it.
+        """All rows after ack sequence *after* of log number *log*, and those of later logs.
 
         Args: largest: bytes of the largest body. Raises: RequestError, ClientError.
         """
@@ -279,7 +279,7 @@ class Reader:
             after = through
 
     def _cut(self, rows: str, end: str, after: int, through: int) -> int:
-        """How far a window may go that begins behind *after*: one row, or no more than so many bytes."""
+        """The end of a window that begins after *after*: one row, or at most ``_WINDOW_BYTES``."""
         sizes = self.table.query(
             f"SELECT ack_seq, {self.table.body_size} AS size FROM {ROWS} WHERE {rows}{end}"
         )
@@ -306,7 +306,7 @@ class Reader:
     def _selected(self) -> str:
         selection, table = self.selection, self.table
         parts = [f"(\n{selection.where}\n)"] if selection.where.strip() else []
-        # The day as well: tables are partitioned by it.
+        # The day, too: tables are partitioned by it.
         if selection.since is not None:
             parts.append(f"acked_at >= {table.time(selection.since)}")
             parts.append(f"ack_date >= DATE '{_day(selection.since)}'")

@@ -23,14 +23,14 @@ from tidegate_sink_spark.replay.selecting import ROWS, Table
 
 pa: Final[Any] = importlib.import_module("pyarrow")
 
-#: What Spark says besides errors would go into the progress bar.
+#: Anything else that Spark prints would end up in the progress bar.
 _QUIET: Final = {"spark.log.level": "ERROR"}
 
 
 def open_table(options: SparkSinkOptions, default: Path) -> Table:
     """Open the table of a sink with *options* for reading, by its own engine.
 
-    Args: default: the directory of a table that is not named.
+    Args: default: its directory when the options name none.
     Raises: ConfigError; ClientError when there is no such table, or it cannot be reached.
     """
     target = find_target(options, default)
@@ -108,7 +108,7 @@ class SparkRows:
 
 
 class DeltaRsRows:
-    """A :class:`tidegate_sink_spark.replay.selecting.Table`: SQL of DataFusion, no Java."""
+    """A :class:`tidegate_sink_spark.replay.selecting.Table`: DataFusion's SQL, no Java."""
 
     def __init__(self, target: Target, storage_options: Mapping[str, str]) -> None:
         """Raises: ClientError when there is no table, or no delta-rs."""
@@ -171,7 +171,7 @@ class DeltaRsRows:
 
 
 def _plain(table: Any) -> Any:
-    """Without views of strings, which Arrow's functions know less of."""
+    """Without string views, which fewer of Arrow's functions support."""
     fields = [item.with_type(_plain_type(item.type)) for item in table.schema]
     return table.cast(pa.schema(fields))
 

@@ -1,1 +1,1 @@
-"""The log on its way: rows as Arrow, sealed into files that the job takes."""
+"""The log on its way: rows as Arrow, sealed into files for the job."""

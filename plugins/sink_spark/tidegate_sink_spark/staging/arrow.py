@@ -25,7 +25,7 @@ pc: Final[Any] = importlib.import_module("pyarrow.compute")
 pq: Final[Any] = importlib.import_module("pyarrow.parquet")
 
 _MICROSECONDS_PER_DAY: Final = 86_400_000_000
-#: The last microsecond of the year 9999: readers of tables know no later one.
+#: The last microsecond of the year 9999: table readers know no later one.
 TIME_MAX: Final = 253_402_300_799_999_999
 _NO_HEADERS: Final[dict[str, str]] = {}
 
@@ -44,13 +44,13 @@ TYPE_HEADER: Final = "type"
 GROUP_HEADER: Final = "JMSXGroupID"
 REPLY_HEADER: Final = "reply-to"
 
-#: Of the columns that every table has: goes up when they change. Tables and files say it under this name.
+#: Version of the columns that every table has: goes up when they change. Tables and files name it so.
 SCHEMA_VERSION: Final = 1
 VERSION_PROPERTY: Final = "tidegate.schema_version"
 FILE_METADATA: Final = {VERSION_PROPERTY: str(SCHEMA_VERSION)}
 
-#: Column names and types of a staged file and, the same in SQL, of the table. New ones come last: that
-#: is where a table that is there already gets them. Columns of the sink's own (``staging.further``) are behind.
+#: Column names and types of a staged file and, as SQL, of the table. New ones come last: that is
+#: where an existing table gets them. The sink's own columns (``staging.further``) come after these.
 SCHEMA: Final[Any] = pa.schema(
     [
         ("ack_seq", pa.int64()),
@@ -94,7 +94,7 @@ SCHEMA: Final[Any] = pa.schema(
     ]
 )
 
-#: Columns whose values repeat. Bodies, ids and some headers do not: a dictionary of them is built in vain.
+#: Columns whose values repeat. Those of bodies, ids and some headers do not: a dictionary would be in vain.
 _DICTIONARY_COLUMNS: Final = (
     "gateway_id",
     "epoch",
@@ -125,7 +125,7 @@ _DICTIONARY_COLUMNS: Final = (
     "destination_as_sent",
 )
 
-#: Nobody leaves out files by the smallest and largest of these.
+#: Nobody skips files by the smallest and largest values of these.
 _WITHOUT_STATISTICS: Final = frozenset(("body", "headers", "repeated_headers"))
 
 _OUTCOMES: Final = {outcome: outcome.word for outcome in Outcome}
@@ -134,7 +134,7 @@ _OUTCOMES: Final = {outcome: outcome.word for outcome in Outcome}
 def build_batch(rows: LogRows | Sequence[AcknowledgedMessage], gateway_id: str, epoch: str) -> Any:
     """Turn *rows* into one ``pyarrow.RecordBatch`` of :data:`SCHEMA`.
 
-    Keep to about a thousand rows: what they are made of is in the processor's cache then.
+    At most about a thousand rows at a time keep their objects in the processor's cache.
     """
     if not isinstance(rows, LogRows):
         rows = LogRows.of(rows)
@@ -198,7 +198,7 @@ def strings(values: Sequence[str | None]) -> Any:
     try:
         return pa.array(values, pa.string())
     except UnicodeEncodeError:
-        # A lone surrogate cannot be UTF-8. One such name must not hold up the log for ever.
+        # A lone surrogate cannot be UTF-8. One such name must not block the log for ever.
         return pa.array([None if text is None else _clean(text) for text in values], pa.string())
 
 
@@ -207,7 +207,7 @@ def _clean(text: str) -> str:
 
 
 def _texts(values: Sequence[str | None]) -> Any:
-    """A column of names: NULL for none. Mostly all rows have the same, which costs a third."""
+    """A column of names: NULL for none. Usually all rows have the same, which costs a third."""
     first = values[0]
     if values.count(first) != len(values):
         return strings([value or None for value in values])
@@ -217,7 +217,7 @@ def _texts(values: Sequence[str | None]) -> Any:
 
 
 def _times(values: Sequence[int]) -> Any:
-    """A column of times; NULL for 0, which is never or unknown."""
+    """A column of times; NULL for 0, which means never or unknown."""
     if not any(values):
         return pa.nulls(len(values), TIMESTAMP)
     if min(values) > 0 and max(values) <= TIME_MAX:
@@ -226,7 +226,7 @@ def _times(values: Sequence[int]) -> Any:
 
 
 def _dates(times: Sequence[int]) -> Any:
-    """The days of *times*, which mostly is one."""
+    """The days of *times*, usually just one."""
     some = set(times)  # as many as there are runs
     first, last = min(some) // _MICROSECONDS_PER_DAY, max(some) // _MICROSECONDS_PER_DAY
     if first == last:
@@ -237,7 +237,7 @@ def _dates(times: Sequence[int]) -> Any:
 
 
 def _values(values: Sequence[int | None], kind: Any) -> Any:
-    """A column of numbers that are mostly all the same."""
+    """A column of numbers that are usually all the same."""
     first = values[0]
     if values.count(first) == len(values):
         return pa.repeat(pa.scalar(first, kind), len(values))
@@ -245,7 +245,7 @@ def _values(values: Sequence[int | None], kind: Any) -> Any:
 
 
 def correlation_id(data: bytes) -> str:
-    """As text; bytes that are none, or could be taken for such, as ``base64:`` and the base64 of them."""
+    """As text. Bytes that are not text, or look like this form, become ``base64:`` and their base64."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -256,13 +256,13 @@ def correlation_id(data: bytes) -> str:
 class _Headers:
     """The headers of all rows. A repeated name has its first value (STOMP 1.2, "Repeated Header Entries").
 
-    Mostly all rows have the same names in the same order: then nothing is made for each row.
+    Usually all rows have the same names in the same order: then nothing is built per row.
     """
 
     def __init__(self, all_headers: Sequence[tuple[tuple[str, str], ...]]) -> None:
         self._count = len(all_headers)
         self._repeated: dict[int, tuple[tuple[str, str], ...]] = {}
-        self._named: list[dict[str, str]] = []  # of each row, unless all have the same names
+        self._named: list[dict[str, str]] = []  # one per row, unless all have the same names
         pairs = list(chain.from_iterable(all_headers))
         self._names = [name for name, _ in pairs]
         self._values = [value for _, value in pairs]
@@ -285,7 +285,7 @@ class _Headers:
                 if len(headers) != len(self._named[number]):
                     self._repeated[number] = headers
                     self._named[number] = dict(reversed(headers))
-        # In their order: reversed() above turned that round.
+        # In order: reversed() above changed it.
         for number, headers in self._repeated.items():
             first = self._named[number]
             self._named[number] = {name: first[name] for name, _ in headers}
@@ -294,7 +294,7 @@ class _Headers:
         self._known = set(self._names)
 
     def column(self, name: str, instead: Sequence[str] = ()) -> Any:
-        """The values of one header; *instead* has values that count more than the header's."""
+        """The values of one header; those of *instead* take precedence."""
         if name not in self._known:
             return _texts(instead) if instead else pa.nulls(self._count, pa.string())
         values: list[str | None]
@@ -307,7 +307,7 @@ class _Headers:
         return _texts(values)
 
     def maps(self) -> Any:
-        """One map a row."""
+        """One map per row."""
         if not self._named:
             offsets, names = _evenly(self._count, len(self._common))
             keys = strings(self._common).take(names)
@@ -317,7 +317,7 @@ class _Headers:
         return pa.MapArray.from_arrays(offsets, keys, strings(self._values))
 
     def repeated(self) -> Any:
-        """Of a row where a name comes more than once all pairs, in their order; else NULL."""
+        """All pairs, in order, of a row where a name repeats; NULL for other rows."""
         if not self._repeated:
             return pa.nulls(self._count, REPEATED)
         rows = [self._repeated.get(number) for number in range(self._count)]
@@ -332,7 +332,7 @@ class _Headers:
 
 @lru_cache(maxsize=16)
 def _evenly(count: int, width: int) -> tuple[Any, Any]:
-    """Where *count* maps of *width* pairs begin and end, and which of the names each pair has."""
+    """Where *count* maps of *width* pairs begin and end, and which name each pair has."""
     return (
         pa.array([number * width for number in range(count + 1)], pa.int32()),
         pa.array(list(range(width)) * count, pa.int32()),
@@ -344,7 +344,7 @@ def write_parquet(path: Path, batches: Iterable[Any]) -> None:
     batches = list(batches)
     table = pa.Table.from_batches(batches, schema=batches[0].schema if batches else SCHEMA)
     further = list(table.schema)[len(SCHEMA) :]
-    # Key columns repeat, as a rule; the body's text does as little as the body.
+    # Key columns usually repeat; the body's text repeats as little as the body.
     keys = [field.name for field in further if not field.name.startswith("body_")]
     with pq.ParquetWriter(
         str(path),
@@ -396,7 +396,7 @@ def check_file(path: Path, lo: int, hi: int, rows: int | None = None) -> str:
 
 
 def check_staged(file: StagedFile) -> str:
-    """:func:`check_file` of a staged file and of its dead letters."""
+    """:func:`check_file` for a staged file and its dead letters."""
     problem = check_file(file.path, file.lo, file.hi, file.rows)
     if problem or not file.dead:
         return problem
@@ -408,7 +408,7 @@ def check_staged(file: StagedFile) -> str:
 
 
 def has_columns(path: Path, further: Sequence[Any]) -> bool:
-    """Tell whether a staged file has these columns behind :data:`SCHEMA`'s, and no others. Reads the footer.
+    """Tell whether a staged file has exactly these columns after :data:`SCHEMA`'s. Reads the footer.
 
     Raises: OSError, ArrowException.
     """
@@ -418,6 +418,6 @@ def has_columns(path: Path, further: Sequence[Any]) -> bool:
 
 
 def count_behind(path: Path, after: int) -> int:
-    """How many rows of a staged file are behind ack sequence *after*. Raises: OSError, ArrowException."""
+    """How many rows of a staged file come after ack sequence *after*. Raises: OSError, ArrowException."""
     column = pq.read_table(str(path), columns=["ack_seq"])["ack_seq"]
     return sum(int(number) > after for number in column.to_pylist())

@@ -1,4 +1,4 @@
-"""The open segment as Arrow batches, and the file that it becomes: what may be done in a process of its own."""
+"""The open segment as Arrow batches, and the file that it becomes: work that may run in a separate process."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tidegate_sink_spark.staging.rows import LogRows
 from tidegate_sink_spark.staging.selection import Selection
 from tidegate_sink_spark.staging.storage import StagingDirectory
 
-#: Rows of one Arrow batch, or bytes: enough that what a batch costs is little, and few enough for the processor's cache.
+#: Rows of one Arrow batch, or bytes: enough to outweigh its cost, and few enough for the processor's cache.
 BATCH_ROWS: Final = 4_000
 BATCH_BYTES: Final = 4 << 20
-#: The same of rows that are made into objects first.
+#: Rows, if they are made into objects first.
 _OBJECT_ROWS: Final = 1_000
 
 
 class BuilderGoneError(Exception):
-    """What was added to the open segment is lost; the log still has it. The text is for people."""
+    """What was added to the open segment is lost; the log still has it. The text is for operators."""
 
 
 class Bad(msgspec.Struct, frozen=True):
-    """A row that cannot be written, and becomes a dead letter."""
+    """A row that cannot be written, and so becomes a dead letter."""
 
     ack_sequence: int
     reason: str
@@ -41,9 +41,9 @@ class Added(msgspec.Struct, frozen=True, tag=True):
     """What became of rows.
 
     Attributes:
-        taken: so many are the sink's. acked_at: of the first of them; 0: there is none.
-        size_bytes: that those are accounted with.
-        bad: dead letters that were found meanwhile, also among rows that were added before.
+        taken: how many are the sink's. acked_at: of the first of them; 0: there is none.
+        size_bytes: what those count as.
+        bad: dead letters found meanwhile, also among rows added earlier.
     """
 
     taken: int
@@ -53,47 +53,47 @@ class Added(msgspec.Struct, frozen=True, tag=True):
 
 
 class Builder(Protocol):
-    """Holds one open segment, by its number: with another number what it held is forgotten.
+    """Holds one open segment, by number: a call with another number discards what it held.
 
-    One call at a time; one that was cancelled goes on behind the scenes until :meth:`settled` returns.
+    One call at a time; a cancelled one continues in the background until :meth:`settled` returns.
     """
 
     async def add(self, segment: int, runs: Sequence[EncodedRows]) -> Added:
-        """Args: runs: of rows that follow each other. Raises: BuilderGoneError."""
+        """Args: runs: of consecutive rows. Raises: BuilderGoneError."""
         ...
 
     async def build(self, segment: int) -> tuple[Bad, ...]:
-        """Make batches of what is left. Raises: BuilderGoneError."""
+        """Make batches of the remaining rows. Raises: BuilderGoneError."""
         ...
 
     async def seal(
         self, segment: int, lo: int, hi: int, taken: int, letters: Sequence[DeadLetter]
     ) -> StagedFile:
-        """Write the file for *lo* to *hi*, with further dead *letters*; then nothing is held any more.
+        """Write the file for *lo* to *hi*, with further dead *letters*; nothing is held afterwards.
 
-        Args: taken: how many rows the sink has of that range, dead letters included.
+        Args: taken: how many rows of that range are the sink's, dead letters included.
 
-        Raises: OSError: all of it is held still; BuilderGoneError.
+        Raises: OSError: all of it is still held; BuilderGoneError.
         """
         ...
 
     async def settled(self) -> None:
-        """Nothing is under way."""
+        """Wait until nothing is in progress."""
         ...
 
     async def rest(self) -> None:
-        """There is nothing to do for long, and no segment is open."""
+        """Nothing will happen for long, and no segment is open."""
         ...
 
     async def close(self) -> None:
-        """Wait for what is under way, and end. Idempotent."""
+        """Wait for work in progress, and end. Idempotent."""
         ...
 
 
 class Segment:
     """The work itself; blocks. Used by one thread.
 
-    Args: further: columns beside those that all tables have.
+    Args: further: columns besides those that all tables have.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Segment:
         self._further = further
         self._number = 0
         self._runs: list[EncodedRows] = []
-        self._count = self._size = 0  # of their rows, and of the bytes of these
+        self._count = self._size = 0  # their rows, and the bytes of these
         self._batches: list[Any] = []
         self._dead: list[DeadLetter] = []
 
@@ -142,7 +142,7 @@ class Segment:
     def seal(
         self, number: int, lo: int, hi: int, taken: int, letters: Sequence[DeadLetter]
     ) -> StagedFile:
-        """See :meth:`Builder.seal`; :meth:`build` comes before it. Raises: OSError."""
+        """See :meth:`Builder.seal`; call :meth:`build` first. Raises: OSError."""
         self._open(number)
         assert not self._runs, "a segment is built before it is sealed"
         dead = sorted([*self._dead, *letters], key=lambda letter: letter.ack_sequence)
@@ -162,7 +162,7 @@ class Segment:
     def _built_at_once(
         self, runs: Sequence[EncodedRows]
     ) -> tuple[list[Any], list[DeadLetter]] | None:
-        """*runs* as one batch; None when something in it must be looked at row by row."""
+        """*runs* as one batch; None when something needs a look row by row."""
         try:
             batch = build_encoded(runs, self._gateway_id, self._epoch)
             found = self._further.read_encoded(runs, batch)
@@ -184,7 +184,7 @@ class Segment:
         return batches, letters
 
     def _built(self, rows: LogRows) -> tuple[list[Any], list[DeadLetter]]:
-        """*rows* as batches, and those that do not fit."""
+        """*rows* as batches, and those rows that do not fit."""
         dead: list[DeadLetter] = []
         try:
             found = self._further.read(rows.messages)

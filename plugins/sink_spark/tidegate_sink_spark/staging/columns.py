@@ -1,7 +1,7 @@
-"""Key columns: what the configuration says of them, checked at start.
+"""Key columns: what the configuration says about them, checked at start.
 
 ``[sinks.columns]`` names a column and says ``TYPE SOURCE``: ``"long json:$.order.id"``, ``"string header:device"``.
-How a value becomes one of the type is in :mod:`tidegate_sink_spark.staging.values`.
+:mod:`tidegate_sink_spark.staging.values` converts a value to the type.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from tidegate_sink_spark.staging.arrow import SCHEMA
 
 pa: Final[Any] = importlib.import_module("pyarrow")
 
-#: Columns of the user's own: each is a pass over all rows, and some readers slow down with many.
+#: The user's own columns: each is a pass over all rows, and some readers slow down with many.
 COLUMNS_MAX: Final = 100
 #: Steps of a JSON path.
 STEPS_MAX: Final = 32
 
 _timestamp: Final[Any] = pa.timestamp("us", tz="UTC")
-#: Word of the configuration: type in SQL, type in Arrow, and how a value becomes one.
+#: By the configuration's word: type in SQL, type in Arrow, and the conversion.
 _TYPES: Final[Mapping[str, tuple[str, Any, values.Convert]]] = {
     "string": ("STRING", pa.string(), values.to_string),
     "long": ("BIGINT", pa.int64(), values.to_long),
@@ -36,9 +36,9 @@ _TYPES: Final[Mapping[str, tuple[str, Any, values.Convert]]] = {
     "timestamp_us": ("TIMESTAMP", _timestamp, values.from_microseconds),
     "date": ("DATE", pa.date32(), values.to_date),
 }
-#: Arrow's type by SQL's, but for decimals.
+#: Arrow's type by SQL's, except for decimals.
 ARROW_TYPES: Final[Mapping[str, Any]] = {sql: arrow for sql, arrow, _ in _TYPES.values()}
-#: Types that need a number as it is written, and not as the nearest one of a double's.
+#: Types that need a number as written, not as the nearest double.
 _AS_WRITTEN: Final = ("STRING", "DECIMAL")
 _DECIMAL: Final = re.compile(r"decimal\s*\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)", re.ASCII)
 #: A letter first: names with an underscore are for the formats (``_metadata``, ``_change_type``, ``_file``).
@@ -48,7 +48,7 @@ _STEP: Final = re.compile(
     r"\.([A-Za-z_][\w-]*)|\[(0|[1-9]\d{0,8})\]|\['((?:[^'\\]|\\.)+)'\]|\[\"((?:[^\"\\]|\\.)+)\"\]"
 )
 _ESCAPED: Final = re.compile(r"\\(.)")
-#: The columns of the option ``body``; none of the user's own may take their names.
+#: The columns of the option ``body``; the user's own may not take their names.
 BODY_COLUMNS: Final[Mapping[str, tuple[str, str]]] = {
     "text": ("body_text", "STRING"),
     "json": ("body_json", "STRING"),
@@ -61,9 +61,9 @@ class KeyColumn:
     """A column that the user names.
 
     Attributes:
-        name, source: as they are written.
+        name, source: as written.
         sql, arrow: its type, for the table and for staged files.
-        convert: makes a value of the source one of the type. Raises: ValueError, OverflowError, ArithmeticError.
+        convert: converts a value of the source to the type. Raises: ValueError, OverflowError, ArithmeticError.
         header: the header it comes from; "": from the body.
         path: steps to it in the body's JSON: keys and indexes.
     """
@@ -78,17 +78,17 @@ class KeyColumn:
 
     @property
     def is_json(self) -> bool:
-        """It comes from the body."""
+        """Whether it comes from the body."""
         return not self.header
 
     @property
     def needs_literals(self) -> bool:
-        """A number is to be taken as it is written, with all its digits."""
+        """Whether numbers are taken as written, with all their digits."""
         return self.is_json and self.sql.startswith(_AS_WRITTEN)
 
 
 def find_columns(columns: Mapping[str, str]) -> tuple[KeyColumn, ...]:
-    """The columns of ``[sinks.columns]``, in their order. Raises: ConfigError."""
+    """The columns of ``[sinks.columns]``, in order. Raises: ConfigError."""
     if len(columns) > COLUMNS_MAX:
         raise ConfigError(
             f"{len(columns)} columns; at most {COLUMNS_MAX} are possible", key="columns"

@@ -1,8 +1,8 @@
-"""Dead letters: rows of the log that cannot be read or written, as far as they are known.
+"""Dead letters: rows of the log that cannot be read or written, with whatever is known of them.
 
-The dead-letter table has the columns of the table itself. Its ``body`` holds what bytes could be had (the body, or
-the stored record as it is on disk), the header :data:`REASON` says what was wrong, and what nobody knows
-is NULL; ``acked_at`` is then the time at which the row became a dead letter.
+The dead-letter table has the columns of the table itself. Its ``body`` holds whatever bytes could be read (the body,
+or the stored record as it is on disk). The header :data:`REASON` says what was wrong. Unknown values are NULL,
+except ``acked_at``, which is then the time at which the row became a dead letter.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from tidegate_sink_spark.staging.further import Further
 
 pc: Final[Any] = importlib.import_module("pyarrow.compute")
 
-#: The header that says why a row is a dead letter.
+#: The header that gives the reason for a dead letter.
 REASON: Final = "dead-letter-reason"
 #: The header that says what the body holds: ``body``, ``record`` (as it is stored), or ``nothing``.
 BODY: Final = "dead-letter-body"
 REASON_MAX: Final = 1_000
 
-#: Columns that have a value even when nothing is known of the message, or of the row.
+#: Columns that have a value even when nothing is known about the message, or the row.
 _OF_MESSAGE: Final = frozenset({"destination_kind", "priority", "persistent", "qos", "retain"})
 _OF_ROW: Final = frozenset({"message_id", "sequence", "delivery_count", "outcome"})
 _NEVER_NULL: Final = frozenset(
@@ -40,9 +40,9 @@ class DeadLetter:
 
     Attributes:
         ack_sequence: its number.
-        reason: why, for a person.
-        known: the row as far as it is known, None when nothing of it is.
-        raw: the stored bytes of its record, as far as they could be had.
+        reason: for operators.
+        known: the row as far as it is known; None when nothing is.
+        raw: the stored bytes of its record, as far as they could be read.
         at: when that was found, microseconds since the epoch.
     """
 
@@ -56,16 +56,16 @@ class DeadLetter:
 def build_dead(
     letters: Sequence[DeadLetter], gateway_id: str, epoch: str, further: Further | None = None
 ) -> list[Any]:
-    """Arrow batches with the columns of staged files, one row for each of *letters*, in their order.
+    """Arrow batches with the columns of staged files, one row per letter of *letters*, in order.
 
-    Of *further* columns they have what is there and fits; the body stands in ``body`` alone.
+    *further* columns hold what is there and fits; the body is only in ``body``.
     """
     further = further or Further()
     return [_build(letter, gateway_id, epoch, further) for letter in letters]
 
 
 def _build(letter: DeadLetter, gateway_id: str, epoch: str, further: Further) -> Any:
-    """With everything that is known; or, when that is what cannot be written, with less of it."""
+    """With everything that is known; or with less, if some of that cannot be written."""
     for row, known in (
         (_whole(letter), letter.known),
         (_bare(letter, letter.raw), None),
@@ -110,7 +110,7 @@ def _bare(letter: DeadLetter, raw: bytes) -> AcknowledgedMessage:
 
 
 def _nulls(batch: Any, row: AcknowledgedMessage) -> Any:
-    """*batch* of one row with NULL for what is not known."""
+    """*batch* of one row with NULL for what is unknown."""
     unknown: set[str] = set()
     if not row.message.destination:
         unknown |= _OF_MESSAGE

@@ -1,11 +1,11 @@
 """Names and choice of staged files: ``ack-<lo>-<hi>.parquet`` holds ack sequences lo to hi.
 
-A sink that takes some destinations only has ``ack-<lo>-<hi>-<rows>.parquet``: of the ack sequences lo
-to hi those rows that it takes. ``ack-<lo>-<hi>-<rows>-<dead>.parquet`` has a companion beside it,
+A sink that takes only some destinations has ``ack-<lo>-<hi>-<rows>.parquet``: of the ack sequences lo
+to hi the rows that it takes. ``ack-<lo>-<hi>-<rows>-<dead>.parquet`` has a companion,
 ``dead-<lo>-<hi>-<dead>.parquet``, with those that go to the dead-letter table.
 
-The name is the manifest: the job knows from it alone which file continues the table, so a file
-never has to be opened to be skipped, and a file that came twice is harmless.
+The name is the manifest: it alone tells the job which file continues the table, so a file
+never has to be opened to be skipped, and a duplicate file is harmless.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class StagedFile:
 
     @property
     def dead_path(self) -> Path:
-        """Where its dead letters are, when it has any."""
+        """Where its dead letters are, if it has any."""
         return self.path.with_name(dead_name(self.lo, self.hi, self.dead))
 
     @property
     def is_dense(self) -> bool:
-        """It holds every ack sequence from lo to hi, and not only those that the sink takes."""
+        """Whether it holds every ack sequence from lo to hi, not only those that the sink takes."""
         return self.rows == self.hi - self.lo + 1
 
 
@@ -58,10 +58,10 @@ class Choice:
     """What one commit takes.
 
     Attributes:
-        files: to append, in order; rows up to the mark in the first one are to be left out.
+        files: to append, in order; rows up to the mark are left out of the first one.
         through: the mark after the commit (the mark before it when there is nothing to take).
         more: further files continue these.
-        gap: first ack sequence behind a missing range, 0 when nothing is missing.
+        gap: first ack sequence after a missing range, 0 when nothing is missing.
     """
 
     files: tuple[StagedFile, ...]
@@ -117,7 +117,7 @@ def parse_name(name: str) -> tuple[int, int, int, int] | None:
 
 
 def list_staged(directory: Path) -> list[StagedFile]:
-    """Sealed files in *directory* by range; files that are deleted meanwhile are left out.
+    """Sealed files in *directory* by range; files deleted meanwhile are left out.
 
     Raises: OSError.
     """
@@ -150,9 +150,9 @@ def choose(
 ) -> Choice:
     """Choose what one commit appends to a table whose mark is *mark*.
 
-    Only the first chosen file may hold rows that the table has already. A file that overlaps the
-    file before it waits for the next commit, where it is the first one: so "behind the mark" is
-    the only filter that is ever needed. At least one file is taken when one continues the mark.
+    Only the first chosen file may hold rows that the table already has. A file that overlaps the
+    previous file waits for the next commit, where it is the first one: so "after the mark" is
+    the only filter ever needed. At least one file is taken when one continues the mark.
     """
     chosen: list[StagedFile] = []
     through = mark

@@ -1,8 +1,8 @@
-"""The columns beside those that every table has: key columns, and the body as a text.
+"""The columns besides those that every table has: key columns, and the body as text.
 
-Values are read once for a whole batch. What is none of its column's type is NULL, or makes its row a dead letter
-(``on_bad_value``). A header that is not there, a path that leads nowhere, JSON's null and an empty body are no
-values, and NULL always.
+Values are read once for a whole batch. A value that does not fit its column's type is NULL, or makes its row a dead
+letter (``on_bad_value``). A missing header, a path that leads nowhere, JSON's null and an empty body are not values,
+and always NULL.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from tidegate_sink_spark.staging.values import NO_VALUE
 
 pa: Final[Any] = importlib.import_module("pyarrow")
 
-#: What a body that is no JSON makes the decoder raise; a deep one ends at the interpreter's own limit.
+#: What the decoder raises for a body that is not JSON; a deep one ends at the interpreter's own limit.
 _NO_JSON: Final = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
-#: Bytes that a destination may have as a directory, whose name is at most 255 on most file systems: "destination="
-#: comes before it, and each special character is three.
+#: Most bytes of a destination as a directory, whose name is at most 255 on most file systems: "destination="
+#: comes first, and each special character takes three.
 DIRECTORY_BYTES_MAX: Final = 240
-#: What JSON's objects and arrays are here; types that say nothing of their contents.
+#: The types of JSON's objects and arrays here; they say nothing about their contents.
 _Object: Final[Any] = dict
 _Array: Final[Any] = list
 _check_json: Final = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 class FurtherSetup(msgspec.Struct, frozen=True):
-    """What :class:`Further` is made of, for another process. Attributes: columns: as the configuration has them."""
+    """Input of :class:`Further`, for another process. Attributes: columns: as the configuration has them."""
 
     columns: dict[str, str] = {}
     body: str = "binary"
@@ -56,7 +56,7 @@ class Further:
     """The further columns of one sink.
 
     Attributes:
-        fields: those of staged files, behind ``SCHEMA``'s.
+        fields: those of staged files, after ``SCHEMA``'s.
         sql: (name, type) of all of them in the table.
     """
 
@@ -105,7 +105,7 @@ class Further:
         return found
 
     def read_encoded(self, runs: Sequence[EncodedRows], batch: Any) -> Values:
-        """The same of the rows of *runs*. Args: batch: what they became. Raises: msgspec.DecodeError."""
+        """The same for the rows of *runs*. Args: batch: what they became. Raises: msgspec.DecodeError."""
         needs_messages = bool(self.sql)
         if self._names_directories and not needs_messages:
             needs_messages = any(map(is_too_long, batch["destination"].unique().to_pylist()))
@@ -136,7 +136,7 @@ class Further:
                 found.columns.append(texts)
 
     def of_dead(self, row: AcknowledgedMessage | None) -> Values:
-        """What a dead letter has in these columns; *row*: as far as it is known."""
+        """A dead letter's values of these columns; *row*: as far as it is known."""
         found = self.read([row.message]) if row is not None else Values(1, self._schema)
         found.bad = {}
         keys = found.columns[: len(self._columns)]
@@ -154,7 +154,7 @@ class Further:
 
 
 class Values:
-    """Values of a batch, column by column. Attributes: columns; bad: what is wrong, by number of the row."""
+    """Values of a batch, column by column. Attributes: columns; bad: what is wrong, by row number."""
 
     def __init__(self, count: int, schema: Any) -> None:
         self.columns: list[list[Any]] = []
@@ -163,18 +163,18 @@ class Values:
         self._schema = schema
 
     def is_bad(self, number: int, reason: str) -> None:
-        """The row *number* has a value that its column cannot have; the first reason is told."""
+        """Row *number* has a value that its column cannot hold; only the first reason is kept."""
         self.bad.setdefault(number, reason)
 
     def without_bad(self) -> Values:
-        """The values of the other rows."""
+        """The values of all other rows."""
         good = [number for number in range(self._count) if number not in self.bad]
         found = Values(len(good), self._schema)
         found.columns = [[values[number] for number in good] for values in self.columns]
         return found
 
     def behind(self, batch: Any) -> Any:
-        """*batch* of :data:`SCHEMA` with these columns behind it."""
+        """*batch* of :data:`SCHEMA`, followed by these columns."""
         if not self.columns:
             return batch
         fields = list(self._schema)[len(SCHEMA) :]
@@ -186,7 +186,7 @@ class Values:
 
 
 def is_too_long(destination: str) -> bool:
-    """Tell whether *destination* cannot be the name of a directory, however it is escaped there."""
+    """Tell whether *destination* cannot name a directory, even when escaped."""
     escaped = quote(destination, safe="", errors="surrogatepass")
     return len(escaped) > DIRECTORY_BYTES_MAX
 
@@ -195,7 +195,7 @@ def _at(document: Any, path: Sequence[str | int]) -> Any:
     """The value that *path* leads to; None where it leads nowhere."""
     for step in path:
         if isinstance(document, _Object):
-            document = document.get(step)  # JSON's keys are texts, so a number is none
+            document = document.get(step)  # JSON's keys are texts, never numbers
         elif isinstance(document, _Array) and type(step) is int and step < len(document):
             document = document[step]
         else:

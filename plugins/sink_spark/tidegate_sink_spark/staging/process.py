@@ -1,4 +1,4 @@
-"""Building in a process of its own: the gateway's loop shares neither its interpreter nor its lock."""
+"""Building in a separate process: the gateway's loop shares neither its interpreter nor its lock."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ log = logging.getLogger(__name__)
 #: ``-P``: a file named ``json.py`` in the working directory must not replace Python's.
 COMMAND: Final = (sys.executable, "-P", "-m", "tidegate_sink_spark.staging.worker")
 LENGTH_BYTES: Final = 8
-#: In a length: so many bytes are in the memory that both processes share (Linux), and none follow.
+#: As a flag in a length: that many bytes are in the shared memory (Linux), and none follow.
 IN_ROOM: Final = 1 << 63
-#: Of that memory, which takes as much as was ever in it: a page of the log and more. What is larger goes over
-#: the socket, in pieces of what its buffer holds, for each of which the gateway's loop has to come back.
+#: Size of that memory, of which only what was ever used is taken: a page of the log and more. Anything larger goes over
+#: the socket, in pieces that fit its buffer, and the gateway's loop has to come back for each.
 ROOM_BYTES: Final = 8 << 20
 _ERROR_CHARACTERS: Final = 2_000
 _END_TIMEOUT: Final = 5.0
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """The first frame, from the gateway: what is to be built, and where to.
+    """The first frame, from the gateway: what to build, and where.
 
-    Attributes: umask: for files that others may read; None: they are this user's alone.
+    Attributes: umask: for files that others may read; None: they are only this user's.
     """
 
     directory: str
@@ -88,7 +88,7 @@ class Sealed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refused(msgspec.Struct, frozen=True, tag=True):
-    """The disk said no. Attributes: errno, text: of the OSError."""
+    """The disk refused. Attributes: errno, text: of the OSError."""
 
     errno: int
     text: str
@@ -104,7 +104,7 @@ _decode_answer: Final = msgspec.msgpack.Decoder(Answer).decode
 
 
 def frame(value: msgspec.Struct) -> bytes:
-    """*value* as it goes over the socket: eight bytes of length (little-endian), and MessagePack."""
+    """*value* as sent over the socket: eight bytes of length (little-endian), and MessagePack."""
     data = _encode(value)
     return _length(len(data)) + data
 
@@ -114,7 +114,7 @@ def _length(number: int) -> bytes:
 
 
 def _make_room() -> tuple[int, mmap.mmap | None]:
-    """Memory that another process can share: its descriptor and itself; -1 and None where there is none.
+    """Memory to share with another process: its descriptor and itself; -1 and None where there is none.
 
     Raises: OSError.
     """
@@ -130,7 +130,7 @@ def _make_room() -> tuple[int, mmap.mmap | None]:
 
 
 class _Child:
-    """One process and the answers that it owes."""
+    """One process, and the answers it owes."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class _Child:
         self.following = asyncio.create_task(self._follow(reader))
 
     async def _follow(self, reader: asyncio.StreamReader) -> None:
-        """Hand out its answers until it ends."""
+        """Pass on its answers until it ends."""
         problem = "the process that stages rows ended"
         try:
             while True:
@@ -170,9 +170,9 @@ class _Child:
             self._room = None
 
     def ask(self, question: Question) -> asyncio.Future[Answer]:
-        """Send *question*; what comes of it."""
+        """Send *question*; returns its future answer."""
         data = _encode(question)
-        # (While an answer is owed, what is in the room may not have been read.)
+        # (While an answer is owed, the shared memory may not have been read.)
         if self._room is None or self.owed or len(data) > ROOM_BYTES:
             self.writer.write(_length(len(data)) + data)
         else:
@@ -183,7 +183,7 @@ class _Child:
         return future
 
     async def _said(self) -> str:
-        """Its exit code and its last line; it has a moment to say that, and to end."""
+        """Its exit code and last line; it gets a moment to print that, and to end."""
         await asyncio.wait([self._stderr], timeout=_END_TIMEOUT)
         kill_group(self.process)
         self._stderr.cancel()
@@ -195,19 +195,19 @@ class _Child:
 
 
 class ProcessBuilder:
-    """A :class:`Builder` in a child process, which is started when there is something to add.
+    """A :class:`Builder` in a child process, started when there is something to add.
 
-    It ends with the gateway, whatever ends that, and renames no file afterwards.
+    It ends with the gateway, however that ends, and renames no file afterwards.
     """
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         self._child: _Child | None = None
-        self._segment = 0  # what the last process was asked about last
+        self._segment = 0  # the last one that the last process was asked about
 
     @property
     def pid(self) -> int:
-        """Of the process that runs, 0 when none does."""
+        """The running process's, 0 for none."""
         child = self._child
         return child.process.pid if child is not None and not child.following.done() else 0
 
@@ -250,14 +250,14 @@ class ProcessBuilder:
         child = self._child
         if child is None or child.following.done():
             if question.segment == self._segment:
-                # Nobody was waiting when it died; another one would know nothing of that segment.
+                # Nobody was waiting when it died; a new one would know nothing about that segment.
                 self._segment = 0
                 raise BuilderGoneError("the process that stages rows has ended")
             child = self._child = await self._start()
         self._segment = question.segment
         future = child.ask(question)
         try:
-            with contextlib.suppress(ConnectionError):  # its end is told by the answers' end
+            with contextlib.suppress(ConnectionError):  # the end of the answers reports its end
                 await child.writer.drain()
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -288,6 +288,6 @@ class ProcessBuilder:
 
 
 def _retrieved(future: asyncio.Future[Answer]) -> None:
-    """Nobody waits for the answer any more, whatever it is."""
+    """Nobody waits for the answer any more."""
     if not future.cancelled():
         future.exception()

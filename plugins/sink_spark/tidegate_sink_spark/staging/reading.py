@@ -1,9 +1,9 @@
-"""Reads the acknowledged log with patience, and finds the one row that is damaged.
+"""Reads the acknowledged log patiently, and finds the one row that is damaged.
 
-A damaged page is asked for in halves until one row is left. That row is a dead letter (or stops the
-sink, as the option ``on_bad_row`` says) when the store says twice that it is damaged, or does not
-have it. An error that says nothing of the row, such as a disk that does not answer, is waited out, unless
-a later row can be read: then it is the row's own all the same.
+A damaged page is read in halves until one row is left. That row is a dead letter (or stops the
+sink, as the option ``on_bad_row`` says) once the store says twice that it is damaged or
+missing. An error that says nothing about the row, such as a disk that does not answer, is waited out, unless
+a later row can be read: then it is the row's own after all.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from tidegate.spi import (
 from tidegate_sink_spark.staging.dead import DeadLetter
 from tidegate_sink_spark.staging.rows import LogRows
 
-#: Rows asked for at once, and of one Arrow batch: what one piece of thread work may be before the loop notices.
+#: Rows read at once, and of one Arrow batch: the longest piece of thread work before the loop notices.
 CHUNK_ROWS: Final = 1_000
-#: Bytes asked from the store at once.
+#: Bytes read from the store at once.
 PAGE_BYTES: Final = 4 << 20
 RETRY_DELAY_MIN: Final = 0.5
 RETRY_DELAY_MAX: Final = 15.0
-#: How often a row is asked for whose store only says that it failed, before later rows are looked at.
+#: How often a row is tried for which the store only reports a failure, before later rows are tried.
 ATTEMPTS: Final = 4
 
 
 class PatientReader:
-    """Reads rows behind a position, whatever happens.
+    """Reads rows after a position, whatever happens.
 
     Args:
-        report: told what is in the way.
-        pause: waits for so many seconds, or until something changed.
-        stops: a damaged row is waited for, and never a dead letter.
-        page_bytes: asked from the store at once.
+        report: called with whatever is in the way.
+        pause: waits for that many seconds, or until something changed.
+        stops: a damaged row is waited for, and never becomes a dead letter.
+        page_bytes: read from the store at once.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class PatientReader:
         self._last_bad = 0
 
     async def read(self, after: int, limit: int) -> list[EncodedRows] | DeadLetter | int | None:
-        """At most *limit* rows behind *after* as they are stored, without a gap; [] at the end of the log.
+        """At most *limit* rows after *after* as they are stored, without a gap; [] at the end of the log.
 
-        Returns: a dead letter in place of the row behind *after*; a number when rows up to it were
+        Returns: a dead letter in place of the row after *after*; a number when rows up to it were
             released meanwhile; None when the store is closed.
         """
         attempt = 0
@@ -108,14 +108,12 @@ class PatientReader:
                 self._report(f"the acknowledged log cannot be read behind {after}: {error}")
             await self._pause(min(RETRY_DELAY_MIN * 2 ** (attempt - 1), RETRY_DELAY_MAX))
             if attempt > 2 and not _is_retryable(error):
-                self._limit = 1  # perhaps it is one row
+                self._limit = 1  # perhaps a single row is bad
 
     async def _is_bad(self, error: Exception, after: int, asked: int, attempt: int) -> bool:
-        """Tell whether the row behind *after* is itself what *error* is about."""
+        """Tell whether *error* is about the row after *after* itself."""
         if isinstance(error, CorruptRecordError):
-            return (
-                attempt > 1 or self._last_bad == after
-            )  # neighbours of a bad one are not waited for
+            return attempt > 1 or self._last_bad == after  # no waiting for neighbours of a bad one
         if asked > 1 or attempt < ATTEMPTS or _is_retryable(error):
             return False
         step = 1
@@ -132,7 +130,7 @@ class PatientReader:
 def _dense(runs: Sequence[EncodedRows], after: int) -> list[EncodedRows]:
     """The first of *runs* that continue *after* without a gap.
 
-    Never stage what is not dense: the table's mark would pass rows it has not got.
+    Never stage what is not dense: the table's mark would pass rows that it lacks.
     """
     dense: list[EncodedRows] = []
     for run in runs:
@@ -170,7 +168,7 @@ class Decoded:
 
 
 def decoded(runs: Iterable[EncodedRows]) -> Decoded:
-    """The rows of *runs*, and those that are none."""
+    """The rows of *runs*, and those that cannot be decoded."""
     found = Decoded(LogRows(), [])
     for run in runs:
         try:

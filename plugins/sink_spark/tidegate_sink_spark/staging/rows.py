@@ -1,7 +1,7 @@
-"""Rows of the acknowledged log as columns, which is what becomes of them.
+"""Rows of the acknowledged log as columns, which is what they become.
 
-Most of what they have is the same for a whole run, and none of them is ever looked at alone, unless it is
-damaged or unfit: so no object is made of each.
+Most fields are the same for a whole run, and no row is looked at individually unless it is
+damaged or does not fit: so there is no object for each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidegate.spi import AcknowledgedMessage, EncodedRows, Message, Outcome
 
 @dataclass(slots=True, eq=False)
 class LogRows:
-    """The fields of :class:`~tidegate.spi.AcknowledgedMessage` in their order, each a list of what the rows have."""
+    """The fields of :class:`~tidegate.spi.AcknowledgedMessage` in order, each a list of the rows' values."""
 
     ack_sequences: list[int] = field(default_factory=list[int])
     sequences: list[int] = field(default_factory=list[int])
@@ -39,12 +39,12 @@ class LogRows:
         return cls(*map(list, zip(*map(msgspec.structs.astuple, rows), strict=True)))
 
     def add(self, row: AcknowledgedMessage) -> None:
-        """Add one."""
+        """Add one row."""
         for value, column in zip(msgspec.structs.astuple(row), self._columns, strict=True):
             column.append(value)
 
     def add_run(self, run: EncodedRows, messages: Sequence[Message]) -> None:
-        """Add all rows of *run*. Args: messages: what its messages are, decoded."""
+        """Add all rows of *run*. Args: messages: its messages, decoded."""
         count = len(messages)
         self.ack_sequences += range(run.first, run.first + count)
         self.sequences += run.sequences

@@ -10,7 +10,7 @@ import msgspec
 
 from tidegate.spi import AcknowledgedMessage, ConfigError, EncodedRows, names
 
-#: Answers that are remembered; a gateway with more destinations than this asks again.
+#: Answers remembered; a gateway with more destinations computes some again.
 REMEMBERED_MAX: Final = 10_000
 
 
@@ -18,7 +18,7 @@ class Selection:
     """Patterns are canonical (``queue://orders.>``), or names for queues and topics alike."""
 
     def __init__(self, include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
-        """Args: include: empty: all. exclude: goes over *include*. Raises: ConfigError."""
+        """Args: include: empty: all. exclude: takes precedence over *include*. Raises: ConfigError."""
         _check(include, "include")
         _check(exclude, "exclude")
         if include and set(include) <= set(exclude):
@@ -32,7 +32,7 @@ class Selection:
 
     @property
     def takes_all(self) -> bool:
-        """No destination is left out."""
+        """Whether no destination is left out."""
         return not self._include and not self._exclude
 
     def takes(self, destination: str) -> bool:
@@ -54,7 +54,7 @@ class Selection:
         return [row for row in rows if self.takes(row.message.destination)]
 
     def of_runs(self, runs: Iterable[EncodedRows]) -> list[EncodedRows]:
-        """The rows of *runs* that the sink takes, and those whose destination nobody can tell."""
+        """The rows of *runs* that the sink takes, and those whose destination is unknown."""
         if self.takes_all:
             return list(runs)
         return [part for run in runs for part in self._parts(run)]
@@ -80,7 +80,7 @@ class Selection:
 
 
 class _Addressed(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What of an encoded message is looked at here."""
+    """The part of an encoded message that is read here."""
 
     destination: str
 
@@ -116,7 +116,7 @@ def _check(patterns: Iterable[str], key: str) -> None:
 
 
 def check_pattern(pattern: str, key: str) -> None:
-    """Raises: ConfigError for what is no pattern of destinations."""
+    """Raises: ConfigError for anything but a pattern of destinations."""
     kind, separator, name = pattern.rpartition("://")
     if separator and kind not in ("queue", "topic"):
         raise ConfigError(f"{pattern!r} begins neither with queue:// nor topic://", key=key)

@@ -1,9 +1,9 @@
 """Takes the acknowledged log and seals it into staged files, off the event loop.
 
 The loop only reads pages and hands them to a builder, which makes Arrow batches of them and writes the
-files: a process of its own, so that the loop does not wait for the interpreter's lock. When that dies, what was
-open is read again from the log. A segment is sealed when it has
-enough rows or bytes, when its first row has waited for ``segment_interval``, or when the table wants it.
+files, in a separate process, so that the loop does not wait for the interpreter's lock. When that dies, what was
+open is read again from the log. A segment is sealed when it has enough rows or bytes,
+when its first row has waited for ``segment_interval``, or when the table wants it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 #: A short page means that the log's end was reached. Waiting this long (seconds) lets the next
 #: page fill, so that a busy log costs at most 20 reads a second and not one per turn of the loop.
 GATHER_INTERVAL: Final = 0.05
-#: Seconds without a row after which the process that builds is let go.
+#: Seconds without a row after which the building process is let go.
 REST_INTERVAL: Final = 60.0
 
 
@@ -54,11 +54,11 @@ class StagingLimits:
 
 @dataclass(slots=True, eq=False)
 class _Segment:
-    """The open segment, of which the builder has the rows.
+    """The open segment; the builder has its rows.
 
     Attributes:
-        born: when its oldest row that the sink takes was acknowledged.
-        count: rows. taken: of them, that the sink takes.
+        born: when the oldest row that the sink takes was acknowledged.
+        count: rows. taken: those that the sink takes.
         letters: those that could not be read; bad: those that cannot be written.
     """
 
@@ -75,7 +75,7 @@ class _Segment:
 
     @property
     def is_empty(self) -> bool:
-        """The sink takes none of its rows."""
+        """Whether the sink takes none of its rows."""
         return not self.taken
 
     @property
@@ -102,10 +102,10 @@ class Staging:
         """Args:
         builder: makes the files.
         selection: which rows the sink takes; None: all.
-        further: columns beside those that every table has; None: none.
-        is_shared: others read the files, too, as far as the operator's umask lets them.
-        on_change: told of a first row and of each sealed file.
-        on_problem: told of each.
+        further: columns besides those that every table has; None: none.
+        is_shared: others read the files, too, as the operator's umask permits.
+        on_change: called for a first row and each sealed file.
+        on_problem: called with each.
         """
         self._on_problem = on_problem
         self._selection = selection or Selection()
@@ -137,15 +137,15 @@ class Staging:
         #: Last ack sequence of the last sealed file, 0 when there was none.
         self.sealed = 0
         self._next_lo = 1  # of the next file, of a sink that does not take all
-        self._passed = 0  # nothing behind the last file is the sink's, up to here
-        #: What is staged and not in the table.
+        self._passed = 0  # nothing from the last file up to here is the sink's
+        #: What is staged but not in the table.
         self.amount = Amount()
-        #: Dead letters that were staged since the start.
+        #: Dead letters staged since the start.
         self.dead_letters = 0
-        self.problem = ""  # what keeps staging from its work
+        self.problem = ""  # what keeps staging from working
 
     async def recover(self, mark: int) -> None:
-        """Find out what is staged; must be called before :meth:`run`, and may be called again.
+        """Find out what is staged; call it before :meth:`run`, and again at any time.
 
         Args: mark: of the table, 0 while it is not known. Raises: OSError.
         """
@@ -156,7 +156,7 @@ class Staging:
         self._floor = floor
         self.position = found.position
         self.sealed = found.position if found.amount.files else 0
-        # Too low is right, too high would be a gap: the job leaves out what its table has.
+        # Too low is fine, too high would be a gap: the job leaves out what its table has.
         self._next_lo = (self.sealed or mark) + 1
         self._passed = 0
         await self._recover_backlog()
@@ -192,13 +192,13 @@ class Staging:
                 delay = RETRY_DELAY_MIN
 
     async def _turn(self) -> bool:
-        """Read a page, and seal what is due. Returns: there may be more. Raises: BuilderGoneError."""
+        """Read a page, and seal what is due. Returns: whether there may be more. Raises: BuilderGoneError."""
         await self._wait_for_room()
         if self._segment is None and self._floor > self.position:
             self.position = self._floor
         after = self._segment.hi if self._segment else self._reached
         if self._segment is not None and self._floor > after:
-            self._segment, self.position = None, self._floor  # the table has all of it already
+            self._segment, self.position = None, self._floor  # the table already has all of it
             return True
         room = self._limits.segment_rows - (self._segment.count if self._segment else 0)
         limit = min(room, CHUNK_ROWS)
@@ -227,7 +227,7 @@ class Staging:
         return True
 
     async def _rest(self, after: int, segment: _Segment | None) -> None:
-        """Wait for the next row, or until *segment* is due; without one the builder may go after a while."""
+        """Wait for the next row, or until *segment* is due; without one the builder may end after a while."""
         loop = asyncio.get_running_loop()
         begun = loop.time()
         await self._wait_beyond(after, self._until(segment, REST_INTERVAL))
@@ -235,7 +235,7 @@ class Staging:
             await self._builder.rest()
 
     def drain(self) -> None:
-        """Make :meth:`run` seal all that is acknowledged by now, and return."""
+        """Make :meth:`run` seal everything acknowledged by now, and return."""
         self._draining = True
         self._wake.set()
 
@@ -253,7 +253,7 @@ class Staging:
 
     @property
     def waiting(self) -> Waiting:
-        """What was read, and is not in the table."""
+        """What was read but is not in the table."""
         segment, rows = self._segment, self.amount.rows
         births = [self._births[0][1]] if self._births else []
         if segment is not None and segment.born is not None:
@@ -262,18 +262,18 @@ class Staging:
         return Waiting(min(births, default=None), len(self._births), rows, self.amount.size_bytes)
 
     def want(self, at: float | None) -> None:
-        """The table could take a file from *at* on, by the loop's clock; None: it is busy."""
+        """The table could take a file from *at* on, in the loop's time; None: it is busy."""
         if at != self._wanted_at:
             self._wanted_at = at
             self._wake.set()
 
     def is_sealed_since(self, at: float) -> bool:
-        """No row that came before *at* waits to be sealed."""
+        """Whether no row that came before *at* waits to be sealed."""
         segment = self._segment
         return segment is None or segment.born is None or self._sealed_at >= at
 
     async def close(self) -> None:
-        """Wait for the present piece of work and end what does it. Idempotent."""
+        """Wait for the current piece of work and end what does it. Idempotent."""
         await self._builder.close()
         await asyncio.to_thread(self._thread.shutdown)
 
@@ -315,7 +315,7 @@ class Staging:
         segment.size_bytes += len(letter.raw) + 200
 
     async def _note(self, segment: _Segment, bad: Sequence[Bad]) -> None:
-        """Rows cannot be written; if that is what stops the sink, this never returns."""
+        """Rows cannot be written; if that stops the sink, this never returns."""
         delay = RETRY_DELAY_MIN
         while bad and self._limits.stops_at_bad_row:
             self._report(
@@ -327,7 +327,7 @@ class Staging:
         segment.bad += bad
 
     async def _wait_to_read(self, seconds: float) -> None:
-        """The row behind those that were read does not come: those must not wait for it."""
+        """The next row does not come: the rows already read must not wait for it."""
         if self._segment is not None:
             problem = self.problem
             await self._seal(self._segment)
@@ -345,18 +345,18 @@ class Staging:
     def _due_at(self, segment: _Segment) -> float:
         if self._wanted_at is None or segment.born is None:
             return segment.deadline
-        # The first rows of many are not to be a file alone.
+        # The first of many rows should not become a file alone.
         return min(segment.deadline, max(self._wanted_at, segment.opened + GATHER_INTERVAL))
 
     async def _recover_backlog(self) -> None:
-        """What was staged before: nobody knows when its rows were acknowledged, but when it was sealed."""
+        """What was staged before: when its rows were acknowledged is unknown, only when it was sealed."""
         found = await self._in_thread(self._directory.times)
         kept = ((file.hi, _since(at)) for file, at in found if file.hi > self._floor)
         self._births = deque(kept)
         self._on_change()
 
     async def _seal(self, segment: _Segment) -> None:
-        """Seal *segment*, however long the disk refuses: its rows stay here, and in the store."""
+        """Seal *segment*, however long the disk refuses: its rows stay here and in the store."""
         if segment.is_empty:
             self._passed, self._segment = segment.hi, None
             await self._release_passed()
@@ -390,7 +390,7 @@ class Staging:
             return
 
     def _tell_dead(self, segment: _Segment) -> None:
-        """Rows of *segment* became dead letters."""
+        """Report rows of *segment* that became dead letters."""
         dead = [*segment.bad, *segment.letters]
         first = min(dead, key=lambda letter: letter.ack_sequence)
         self.dead_letters += len(dead)
@@ -404,11 +404,11 @@ class Staging:
 
     @property
     def _reached(self) -> int:
-        """What was read and needs not be read again, while no segment is open."""
+        """What was read and need not be read again, while no segment is open."""
         return max(self.position, self._passed)
 
     async def _release_passed(self) -> None:
-        """Let go of rows that the sink does not take, once the table has those before them."""
+        """Release rows that the sink does not take, once the table has those before them."""
         if self._passed > self._floor >= self.sealed:
             try:
                 await self._reader.release(self._passed)
@@ -437,7 +437,7 @@ class Staging:
         return left if longest is None else min(left, longest)
 
     async def _pause(self, seconds: float | None) -> None:
-        """Wait for *seconds*, or until something changed (drain, mark)."""
+        """Wait for *seconds*, or until something changes (drain, mark)."""
         self._wake.clear()
         try:
             async with asyncio.timeout(seconds):
@@ -446,7 +446,7 @@ class Staging:
             pass
 
     async def _wait_beyond(self, after: int, seconds: float | None) -> None:
-        """Wait for a row behind *after*, a change, or the end of *seconds*."""
+        """Wait for a row after *after*, a change, or the end of *seconds*."""
         self._wake.clear()
         waits = [_task(self._reader.wait_beyond(after)), _task(self._wake.wait())]
         try:
@@ -473,12 +473,12 @@ class Staging:
 
 
 def _since(seconds: float) -> float:
-    """A time since the epoch by the loop's clock, which is not set; one to come is now."""
+    """A time since the epoch on the loop's clock, which nobody sets; a future time is now."""
     return asyncio.get_running_loop().time() - max(0.0, time.time() - seconds)
 
 
 def _count(runs: Sequence[EncodedRows]) -> int:
-    """How many rows they have."""
+    """How many rows *runs* have."""
     return sum(map(len, runs))
 
 

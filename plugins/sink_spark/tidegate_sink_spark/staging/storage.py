@@ -8,7 +8,7 @@ Crash story of :meth:`StagingDirectory.seal`:
 4. the directory is synced, so that the name survives a power cut.
 
 Nothing depends on step 4 for safety, because the store keeps its rows until the *table* has them:
-a staged file that is lost is staged again.
+a lost staged file is staged again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Amount:
     size_bytes: int = 0
 
     def plus(self, file: StagedFile) -> Amount:
-        """With *file*, too."""
+        """With *file* added."""
         return Amount(
             self.files + 1, self.rows + file.rows + file.dead, self.size_bytes + file.size_bytes
         )
@@ -58,8 +58,8 @@ class Waiting:
     """What is not in the table yet.
 
     Attributes:
-        oldest: when its oldest row was acknowledged, by the loop's clock; None: nothing waits.
-        files: of it, staged. rows, size_bytes: staged or about to be.
+        oldest: when its oldest row was acknowledged, in the loop's time; None: nothing waits.
+        files: its staged files. rows, size_bytes: staged or about to be.
     """
 
     oldest: float | None = None
@@ -70,7 +70,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What was found. Attributes: position (staged up to here), amount (of what is there)."""
+    """What was found. Attributes: position (staged up to here), amount (staged there)."""
 
     position: int
     amount: Amount
@@ -88,8 +88,8 @@ class StagingDirectory:
         further: Sequence[Any] = (),
     ) -> None:
         """Args:
-        is_shared: others may read it, as far as the operator's umask says.
-        further: columns (``pyarrow.Field``) of the files behind those that all have.
+        is_shared: others may read it, as the operator's umask permits.
+        further: columns (``pyarrow.Field``) of the files after those that all have.
         """
         self.directory = directory
         self._is_shared = is_shared
@@ -100,8 +100,8 @@ class StagingDirectory:
         """Bring the directory to a state that continues *floor* (the store released up to there).
 
         Removes what a crash left half written, what the floor has passed, what does not hold what
-        its name says, and what lies behind a missing range. All of that is still in the store's
-        log, which therefore stages it again. Raises: OSError.
+        its name says, and what comes after a missing range. The store's log still has all of that,
+        so it is staged again. Raises: OSError.
         """
         make_staging_directory(self.directory, is_shared=self._is_shared)
         for entry in list(self.directory.iterdir()):
@@ -131,7 +131,7 @@ class StagingDirectory:
         problem = arrow.check_staged(file)
         if problem:
             return problem
-        # Staged before the configuration changed: the table would get other columns, or of other types.
+        # Staged before a configuration change: the table would get other columns, or other types.
         paths = [file.path] if file.rows else []
         paths += [file.dead_path] if file.dead else []
         is_same = all(arrow.has_columns(path, self._further) for path in paths)
@@ -157,7 +157,7 @@ class StagingDirectory:
         return StagedFile(lo, hi, self.directory / name, self._write(name, batches), rows, letters)
 
     def _write(self, name: str, batches: Sequence[Any]) -> int:
-        """Write one file durably; its bytes. Raises: OSError."""
+        """Write one file durably; returns its bytes. Raises: OSError."""
         path = self.directory / name
         temporary = self.directory / temporary_name(name)
         try:
@@ -174,7 +174,7 @@ class StagingDirectory:
         return size_bytes
 
     def discard_through(self, mark: int) -> Amount:
-        """Delete files that the table's *mark* has passed; how much stays. Raises: OSError."""
+        """Delete files that the table's *mark* has passed; returns how much stays. Raises: OSError."""
         amount = Amount()
         for file in list_staged(self.directory):
             if file.hi <= mark:
@@ -185,7 +185,7 @@ class StagingDirectory:
         return amount
 
     def times(self) -> list[tuple[StagedFile, float]]:
-        """Staged files, and when each was written. Raises: OSError."""
+        """Staged files, and their writing times. Raises: OSError."""
         return [(file, file.path.stat().st_mtime) for file in list_staged(self.directory)]
 
 
@@ -196,7 +196,7 @@ def _end_of(dead: str) -> int:
 
 
 def make_staging_directory(directory: Path, *, is_shared: bool) -> None:
-    """Make *directory*: for this user alone, or for whom the operator's umask says. Raises: OSError."""
+    """Make *directory*: private, or as the operator's umask permits. Raises: OSError."""
     if not is_shared:
         make_private_directory(directory)
         return
@@ -218,16 +218,16 @@ def sync_directory(directory: Path) -> None:
 
 
 def disk_problem(exc: OSError) -> str:
-    """In words, with what to do."""
+    """*exc* in words, with what to do."""
     if exc.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"no room left for staged files ({exc}); the store keeps the log; free some space"
     return f"staged files cannot be written ({exc}); the store keeps the log"
 
 
 def warn_of_other_logs(directory: Path) -> None:
-    """Tell of files staged from a store that is gone: rows that nothing carries any further.
+    """Warn of files staged from a store that is gone: rows that nothing carries on.
 
-    The store was replaced before the table had all of the old one's log. The files are left for
+    The store was replaced before the table had all of its log. The files are left for
     the operator, who alone knows whether that was meant.
     """
     for other in sorted(directory.parent.iterdir()):

@@ -1,8 +1,8 @@
-"""A header's text, or a value of a JSON document, as a value of a column.
+"""Converts a header's text, or a JSON document's value, to a column's value.
 
-Each function takes what JSON has (``str``, ``int``, ``float`` or ``Decimal``, ``bool``, ``list``, ``dict``; never None),
-and a header's value as ``str``. It raises one of :data:`NO_VALUE` for what is none of its type: nothing is rounded,
-cut off or guessed.
+Each function takes JSON's types (``str``, ``int``, ``float`` or ``Decimal``, ``bool``, ``list``, ``dict``; never None),
+and a header's value as ``str``. It raises one of :data:`NO_VALUE` for a value that does not fit its type: nothing is
+rounded, cut off or guessed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 
 Convert = Callable[[Any], Any]
 
-#: What a conversion raises for a value that is none of its type.
+#: What a conversion raises for a value that does not fit its type.
 NO_VALUE: Final = (ValueError, OverflowError, ArithmeticError, TypeError)
 
 _LONG: Final = re.compile(r"[+-]?\d{1,19}", re.ASCII)
@@ -30,7 +30,7 @@ _LONG_MAX: Final = (1 << 63) - 1
 _EXACT_MAX: Final = 1 << 53
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MICROSECOND: Final = dt.timedelta(microseconds=1)
-#: What readers have a date for in whatever time zone: the second day of the year 1 to the last but one of 9999.
+#: Dates that readers have in any time zone: the second day of the year 1 to the last but one of 9999.
 _TIME_MIN: Final = -62_135_510_400_000_000
 _TIME_MAX: Final = 253_402_214_399_999_999
 _encode: Final = msgspec.json.Encoder(decimal_format="number").encode
@@ -85,7 +85,7 @@ def to_boolean(value: Any) -> bool:
 
 
 def to_timestamp(value: Any) -> int:
-    """Microseconds since the epoch, of a text in ISO 8601; UTC where it names no offset."""
+    """Microseconds since the epoch, from an ISO 8601 text; UTC where it names no offset."""
     if type(value) is not str:
         raise ValueError
     time = dt.datetime.fromisoformat(value)
@@ -95,17 +95,17 @@ def to_timestamp(value: Any) -> int:
 
 
 def from_seconds(value: Any) -> int:
-    """Microseconds, of seconds since the epoch; fractions count."""
+    """Microseconds, from seconds since the epoch; fractions count."""
     return _since_epoch(value, 1_000_000)
 
 
 def from_milliseconds(value: Any) -> int:
-    """The same of milliseconds."""
+    """The same from milliseconds."""
     return _since_epoch(value, 1_000)
 
 
 def from_microseconds(value: Any) -> int:
-    """The same of microseconds."""
+    """The same from microseconds."""
     return _since_epoch(value, 1)
 
 
@@ -131,14 +131,14 @@ def _in_range(microseconds: int) -> int:
 
 
 def to_date(value: Any) -> dt.date:
-    """Of a text ``2026-01-02``."""
+    """From a text ``2026-01-02``."""
     if type(value) is not str:
         raise ValueError
     return dt.date.fromisoformat(value)
 
 
 def decimal_converter(precision: int, scale: int) -> Convert:
-    """For ``DECIMAL(precision, scale)``: a number that has no more digits than that."""
+    """For ``DECIMAL(precision, scale)``: a number with no more digits than that."""
     context = decimal.Context(
         prec=precision,
         traps=[decimal.Inexact, decimal.InvalidOperation, decimal.Overflow],
@@ -153,7 +153,7 @@ def decimal_converter(precision: int, scale: int) -> Convert:
         if isinstance(value, str) and not _NUMBER.fullmatch(value):
             raise ValueError
         number = value if isinstance(value, (int, Decimal)) else str(value)
-        # More digits than the scale has are Inexact, more before the point InvalidOperation.
+        # More digits than the scale are Inexact, more before the point InvalidOperation.
         return Decimal(number).quantize(unit, context=context)
 
     return convert

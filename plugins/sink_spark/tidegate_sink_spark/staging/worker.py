@@ -1,6 +1,6 @@
 """``python -m tidegate_sink_spark.staging.worker FD [ROOM]``: the process that builds and seals segments.
 
-It decodes what the gateway read, so that no object of a message is made there.
+It decodes what the gateway read, so that the gateway makes no message objects.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROOM_BYTES: Final = 1 << 20
 
 
 def main(arguments: list[str]) -> None:
-    """Build until the gateway is gone, or asks for no more."""
+    """Build until the gateway is gone, or its questions end."""
     gateway = os.getppid()
     with socket.socket(fileno=int(arguments[0])) as link:
         frames = _Frames(link, _shared(arguments[1:]))
@@ -37,8 +37,8 @@ def main(arguments: list[str]) -> None:
             os.umask(setup.umask)
         with closed_umask():
             segment = make_segment(setup, gateway)
-            # A row is made of tuples, of which thousands are alive until they are columns, and none is in a
-            # circle: there is no use in looking for circles among them again and again.
+            # A row is made of tuples. Thousands live until they become columns, and none is in a cycle, so it is
+            # useless to look for cycles among them again and again.
             gc.freeze()
             gc.disable()
             while (data := frames.next()) is not None:
@@ -49,12 +49,12 @@ def main(arguments: list[str]) -> None:
 
 
 def make_segment(setup: process.Setup, gateway: int) -> Segment:
-    """What *setup* says. Args: gateway: its process id: what is written when it is gone is given up."""
+    """The segment for *setup*. Args: gateway: its process id: once it is gone, what is being written is dropped."""
 
     def write_parquet(path: Path, batches: Iterable[Any]) -> None:
         arrow.write_parquet(path, batches)
         if os.getppid() != gateway:
-            # The next gateway has this directory by now, and knows of no file that comes later.
+            # By now the next gateway has this directory, and does not know of files that come later.
             os._exit(0)
 
     further = setup.further.make()
@@ -69,7 +69,7 @@ def make_segment(setup: process.Setup, gateway: int) -> Segment:
 
 
 def answer(segment: Segment, question: process.Question) -> process.Answer:
-    """Do what the gateway asks."""
+    """Carry out *question*."""
     match question:
         case process.Add():
             return segment.add(question.segment, question.runs)
@@ -86,7 +86,7 @@ def answer(segment: Segment, question: process.Question) -> process.Answer:
 
 
 def _shared(descriptors: list[str]) -> memoryview:
-    """The memory that the gateway shares, if it does."""
+    """The memory that the gateway shares, if any."""
     if not descriptors:
         return memoryview(b"")
     fd = int(descriptors[0])
@@ -97,10 +97,10 @@ def _shared(descriptors: list[str]) -> memoryview:
 
 
 class _Frames:
-    """What comes over a socket, or is in shared memory by then, frame by frame.
+    """Frames that arrive over a socket, or are in shared memory by then, one by one.
 
-    What comes over the socket goes into one piece of memory: a new one for each, of hundreds of kilobytes, would
-    be asked of the system and cleared each time.
+    Socket data goes into one piece of memory: a new one per frame, of hundreds of kilobytes, would be requested
+    from the system and cleared each time.
     """
 
     def __init__(self, link: socket.socket, shared: memoryview) -> None:
@@ -109,7 +109,7 @@ class _Frames:
         self._room = bytearray(_ROOM_BYTES)
 
     def next(self) -> memoryview | None:
-        """Valid until the next call; None when there is none any more."""
+        """The next frame, valid until the next call; None at the end."""
         head = self._exactly(process.LENGTH_BYTES)
         if head is None:
             return None

@@ -1,1 +1,1 @@
-"""Upkeep of the tables: few files instead of many, and none that nobody needs, beside the commits."""
+"""Upkeep of the tables, beside the commits: few files instead of many, and none that nobody needs."""

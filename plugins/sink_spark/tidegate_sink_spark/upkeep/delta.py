@@ -1,13 +1,13 @@
 """Upkeep of a Delta table through Spark: OPTIMIZE, and VACUUM.
 
-The mark is Delta's transaction identifier, which each checkpoint carries on: neither step touches it. OPTIMIZE changes
-no row, so appends beside it go through, whichever commits first. Both hold the table's lock, together with the
-commits of this job, as what they write to the log is renamed, too. Those do not wait for it; other jobs do, so a table with
-partitions is compacted in slices, with the lock given back after each. (OPTIMIZE takes no part of a clustered table, or of one without
-partitions.)
+The mark is Delta's transaction identifier, which each checkpoint carries on: neither step touches it. OPTIMIZE
+changes no row, so concurrent appends succeed, whichever commits first. Both hold the table's lock, together with
+the commits of this job, as what they write to the log is renamed, too. Those do not wait for it; other jobs do, so a
+table with partitions is compacted in slices, with the lock released after each. (OPTIMIZE cannot take part of a
+clustered table, or of one without partitions.)
 
-A session of its own has its own settings, and its Spark jobs are a pool of their own (``FAIR``): the next task to run
-is the one of a commit, when there is one.
+Its own session has its own settings, and its Spark jobs have their own pool (``FAIR``): a commit's task, if there is
+one, runs next.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from tidegate_sink_spark.job.rows import spark_errors
 from tidegate_sink_spark.upkeep.delta_rs import hours
 from tidegate_sink_spark.upkeep.worker import FILE_BYTES, SMALL_BYTES, Turn
 
-#: Of Spark's scheduler; commits are in the default one.
+#: Spark's scheduler pool; commits are in the default one.
 POOL: Final = "upkeep"
 #: Partitions of one slice.
 PARTITIONS_MAX: Final = 50
-#: Of small files, compressed, that one task reads: a second or two of a core.
+#: Bytes of small, compressed files that one task reads: a second or two of a core.
 READ_BYTES: Final = 8 << 20
 _SETTINGS: Final = {
     "spark.databricks.delta.optimize.maxFileSize": str(FILE_BYTES),
     "spark.databricks.delta.optimize.minFileSize": str(SMALL_BYTES),
-    # One after the other: with two cores a commit always finds one.
+    # One at a time: with two cores a commit always finds one.
     "spark.databricks.delta.optimize.maxThreads": "1",
-    # What is done is committed in steps: a job that is killed has not worked for nothing.
+    # Progress is committed in steps: a killed job has not worked in vain.
     "spark.databricks.delta.optimize.batchSize": str(FILE_BYTES),
-    # A task that runs is not interrupted. Short ones let a commit have its core soon.
+    # A running task is not interrupted. Short ones let a commit have its core soon.
     "spark.sql.files.maxPartitionBytes": str(READ_BYTES),
-    # A clustered table is written anew, all of it, until it has so much; 100 GB by default.
+    # A clustered table is rewritten as a whole until it has this much; 100 GB by default.
     "spark.databricks.delta.optimize.clustering.mergeStrategy.minCubeSize.threshold": str(
         SMALL_BYTES
     ),
@@ -52,8 +52,8 @@ class DeltaUpkeep:
 
     def __init__(self, spark: Any, table: DeltaTable, *, retention: float) -> None:
         """Args:
-        table: opened for this alone.
-        retention: seconds for which files are kept that are in the table no more; 0: for ever.
+        table: opened for upkeep alone.
+        retention: seconds that files no longer in the table are kept; 0: for ever.
         """
         self._table = table
         self._retention = retention
@@ -71,14 +71,14 @@ class DeltaUpkeep:
                 metrics = self._spark.sql(f"OPTIMIZE {name} {where}").first()["metrics"]
             removed += int(metrics["numFilesRemoved"])
             added += int(metrics["numFilesAdded"])
-            after = self._table.state()  # and so its files are on the disk before the others go
+            after = self._table.state()  # so its files are on disk before the others go
         if self._retention and vacuums:
             with self._table.locked(), in_pool(self._spark), spark_errors("VACUUM failed"):
                 self._spark.sql(f"VACUUM {name} RETAIN {hours(self._retention)} HOURS").collect()
         return Turn(removed, added, after.files)
 
     def _slices(self) -> list[str]:
-        """What of the table one OPTIMIZE after the other is to take, as WHERE clauses."""
+        """The parts of the table that successive OPTIMIZEs take, as WHERE clauses."""
         with in_pool(self._spark), spark_errors("the table's files cannot be listed"):
             columns, files = self._table.partitioned_files(self._spark)
             if not columns:
@@ -93,7 +93,7 @@ def where_clauses(
     columns: Sequence[str],
     size_bytes: int = FILE_BYTES,
 ) -> list[str]:
-    """WHERE clauses that together name all *partitions* (values and bytes), each so many bytes of them at least."""
+    """WHERE clauses that together cover all *partitions* (values and bytes), each with at least so many bytes."""
     clauses: list[str] = []
     waiting: list[str] = []
     total = 0
@@ -115,13 +115,13 @@ def _condition(column: str, value: str | None) -> str:
 
 
 def own_session(spark: Any) -> Any:
-    """A session with settings of its own in the same Spark."""
+    """A session with its own settings in the same Spark."""
     return spark.newSession()
 
 
 @contextmanager
 def in_pool(spark: Any) -> Generator[None]:
-    """Give the Spark jobs of this thread to the pool of upkeep."""
+    """Run this thread's Spark jobs in the pool of upkeep."""
     spark.sparkContext.setLocalProperty("spark.scheduler.pool", POOL)
     try:
         yield

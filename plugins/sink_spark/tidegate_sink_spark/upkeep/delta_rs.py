@@ -1,9 +1,9 @@
 """Upkeep of a Delta table through delta-rs, in a thread of the job.
 
-Neither step touches the mark. Compaction is a commit like any other: appends go on beside it, and delta-rs lets
-both through, since the one adds no rows and the other removes none. A job that is killed meanwhile leaves a
-file that no commit names. The thread holds the table's lock as the commits do, so the Spark job of
-another gateway waits for it and does not rename its commit over this one's.
+Neither step touches the mark. Compaction is a commit like any other: appends go on beside it, and delta-rs accepts
+both, since one adds no rows and the other removes none. A job killed meanwhile leaves a
+file that no commit names. The thread holds the table's lock as the commits do, so another gateway's
+Spark job waits for it and does not rename its commit over this one's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class DeltaRsUpkeep:
     ) -> None:
         """Args:
         table: a path or URI; storage_options: of an object store, in delta-rs's words.
-        retention: seconds for which files are kept that are in the table no more; 0: for ever.
+        retention: seconds that files no longer in the table are kept; 0: for ever.
         """
         self._place = place_of(str(table), storage_options or {}, Path.cwd())
         self._retention = retention
@@ -55,5 +55,5 @@ class DeltaRsUpkeep:
 
 
 def hours(retention: float) -> int:
-    """*retention* as the table formats want it, which know whole hours; never less than one."""
+    """*retention* for table formats, which know only whole hours; never less than one."""
     return max(1, round(retention / 3600))

@@ -1,6 +1,6 @@
-"""Exchanges two directories, in one step that readers and crashes see before or after.
+"""Exchanges two directories in one step: readers and crashes see the state before or after.
 
-``renameat2`` with ``RENAME_EXCHANGE``, of Linux 3.15: ext4, xfs, btrfs, tmpfs and others have it; NFS and FAT have not.
+``renameat2`` with ``RENAME_EXCHANGE``, Linux 3.15: ext4, xfs, btrfs, tmpfs and others have it; NFS and FAT do not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class NoExchangeError(OSError):
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Give each the other's name. Raises: NoExchangeError, OSError; then nothing has changed."""
+    """Give each the other's name. Raises: NoExchangeError, OSError; nothing has changed then."""
     rename: Any = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     code = errno.ENOSYS
     if rename is not None:

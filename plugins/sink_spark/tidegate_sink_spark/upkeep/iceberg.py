@@ -1,11 +1,11 @@
 """Upkeep of an Iceberg table: rewritten data files, expired snapshots, orphans.
 
-The mark is a property of the table, in each of its metadata, and not of a snapshot: it stays when the snapshot that
-came with it expires. All of this commits on the newest metadata, and tries again by itself when the sink's
-commits move that; the sink's own compare before they swap, and try again, too.
+The mark is a property of the table, in each of its metadata, not of a snapshot: it stays when its
+snapshot expires. All of this commits on the newest metadata, and retries by itself when the sink's
+commits move that; the sink's commits compare before they swap, and retry, too.
 
-Orphans, which killed jobs leave behind, are looked for below ``data`` only, where nothing is but this table's, and
-must be a day old: what a commit is about to name is younger.
+Orphans, which killed jobs leave behind, are looked for only below ``data``, which holds nothing but this table's files,
+and must be a day old: files that a commit is about to name are younger.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tidegate_sink_spark.upkeep.delta import in_pool, own_session
 from tidegate_sink_spark.upkeep.delta_rs import hours
 from tidegate_sink_spark.upkeep.worker import FILE_BYTES, SMALL_BYTES, Turn
 
-#: Seconds; younger files may be a commit's that is being made, by whatever clock.
+#: Seconds; younger files may belong to a commit in progress, by any clock.
 ORPHAN_AGE_MIN: Final = 24 * 3600.0
-#: Commits of one rewrite: what a job that is killed has done by then, stays done.
+#: Commits of one rewrite: what a killed job has committed by then is kept.
 COMMITS_MAX: Final = 10
-#: A table that has its files elsewhere may share the place with others.
+#: A table with its files elsewhere may share that place with others.
 _ELSEWHERE: Final = ("write.data.path", "write.object-storage.path", "write.folder-storage.path")
 _REWRITE: Final = {
     "target-file-size-bytes": str(FILE_BYTES),
@@ -42,8 +42,8 @@ class IcebergUpkeep:
 
     def __init__(self, spark: Any, table: IcebergTable, *, retention: float) -> None:
         """Args:
-        table: opened for this alone.
-        retention: seconds for which snapshots and their files are kept; 0: for ever.
+        table: opened for upkeep alone.
+        retention: seconds that snapshots and their files are kept; 0: for ever.
         """
         self._spark = own_session(spark)
         self._table = table
@@ -55,7 +55,7 @@ class IcebergUpkeep:
             self._table.state()  # from here on it syncs what is committed
             with self._table.locked(), spark_errors("rewriting data files failed"):
                 removed, added = self._rewrite()
-            after = self._table.state()  # and so its files are on the disk before others go
+            after = self._table.state()  # so its files are on disk before others go
             if self._retention:
                 with self._table.locked(), spark_errors("expiring snapshots failed"):
                     self._expire()
@@ -104,5 +104,5 @@ class IcebergUpkeep:
 
 
 def _before(seconds: float) -> int:
-    """So long ago, in milliseconds since the epoch."""
+    """That long ago, in milliseconds since the epoch."""
     return int((time.time() - seconds) * 1000)

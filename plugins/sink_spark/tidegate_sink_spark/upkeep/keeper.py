@@ -1,7 +1,7 @@
-"""Tells the job when to keep its tables up. On the event loop; what is done, and how, is the job's.
+"""Tells the job when to keep its tables up. On the event loop; the job decides what to do, and how.
 
-A job that was let go is not started for this: what is due waits until rows come. Only who asks (``tidegate sink
-compact``) has it started.
+A job that was let go is not started for this: due work waits until rows come. Only a request (``tidegate sink
+compact``) starts one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidegate_sink_spark.upkeep.schedule import Schedule
 
 log = logging.getLogger(__name__)
 
-#: Seconds after which nobody answers any more: of several submitted jobs the one that was told may be gone.
+#: Seconds after which no answer is expected any more: of several submitted jobs the one told may be gone.
 TURN_MAX: Final = 6 * 3600.0
 
 
@@ -37,7 +37,7 @@ class Keeper:
     ) -> None:
         """Args:
         on_change: called when :attr:`is_wanted` has changed.
-        on_problem: told what went wrong, in a line with its remedy.
+        on_problem: called with what went wrong, in a line with its remedy.
         """
         self._schedule = schedule
         self._on_change = on_change
@@ -54,11 +54,11 @@ class Keeper:
 
     @property
     def is_wanted(self) -> bool:
-        """The job is at it, or somebody waits for it: it must not be let go now."""
+        """Whether the job is at it, or somebody waits for it: it must not be let go now."""
         return self._asked or self._busy_since is not None
 
     def ask(self) -> int:
-        """Have a turn, with a vacuum, as soon as there is a job. Returns: its number."""
+        """Request a turn, with a vacuum, as soon as there is a job. Returns: its number."""
         self._asked = True
         number = self._turns + 1 + (self._busy_since is not None)
         self._look()
@@ -66,17 +66,17 @@ class Keeper:
         return number
 
     def committed(self) -> None:
-        """The table has more rows than before."""
+        """The table has new rows."""
         self._schedule.committed()
         self._look()
 
     def ready(self, job: EngineJob) -> None:
-        """*job* can be told."""
+        """*job* can take a command."""
         self._job = job
         self._look()
 
     def gone(self) -> None:
-        """The job has ended; a turn that it was at is the next one's."""
+        """The job has ended; the next one takes over its turn."""
         self._job = None
         if self._busy_since is not None:
             self._end(Kept(problem="the upkeep was not done: the job ended meanwhile"))
@@ -87,7 +87,7 @@ class Keeper:
             self._end(report)
 
     def close(self) -> None:
-        """Tell nobody any more."""
+        """Send nothing any more."""
         self._job = None
         self._look()
 
@@ -118,7 +118,7 @@ class Keeper:
         self._on_change()
 
     def _look(self) -> None:
-        """Do what is due, and look again when something else is."""
+        """Do what is due, and look again when more is."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -127,7 +127,7 @@ class Keeper:
             self._timer = self._loop.call_later(delay, self._look)
 
     def turn(self, now: float) -> float | None:
-        """Do what is due. Returns: seconds after which something else may be; None: when something changes."""
+        """Do what is due. Returns: seconds until something else may be; None: not before a change."""
         if self._job is None:
             return None
         if self._busy_since is not None:

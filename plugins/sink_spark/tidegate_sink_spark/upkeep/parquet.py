@@ -1,17 +1,18 @@
 """Upkeep of a Parquet table: small files of a directory become large ones.
 
-Readers of Parquet see what lies in a directory, so many files must become one in a single step, or rows would be
-there twice or not at all in between. That step exchanges the directory with another one:
+Readers of Parquet see what is in a directory, so many files must become one in a single step, or rows would
+be there twice or not at all in between. That step exchanges the directory for another one:
 
 1. the large file is written below ``_tidegate/compacted``, where no reader looks, and synced; commits go on;
-2. with the table's lock, a directory is made beside it that has all of the other's files but the small ones, as
+2. under the table's lock, a directory is made beside it that has all of the other's files but the small ones, as
    hard links, and the large one; it is synced;
 3. the two directories are exchanged, and that is synced: readers see the large file instead of the small ones;
-4. what is below ``_tidegate/compacted`` now is the old directory. The next turn removes it: whoever was about to
-   list it when the two were exchanged would see less and less.
+4. below ``_tidegate/compacted`` is now the old directory. The next turn removes it: a reader about to
+   list it at the exchange would see files disappear.
 
-Whatever kills the job before 3 leaves a copy that nobody sees, which the next turn removes, too. A reader that listed the old directory, and opens a file of it later, finds none: it
-has to list again, and never sees a row twice. The mark is in the manifests, which this leaves alone.
+If the job is killed before 3, it leaves a copy that nobody sees, which the next turn removes, too. A reader that
+listed the old directory, and opens a file of it later, finds none: it has to list again, and never sees a row twice.
+The mark is in the manifests, which this leaves alone.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from tidegate_sink_spark.upkeep.worker import FILE_BYTES, SMALL_BYTES, Turn
 pa: Final[Any] = importlib.import_module("pyarrow")
 pq: Final[Any] = importlib.import_module("pyarrow.parquet")
 
-#: Bytes in memory that become a row group, when that comes before BATCH_ROWS.
+#: Bytes in memory that become a row group, if reached before BATCH_ROWS.
 GROUP_BYTES: Final = 64 << 20
 COMPACTED: Final = "compacted"
 _OURS: Final = re.compile(r"(ack-\d{16})-(\d{16})-.*\.parquet", re.ASCII)
@@ -48,7 +49,7 @@ _SORTED_BY: Final = ("destination", "acked_at")
 
 @dataclass(frozen=True, slots=True)
 class _Small:
-    """A file as it was found. Attributes: identity (inode, size, time of the last change)."""
+    """A file as found. Attributes: identity (inode, size, time of the last change)."""
 
     path: Path
     size_bytes: int
@@ -59,7 +60,7 @@ class ParquetUpkeep:
     """A :class:`tidegate_sink_spark.upkeep.worker.TableUpkeep`."""
 
     def __init__(self, table: ParquetTable) -> None:
-        """Args: table: opened for this alone."""
+        """Args: table: opened for upkeep alone."""
         self._table = table
         self._place = table.directory / OWN_DIRECTORY / COMPACTED
 
@@ -74,9 +75,7 @@ class ParquetUpkeep:
                     f"it has layout {self._table.layout!r}: only directories below the table can be exchanged for "
                     "others; write a new table with layout 'partitioned', or set compact_interval = 0"
                 )
-            shutil.rmtree(
-                self._place, ignore_errors=True
-            )  # of the last turn, or a job that was killed
+            shutil.rmtree(self._place, ignore_errors=True)  # from the last turn, or a killed job
             with self._table.settled():
                 directories = sorted(_leaves(self._table.directory))
             for directory in directories:
@@ -101,7 +100,7 @@ class ParquetUpkeep:
             raise
 
     def _swap(self, directory: Path, other: Path, without: set[str], made: Sequence[Path]) -> None:
-        """Make *other* a copy of *directory* that is compacted, and exchange the two."""
+        """Make *other* a compacted copy of *directory*, and exchange the two."""
         other.mkdir()
         for entry in directory.iterdir():
             if entry.name not in without:
@@ -115,7 +114,7 @@ class ParquetUpkeep:
 
     @contextmanager
     def _alone(self) -> Generator[bool]:
-        """Keep other jobs' upkeep out; False when another one is at it."""
+        """Keep out other jobs' upkeep; False when another one is at it."""
         path = self._table.directory / OWN_DIRECTORY / f"{COMPACTED}.lock"
         with path.open("a") as file:
             try:
@@ -130,7 +129,7 @@ def _leaves(table: Path) -> Iterator[Path]:
     """Directories of partitions that hold files and no other directories."""
     for root, directories, files in os.walk(table):
         if OWN_DIRECTORY in directories and Path(root) != table:
-            directories.clear()  # a table of its own, with a lock of its own
+            directories.clear()  # another table, with its own lock
             continue
         directories[:] = [name for name in directories if not name.startswith(("_", "."))]
         if not directories and Path(root) != table and any(map(_OURS.fullmatch, files)):
@@ -138,7 +137,7 @@ def _leaves(table: Path) -> Iterator[Path]:
 
 
 def _small_files(directory: Path) -> list[_Small]:
-    """In the order of what they hold."""
+    """In the order of their contents."""
     found: list[_Small] = []
     for path in sorted(directory.iterdir()):
         if _OURS.fullmatch(path.name):
@@ -153,7 +152,7 @@ def _identity(state: os.stat_result) -> tuple[int, int, int]:
 
 
 def groups_of(files: Sequence[_Small], size_bytes: int = FILE_BYTES) -> list[list[_Small]]:
-    """*files* in groups of up to so many bytes, in their order; a file that stays alone is in none."""
+    """*files* in order, in groups of up to *size_bytes*; a file that stays alone is in none."""
     groups: list[list[_Small]] = []
     total = size_bytes
     for file in files:
@@ -166,7 +165,7 @@ def groups_of(files: Sequence[_Small], size_bytes: int = FILE_BYTES) -> list[lis
 
 
 def _check(files: Sequence[_Small]) -> None:
-    """See that nobody changed what was read. Raises: CommitError."""
+    """Check that nobody changed what was read. Raises: CommitError."""
     for file in files:
         try:
             is_same = _identity(file.path.stat()) == file.identity
@@ -177,9 +176,9 @@ def _check(files: Sequence[_Small]) -> None:
 
 
 def _merge(paths: Sequence[Path], place: Path) -> Path:
-    """Write the rows of *paths* as one file in *place*, on the disk for good.
+    """Write the rows of *paths* durably as one file in *place*.
 
-    Raises: CommitError when it has not as many rows as they have; OSError, what PyArrow raises.
+    Raises: CommitError when the number of rows differs; OSError, what PyArrow raises.
     """
     first, last = _OURS.fullmatch(paths[0].name), _OURS.fullmatch(paths[-1].name)
     assert first is not None, "_small_files takes no others"
@@ -202,7 +201,7 @@ def _merge(paths: Sequence[Path], place: Path) -> Path:
 
 
 def _row_groups(paths: Sequence[Path], schema: Any) -> Iterator[Any]:
-    """All rows in tables of as many as fit into a row group, each sorted as a commit's are."""
+    """All rows, in tables that fit a row group, each sorted like a commit's."""
     waiting: list[Any] = []
     for path in paths:
         with pq.ParquetFile(str(path)) as file:

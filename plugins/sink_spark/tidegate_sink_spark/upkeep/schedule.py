@@ -1,4 +1,4 @@
-"""When a table's upkeep is due. Knows no clock: times are given, in seconds of whatever clock."""
+"""When a table's upkeep is due. Knows no clock: times are arguments, in seconds of any clock."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-#: Part of the interval by which each one differs, so that the sinks of a machine do not work at once.
+#: Share of the interval by which intervals vary, so that a machine's sinks do not all work at once.
 JITTER: Final = 0.1
-#: Compactions from one vacuum to the next. Each vacuum lists the whole table.
+#: Compactions per vacuum. Each vacuum lists the whole table.
 VACUUM_EVERY: Final = 24
 
 
 class Schedule:
-    """Of one sink."""
+    """One sink's."""
 
     def __init__(
         self, interval: float, *, now: float, chance: Callable[[], float] = random.random
     ) -> None:
         """Args:
-        interval: seconds between two turns; 0: there are none but those that are asked for.
+        interval: seconds between two turns; 0: only requested ones.
         now: the first turn comes an interval later.
         chance: a number from 0 to 1.
         """
@@ -38,18 +38,18 @@ class Schedule:
 
     @property
     def due_at(self) -> float | None:
-        """When the next turn is to begin; None: there is nothing to do until the table changes."""
+        """When the next turn is to begin; None: not before the table changes."""
         return self._due if self._interval and self._has_work else None
 
     def begin(self, now: float) -> bool:
-        """A turn begins. Returns: it is to vacuum, too."""
-        self._has_work = False  # what is committed from now on is the next one's
+        """A turn begins. Returns: whether it is to vacuum, too."""
+        self._has_work = False  # later commits are the next one's
         self._due = self._after(now)
         vacuums = self._turns % VACUUM_EVERY == 0
         self._turns += 1
         return vacuums
 
     def failed(self) -> None:
-        """What the turn was to do is still to be done; the next one tries, an interval later."""
+        """The turn's work is still to be done; the next one tries, an interval later."""
         self._has_work = True
         self._turns -= 1

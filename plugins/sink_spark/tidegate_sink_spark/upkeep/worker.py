@@ -1,7 +1,7 @@
-"""Does the upkeep in the job's process: a thread beside the one that commits, a turn when it is told.
+"""Does the upkeep in the job's process: a thread beside the one that commits; one turn per command.
 
-Neither the thread nor what fails in it stops a commit. A job that ends does not wait for it: each step is a
-commit of its own or leaves nothing but files that no commit names.
+Neither the thread nor its failures stop a commit. A job that ends does not wait for it: each step is its own
+commit, or leaves nothing but files that no commit names.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Final, Protocol
 from tidegate_sink_spark._protocol import Kept
 from tidegate_sink_spark.job.driver import first_line
 
-#: Bytes of a file that is large enough. 432 million rows, a day at 5,000 a second, of 300 bytes are 240 such files.
+#: Bytes of a file that is large enough. 432 million rows of 300 bytes, a day at 5,000 a second, are 240 such files.
 FILE_BYTES: Final = 512 << 20
-#: What is nearly as large stays as it is: else each turn would write the largest file anew.
+#: Files nearly as large stay as they are: otherwise each turn would rewrite the largest file.
 SMALL_BYTES: Final = FILE_BYTES * 3 // 4
-#: A turn that lost a race with somebody's change of the table is tried again so often.
+#: How often a turn is tried that lost a race with another change of the table.
 ATTEMPTS_MAX: Final = 3
 _CONFLICT: Final = re.compile("concurrent|CommitFailed|conflict", re.IGNORECASE)
 RETRY_DELAY: Final = 0.5
@@ -39,10 +39,10 @@ class Turn:
 
 
 class TableUpkeep(Protocol):
-    """Of one table. Used by one thread, which is not the one that commits."""
+    """One table's. Used by one thread, which is not the one that commits."""
 
     def turn(self, *, vacuums: bool) -> Turn:
-        """Make few files of many; with *vacuums* also delete what nobody needs.
+        """Make few files of many; with *vacuums* also delete files that nobody needs.
 
         Raises: whatever the table's format raises.
         """
@@ -50,7 +50,7 @@ class TableUpkeep(Protocol):
 
 
 class Worker:
-    """Of one job; the thread starts when it is first told."""
+    """One job's; the thread starts at the first command."""
 
     def __init__(
         self,
@@ -60,8 +60,8 @@ class Worker:
         retry_delay: float = RETRY_DELAY,
     ) -> None:
         """Args:
-        tables: by name, the main one first; opens what keeps it up, in the thread.
-        report: told after each turn, in the thread.
+        tables: by name, the main one first; opens what does the upkeep, in the thread.
+        report: called after each turn, in the thread.
         """
         self._tables = tables
         self._report = report
@@ -72,7 +72,7 @@ class Worker:
         self._is_stopped = False
 
     def ask(self, vacuums: bool) -> None:
-        """Do a turn after those that were asked for. Returns at once."""
+        """Do a turn after those already requested. Returns at once."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, daemon=True, name="upkeep")
             self._thread.start()
@@ -90,7 +90,7 @@ class Worker:
                 self._report(kept)
 
     def turn(self, *, vacuums: bool) -> Kept:
-        """Keep all tables up, once; what fails with one does not keep the others from it."""
+        """Keep all tables up, once; a failure with one does not affect the others."""
         began, done, problems = time.monotonic(), dict[str, Turn](), list[str]()
         for name in self._tables:
             try:

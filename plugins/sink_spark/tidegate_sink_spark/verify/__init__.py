@@ -1,1 +1,1 @@
-"""Proves that a table, what is staged, and the acknowledged log agree."""
+"""Proves that a table, its staged files, and the acknowledged log agree."""

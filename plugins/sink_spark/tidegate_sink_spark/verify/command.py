@@ -136,7 +136,7 @@ def _verify(
 def _log_after(
     host: CommandHost, config: Path | None, before: LogState, mark: int, staged: Any
 ) -> LogState:
-    """How far the log is, asked again when what was seen is beyond it."""
+    """How far the log is, read again when something seen is beyond it."""
     reached = max([mark, *(file.hi for file in staged)])
     return before if reached <= before.last else host.log_state(config)
 

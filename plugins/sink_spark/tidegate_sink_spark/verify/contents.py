@@ -1,7 +1,7 @@
-"""What rows hold: hashed all together, and compared with whatever else has them.
+"""The contents of rows: hashed all together, and compared with any other copy.
 
-Each row of the tables is accounted for in one way: it was compared with what is staged of it or with the log; it is a
-dead letter, whose number and reason are looked at; or nothing else has it any more, and it is in the hash alone.
+Each row of the tables is accounted for in one way: it was compared with its staged copy or with the log; it is a
+dead letter, whose number and reason are checked; or no other copy is left, and it is only in the hash.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tidegate_sink_spark.verify.seen import LogPart, SeenTable
 pa: Final[Any] = importlib.import_module("pyarrow")
 pq: Final[Any] = importlib.import_module("pyarrow.parquet")
 
-#: Rows whose contents are looked at at once.
+#: Rows whose contents are compared at once.
 CONTENT_WINDOW: Final = 50_000
 #: Columns of a row's contents: `ack_date` follows from `acked_at`, and some formats have it in the path.
 _CONTENT: Final = tuple(name for name in arrow.SCHEMA.names if name != "ack_date")
 _MODULUS: Final = 1 << 128
 
-#: ``crc32c(data)`` is what a :class:`~tidegate.spi.LargeBody` has as its checksum (the package is untyped).
+#: ``crc32c(data)`` is the checksum of a :class:`~tidegate.spi.LargeBody` (the package is untyped).
 _crc32c: Final = cast(
     "Callable[[bytes], int]",
     google_crc32c.value,  # pyright: ignore[reportUnknownMemberType]  # untyped package
@@ -37,7 +37,7 @@ _crc32c: Final = cast(
 
 
 def check_contents(seen: Seen, found: Findings) -> None:
-    """Hash all rows up to the mark, compare those that are elsewhere, too, and count what was done with each.
+    """Hash all rows up to the mark, compare those that have another copy, and count what was done with each.
 
     Raises: CommitError, OSError.
     """
@@ -49,7 +49,7 @@ def check_contents(seen: Seen, found: Findings) -> None:
 
 
 def _hash_all(seen: Seen, found: Findings) -> set[int]:
-    """The hash, and that each dead letter says why it is one. Returns: their ack sequences."""
+    """Hash the rows, and check that each dead letter has a reason. Returns: their ack sequences."""
     total, dead, silent = 0, set[int](), Ranges()
     for lo in range(seen.first, found.mark + 1, CONTENT_WINDOW):
         hi = min(lo + CONTENT_WINDOW - 1, found.mark)
@@ -75,7 +75,7 @@ def _hash_all(seen: Seen, found: Findings) -> set[int]:
 
 
 def _reasoned(rows: Any) -> dict[int, bool]:
-    """Which dead letters say why they are dead."""
+    """Which dead letters have a reason."""
     found: dict[int, bool] = {}
     for number, headers in zip(
         rows["ack_seq"].to_pylist(), rows["headers"].to_pylist(), strict=True
@@ -86,7 +86,7 @@ def _reasoned(rows: Any) -> dict[int, bool]:
 
 
 def _compare_staged(seen: Seen, found: Findings) -> Numbers:
-    """With staged files that the mark has passed. Returns: what was compared."""
+    """Compare with staged files that the mark has passed. Returns: what was compared."""
     different, compared = Ranges(), Numbers()
     for file in sorted(seen.staged, key=lambda file: file.lo):
         if file.lo > found.mark or not file.rows:
@@ -94,7 +94,7 @@ def _compare_staged(seen: Seen, found: Findings) -> Numbers:
         try:
             staged = _hashes(pq.read_table(str(file.path)))
         except FileNotFoundError:
-            continue  # the table has it, and it is gone by now
+            continue  # the table has its rows, so it was deleted
         both = _compare(staged, _of_tables(seen, found, staged, {}), different)
         found.compared += len(both)
         compared.add(both)
@@ -106,7 +106,7 @@ def _compare_staged(seen: Seen, found: Findings) -> Numbers:
 
 
 def _compare_log(seen: Seen, found: Findings, dead: Collection[int]) -> Numbers:
-    """With a log whose rows others still wait for, or that was not released before the gateway died."""
+    """Compare with a log whose rows others still need, or that was not released before the gateway died."""
     reading = _LogReading(seen, found, dead)
     seen.read_log(max(seen.first, seen.after.first) - 1, found.mark, reading.take)
     reading.look()
@@ -115,7 +115,7 @@ def _compare_log(seen: Seen, found: Findings, dead: Collection[int]) -> Numbers:
 
 
 class _LogReading:
-    """The log's rows as they come. Attributes: compared: rows of a table that were."""
+    """The log's rows as they come. Attributes: compared: the table's rows that were."""
 
     def __init__(self, seen: Seen, found: Findings, dead: Collection[int]) -> None:
         self._seen = seen
@@ -128,7 +128,7 @@ class _LogReading:
         self.compared = Numbers()
 
     def take(self, part: LogPart) -> None:
-        """Some rows, behind those that came before."""
+        """Some rows, after those that came before."""
         bodies = part.bodies
         self._hashes |= _hashes(
             part.rows, lambda n, body: _stored(bodies[n]) if n in bodies else body
@@ -139,7 +139,7 @@ class _LogReading:
             self.look()
 
     def look(self) -> None:
-        """Compare what came."""
+        """Compare the rows that came."""
         seen, found = self._seen, self._found
         there = _of_tables(seen, found, [*self._hashes, *self._damaged], self._bodies)
         both = _compare(self._hashes, there, self._different)
@@ -157,7 +157,7 @@ class _LogReading:
         self._damaged.clear()
 
     def tell(self) -> None:
-        """What is wrong, and what is worth knowing."""
+        """Report what is wrong, and what is worth knowing."""
         if self._different:
             self._found.problems.append(
                 f"rows {self._different} are not in the table what they are in the acknowledged log: they were "
@@ -177,7 +177,7 @@ def _living(seen: Seen) -> list[SeenTable]:
 def _of_tables(
     seen: Seen, found: Findings, numbers: Collection[int], bodies: Mapping[int, LargeBody]
 ) -> dict[int, int]:
-    """Hashes of the tables' rows among and between *numbers*, of *bodies* by size and checksum."""
+    """Hashes of the tables' rows among *numbers* and between, of *bodies* by size and checksum."""
     if not numbers:
         return {}
     there: dict[int, int] = {}
@@ -191,12 +191,12 @@ def _of_tables(
 
 
 def _stored(body: LargeBody) -> tuple[int, int]:
-    """A body that is not here, as far as its store says what it is."""
+    """A body stored elsewhere, as its reference describes it."""
     return body.size, body.checksum
 
 
 def _compare(hashes: Mapping[int, int], there: Mapping[int, int], different: Ranges) -> list[int]:
-    """Add to *different* what has other contents in a table. Returns: what is in one, in order."""
+    """Add to *different* the rows whose contents differ in a table. Returns: the rows in both, in order."""
     both = sorted(hashes.keys() & there.keys())
     for number in both:
         if hashes[number] != there[number]:

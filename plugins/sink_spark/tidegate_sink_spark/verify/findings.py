@@ -10,12 +10,12 @@ from tidegate.spi import LogState
 from tidegate_sink_spark.staging.files import StagedFile
 from tidegate_sink_spark.verify.seen import LogPart, SeenTable
 
-#: Gives the last argument, some at a time, the rows that the log still has behind the first one and up to the second.
+#: Passes the rows that the log still has, after the first number up to the second, to the last argument in parts.
 ReadLog: TypeAlias = Callable[[int, int, Callable[[LogPart], None]], None]
 
 
 def _no_log(_after: int, _through: int, _take: Callable[[LogPart], None]) -> None:
-    """It is not asked."""
+    """Reads no log."""
 
 
 @dataclass(slots=True)
@@ -25,18 +25,18 @@ class Findings:
     Attributes:
         mark: of the table.
         rows, dead_rows: up to the mark, in the table (and its further ones) and in the dead-letter table.
-        files: that the table consists of.
-        staged_through: how far staged files continue the mark; staged_rows: behind it.
+        files: how many the table has.
+        staged_through: how far staged files continue the mark; staged_rows: after it.
         log_first, log_last: what the log holds.
         content: hash of the contents of all rows up to the mark, in any order; "" when not asked for.
         compared, compared_log: rows of the table whose contents were compared with staged ones, and with those of the log.
         compared_checksum: with those of the log, too, but their bodies by size and checksum.
-        only_hashed: rows of the table that neither staging nor log has any more.
-        dead_named: dead letters that say why they are.
-        damaged: rows of the table that are damaged in the log by now.
+        only_hashed: rows of the table that neither staging nor log still has.
+        dead_named: dead letters that have a reason.
+        damaged: rows of the table that are damaged in the log now.
         not_taken: rows of the log that are in no table, since the sink does not take them.
         problems: what is wrong, and what to do; empty: it is proved.
-        notes: what is as it may be, and worth knowing.
+        notes: what is allowed, but worth knowing.
     """
 
     mark: int = 0
@@ -66,9 +66,9 @@ class Seen:
     Attributes:
         before, after: the log, before everything else and after it.
         staged: files, listed before the table was looked at.
-        table: which holds the position; further: by name; dead: the dead-letter table.
+        table: the one with the mark; further: by name; dead: the dead-letter table.
         is_dense: the sink takes every destination.
-        first: rows before it are not asked for.
+        first: rows before it are not read.
         read_log: gives the rows of the log, to compare contents.
     """
 

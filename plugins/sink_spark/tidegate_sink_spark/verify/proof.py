@@ -1,8 +1,8 @@
-"""What is proved of a sink, and what is found wrong. Knows neither a format nor Spark.
+"""What is proved about a sink, and what is found wrong. Knows neither a format nor Spark.
 
-Looked at in this order, so that a gateway which goes on meanwhile is told no lies about: how far the log
-is, what is staged, the table (one state of it), its further tables, how far the log is now. Each moves one
-way only.
+Read in this order, so that the result is true even while the gateway goes on: how far the log
+is, what is staged, the table (one state of it), its further tables, how far the log is now. Each moves in
+one direction only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidegate_sink_spark.verify.seen import SeenTable
 pa: Final[Any] = importlib.import_module("pyarrow")
 pc: Final[Any] = importlib.import_module("pyarrow.compute")
 
-#: Ack sequences that are looked at at once: 8 bytes each, some times over.
+#: Ack sequences compared at once: 8 bytes each, several times over.
 WINDOW: Final = 4_000_000
 
 
@@ -60,7 +60,7 @@ def _check_log(seen: Seen, found: Findings) -> None:
 
 
 def _check_staged(seen: Seen, found: Findings) -> None:
-    """Staged files continue exactly at the mark, each holds what its name says."""
+    """Check that staged files continue exactly at the mark, and that each holds what its name says."""
     through = found.mark
     for file in seen.staged:
         if file.hi <= through:
@@ -72,7 +72,7 @@ def _check_staged(seen: Seen, found: Findings) -> None:
             )
             break
         reason = arrow.check_staged(file)
-        if reason and file.path.exists():  # else the table has it meanwhile
+        if reason and file.path.exists():  # otherwise the table has its rows by now
             found.problems.append(
                 f"the staged file {file.path.name} does not hold what its name says ({reason}); the gateway "
                 "stages it again when it runs"
@@ -89,7 +89,7 @@ def _check_staged(seen: Seen, found: Findings) -> None:
 
 # ----------------------------------------------------------------------------------- the rows
 def _check_rows(seen: Seen, found: Findings) -> None:
-    """Up to the mark each ack sequence is in one of the tables, once."""
+    """Check that each ack sequence up to the mark is in one of the tables, once."""
     missing, double = Ranges(), Ranges()
     for lo in range(seen.first, found.mark + 1, WINDOW):
         hi = min(lo + WINDOW - 1, found.mark)
@@ -132,7 +132,7 @@ def _numbers(table: SeenTable | None, lo: int, hi: int | None) -> Iterator[Any]:
 
 
 def _compare(arrays: Sequence[Any], lo: int, hi: int, missing: Ranges, double: Ranges) -> None:
-    """Find what *arrays* leave out of *lo* to *hi*, and what they have more than once."""
+    """Find what *arrays* lack of *lo* to *hi*, and what they have more than once."""
     numbers = pa.chunked_array([*arrays], pa.int64()).combine_chunks()
     if not len(numbers):
         missing.add(lo, hi)

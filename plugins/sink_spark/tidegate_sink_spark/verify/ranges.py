@@ -1,4 +1,4 @@
-"""Ranges of ack sequences: as a text for people, and as a set of millions of numbers."""
+"""Ranges of ack sequences: as text for operators, and as a set of millions of numbers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import heapq
 from collections.abc import Iterable
 from typing import Final
 
-#: Ranges of ack sequences that a problem names.
+#: Ranges of ack sequences that a problem lists.
 _RANGES_MAX: Final = 5
 
 
 class Ranges:
-    """Ranges of ack sequences, in order, as a text: the first few and how many there are."""
+    """Ranges of ack sequences, in order, as text: the first few and how many there are."""
 
     def __init__(self) -> None:
         self._ranges: list[tuple[int, int]] = []
@@ -38,13 +38,13 @@ def text_of(lo: int, hi: int) -> str:
 
 
 class Numbers:
-    """A set of numbers that come in order and mostly one after the other."""
+    """A set of numbers that come in order and are mostly consecutive."""
 
     def __init__(self) -> None:
         self._ranges: list[tuple[int, int]] = []
 
     def add(self, numbers: Iterable[int]) -> None:
-        """*numbers*, ascending; those that are there already count once."""
+        """Add *numbers*, ascending; those already there count once."""
         for number in numbers:
             last = self._ranges[-1][1] if self._ranges else number - 2
             if number == last + 1:

@@ -1,4 +1,4 @@
-"""One state of a table as a reader sees it: nothing is made, finished or changed, and no job needed.
+"""One state of a table as a reader sees it: this creates, finishes and changes nothing, and needs no job.
 
 A Delta table on a local file system, or of the engine ``deltalake``, is read by delta-rs, a Parquet table by
 PyArrow, anything else by Spark.
@@ -42,16 +42,16 @@ class SeenTable(Protocol):
 
     @property
     def mark(self) -> int:
-        """The highest ack sequence that it says it has, 0 for none."""
+        """The highest ack sequence that it claims to have, 0 for none."""
         ...
 
     @property
     def files(self) -> int:
-        """That it consists of."""
+        """How many files it has."""
         ...
 
     def rows(self, columns: Sequence[str], lo: int, hi: int | None) -> Iterator[Any]:
-        """Those of the log with ack sequences *lo* to *hi* (None: all behind), as Arrow tables.
+        """Those of the log with ack sequences *lo* to *hi* (None: no end), as Arrow tables.
 
         Raises: CommitError, OSError.
         """
@@ -59,7 +59,7 @@ class SeenTable(Protocol):
 
 
 class Log:
-    """Whose rows are looked at. Attributes: gateway_name, store_id."""
+    """The log whose rows are read. Attributes: gateway_name, store_id."""
 
     def __init__(self, gateway_name: str, store_id: str) -> None:
         self.gateway_name = gateway_name
@@ -87,7 +87,7 @@ class LogPart:
 
 
 def log_part(found: LogRows, log: Log) -> LogPart:
-    """What the log answered, as it is compared."""
+    """The log's answer, ready to compare."""
     batches: list[Any] = []
     damaged = [row.ack_sequence for row in found.damaged]
     waiting: list[tuple[AcknowledgedMessage, ...]] = [found.rows] if found.rows else []
@@ -116,7 +116,7 @@ def look_at(
     start_spark: Callable[[], Any],
     storage_options: Mapping[str, str] | None = None,
 ) -> SeenTable | None:
-    """The table as it is now; None when there is none.
+    """The current state of the table; None when there is none.
 
     Args: storage_options: delta-rs's, for the tables of its engine; None: another engine's.
     Raises: CommitError, OSError; what *start_spark* raises.
@@ -174,12 +174,12 @@ def _parquet(directory: Path, log: Log) -> _Dataset:
         if manifests:
             newest = json.loads(manifests[-1].read_text())
             mark = int(newest["hi"])
-            # Those that a writer which died has committed, and not given their names.
+            # Files that a dead writer committed, but did not rename.
             files += [commits / name for name in newest["files"] if (commits / name).exists()]
     names = [str(path) for path in sorted(files)]
     if not names:
         return _Dataset(ds.dataset([], schema=arrow.SCHEMA), log, mark, 0)
-    # A column that the table is partitioned by is in the names of directories, and not in the files.
+    # A partition column is in the names of directories, not in the files.
     found = ds.dataset(
         names, format="parquet", partitioning="hive", partition_base_dir=str(directory)
     )
@@ -219,7 +219,7 @@ def _spark_delta(spark: Any, target: Target, log: Log) -> _Spark | None:
     with spark_errors("the table cannot be read"):
         found, snapshot = delta.newest(spark, target.table, is_name=target.is_name)
         reader = spark.read.format("delta").option("versionAsOf", str(snapshot.version()))
-        # By its path also where it has a name: a name takes no version here.
+        # By path even if it has a name: a name takes no version here.
         frame = reader.load(str(found.dataPath().toString()))
         mark = delta.mark_in(snapshot, log.application)
         return _Spark(frame, log, mark, int(snapshot.numOfFiles()))

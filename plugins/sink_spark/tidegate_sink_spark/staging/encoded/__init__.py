@@ -1,1 +1,1 @@
-"""Runs of the log as Arrow batches: their messages become columns without an object for each."""
+"""Runs of the log as Arrow batches: messages become columns without an object for each."""

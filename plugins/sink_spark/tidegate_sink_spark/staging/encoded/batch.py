@@ -22,7 +22,7 @@ _NIL: Final = b"\xc0"
 _INT_MAX: Final = (1 << 31) - 1
 _DAY: Final = 86_400_000_000
 
-#: What :func:`build_encoded` raises for what it does not know; ``build_batch`` may know it.
+#: What :func:`build_encoded` raises for data it does not know; ``build_batch`` may know it.
 UNUSUAL: Final = (UnusualError, IndexError, *arrow.UNWRITABLE)
 
 
@@ -35,7 +35,7 @@ def build_encoded(runs: Sequence[EncodedRows], gateway_id: str, epoch: str) -> A
     count = messages.count
     sizes = np.array(list(map(len, runs)))
     run_of_row = np.repeat(np.arange(len(runs)), sizes)
-    # An ack sequence is its row's number here, and so much more.
+    # A row's ack sequence is its index here plus this.
     more = np.array([run.first for run in runs], np.int64) - (np.cumsum(sizes) - sizes)
 
     def of_run(value: Callable[[EncodedRows], str]) -> Any:
@@ -94,7 +94,7 @@ def build_encoded(runs: Sequence[EncodedRows], gateway_id: str, epoch: str) -> A
 
 
 class _Messages:
-    """The fields of :class:`tidegate.spi.Message` of each, in their order: where they are, or numbers."""
+    """The fields of :class:`tidegate.spi.Message`, in order, of every message: their spans, or numbers."""
 
     def __init__(self, messages: Sequence[bytes]) -> None:
         """Raises: UnusualError, IndexError."""
@@ -118,7 +118,7 @@ class _Messages:
         self.reply_to = cursor.texts()
         cursor.booleans()  # retained
         self.payload_format = cursor.optional(cursor.integers)
-        cursor.skip(_NIL)  # large: no body is elsewhere
+        cursor.skip(_NIL)  # large: no body is stored elsewhere
         self.owner = cursor.texts()
         self.protocol_version = cursor.texts()
         self.stored_at = cursor.integers()
@@ -126,10 +126,10 @@ class _Messages:
 
 
 class _Headers:
-    """The headers of all rows, none of which has a name twice."""
+    """The headers of all rows, none of which repeats a name."""
 
     def __init__(self, counts: Any, names: Spans, values: Spans) -> None:
-        """Args: counts: of each row. Raises: UnusualError; ArrowInvalid for what is no UTF-8."""
+        """Args: counts: of each row. Raises: UnusualError; ArrowInvalid for text that is not UTF-8."""
         self._counts = counts
         self._keys = names.texts(keeps_empty=True)
         self._values = values.texts(keeps_empty=True)
@@ -141,25 +141,25 @@ class _Headers:
             raise UnusualError
 
     def _are_alike(self) -> bool:
-        """All rows have the same names in the same order, and none of them twice."""
+        """Whether all rows have the same names in the same order, none twice."""
         width = int(self._counts[0])
         if len(self._names) != width or len(self._which) != width * len(self._counts):
             return False
         return bool((self._which == np.tile(self._which[:width], len(self._counts))).all())
 
     def _repeat(self) -> bool:
-        """A row has a name twice."""
+        """Whether a row has a name twice."""
         pairs = np.sort(self._row_of_pair * len(self._names) + self._which)
         return bool((pairs[1:] == pairs[:-1]).any())
 
     def maps(self) -> Any:
-        """One map a row."""
+        """One map per row."""
         offsets = np.zeros(len(self._counts) + 1, np.int32)
         np.cumsum(self._counts, out=offsets[1:])
         return pa.MapArray.from_arrays(pa.array(offsets), self._keys, self._values)
 
     def column(self, name: str) -> Any:
-        """The values of one header; NULL where it is empty, or there is none."""
+        """The values of one header; NULL where it is empty or missing."""
         count = len(self._counts)
         if name not in self._names:
             return pa.nulls(count, pa.string())
@@ -178,7 +178,7 @@ def _spread(
 
 
 def _at(there: Any, values: Any, count: int) -> Any:
-    """A column of so many rows, with *values* in the rows *there*, and NULL in the others."""
+    """A column of *count* rows, with *values* in the rows *there*, and NULL in the others."""
     if len(there) == count:
         return values
     places = np.full(count, -1)
@@ -187,14 +187,14 @@ def _at(there: Any, values: Any, count: int) -> Any:
 
 
 def _per_run(values: Sequence[str], run_of_row: Any) -> Any:
-    """A column of texts that whole runs have in common; NULL for none."""
+    """A column of texts that are the same within a run; NULL for none."""
     if values.count(values[0]) == len(values):
         return pa.repeat(pa.scalar(values[0] or None, pa.string()), len(run_of_row))
     return pa.array([value or None for value in values], pa.string()).take(pa.array(run_of_row))
 
 
 def _times(values: Any) -> Any:
-    """A column of times; NULL for 0, which is never or unknown, and for those that readers do not know."""
+    """A column of times; NULL for 0 (never or unknown), and for times that readers do not know."""
     return pa.array(values, mask=(values <= 0) | (values > arrow.TIME_MAX)).view(arrow.TIMESTAMP)
 
 
@@ -206,7 +206,7 @@ def _small(values: Any) -> Any:
 
 
 def _kinds(destinations: Any) -> Any:
-    """What stands before the colon of each."""
+    """The part before each one's colon."""
     found = destinations.dictionary_encode()
     kinds = [name.partition(":")[0] or None for name in found.dictionary.to_pylist()]
     return pa.array(kinds, pa.string()).take(found.indices)

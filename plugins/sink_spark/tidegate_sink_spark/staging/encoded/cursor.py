@@ -1,9 +1,9 @@
 """Reads the same field of many MessagePack values at once, with numpy.
 
-A :class:`Cursor` stands at one place of each value. Each method reads what stands there and moves all of them
-behind it. It knows what messages are made of as a rule. :class:`UnusualError` says that it does not know
-what it sees, damaged bytes among that: whoever asks decodes the values one by one then. Until :meth:`Cursor.check_end` has
-returned, no span may be looked at: damaged lengths lead anywhere.
+A :class:`Cursor` stands at one place of each value. Each method reads what is there and moves past it in all of
+them. It knows the usual form of messages. :class:`UnusualError` says that it does not know what it sees, including
+damaged bytes: callers then decode the values one by one. Until :meth:`Cursor.check_end` has returned, no span may be
+used: damaged lengths lead anywhere.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _FIXED_TEXT: Final = 0xA0
 _FIXED_ARRAY: Final = 0x90
 #: Offsets of Arrow's arrays have 31 bits.
 _DATA_BYTES_MAX: Final = (1 << 31) - 1
-#: Up to here it is cheap to see that all values are one, which then is a column of one value.
+#: Up to here it is cheap to check that all values are equal, so that the column has one value.
 _COMPARED_BYTES_MAX: Final = 64
-#: Not one of those that a cursor knows.
+#: None of those that a cursor knows.
 _UNKNOWN: Final = 255
 
 
 def _table(sizes: dict[int, int], plain: Sequence[int]) -> Any:
-    """By a value's first byte: how many bytes behind it are a number; 0 for those of *plain*."""
+    """By a value's first byte: how many bytes after it are a number; 0 for those of *plain*."""
     table = np.full(256, _UNKNOWN, np.uint8)
     table[list(plain)] = 0
     for tag, size in sizes.items():
@@ -65,7 +65,7 @@ class Spans:
         count = len(self.starts)
         if count == 0:
             return pa.array([], pa.binary())
-        # Every second element is what is between two of them.
+        # Every second element is the gap between two of them.
         offsets = np.empty(2 * count, np.int32)
         offsets[0::2] = self.starts
         offsets[1::2] = self.ends
@@ -75,7 +75,7 @@ class Spans:
         return whole.take(pa.array(np.arange(0, 2 * count, 2), mask=mask))
 
     def texts(self, *, keeps_empty: bool = False) -> Any:
-        """A ``StringArray`` of them. Raises: ArrowInvalid for what is no UTF-8; UnicodeDecodeError."""
+        """A ``StringArray`` of them. Raises: ArrowInvalid for text that is not UTF-8; UnicodeDecodeError."""
         if keeps_empty:
             return self.array(keeps_empty=True).cast(pa.string())
         count = len(self.starts)
@@ -92,10 +92,10 @@ class Spans:
 
 
 class Cursor:
-    """Stands at one place of each of some values."""
+    """Stands at one place of each of several values."""
 
     def __init__(self, values: Sequence[bytes]) -> None:
-        """At their beginning. Args: values: at least one. Raises: UnusualError."""
+        """At their start. Args: values: at least one. Raises: UnusualError."""
         joined = b"".join(values)
         if len(joined) > _DATA_BYTES_MAX:
             raise UnusualError
@@ -104,14 +104,14 @@ class Cursor:
         self._at = np.concatenate(([0], self._ends[:-1]))
 
     def skip(self, expected: bytes) -> None:
-        """All values go on with *expected*. Raises: UnusualError, IndexError."""
+        """Move past *expected* in all values. Raises: UnusualError, IndexError."""
         for byte in expected:
             if (self._data.take(self._at) != byte).any():
                 raise UnusualError
             self._at = self._at + 1
 
     def check_end(self) -> None:
-        """All values end here, and so each of their spans is within its value. Raises: UnusualError."""
+        """Check that all values end here, so that each of their spans is within its value. Raises: UnusualError."""
         if (self._at != self._ends).any():
             raise UnusualError
 
@@ -146,7 +146,7 @@ class Cursor:
         return self._spans(_BYTES_SIZES[self._data.take(self._at)], 0)
 
     def optional(self, read: Callable[[], T]) -> tuple[Any, T | None]:
-        """Where there is no nil (indexes, ascending), and what *read*, a method of this cursor, finds there.
+        """The indexes, ascending, of values with no nil here, and what *read*, a method of this cursor, finds there.
 
         Raises: UnusualError, IndexError.
         """
@@ -161,7 +161,7 @@ class Cursor:
         return there, found
 
     def pairs(self) -> tuple[Any, Spans, Spans]:
-        """Arrays of pairs of texts: how many each has, and the first and second texts of all, in order.
+        """Arrays of pairs of texts: how many each has, and all first and second texts, in order.
 
         Raises: UnusualError, IndexError.
         """
@@ -194,7 +194,7 @@ class Cursor:
         return Spans(self._data, starts, self._at)
 
     def _numbers(self, sizes: Any) -> Any:
-        """Big-endian numbers of so many bytes behind the first one; 0 where there are none. Raises: UnusualError."""
+        """Big-endian numbers of *sizes* bytes after the first one; 0 where there are none. Raises: UnusualError."""
         found = [int(size) for size in np.flatnonzero(np.bincount(sizes)) if size]
         if found[-1] == _UNKNOWN:
             raise UnusualError
