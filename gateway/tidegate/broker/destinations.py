@@ -1,4 +1,4 @@
-"""All pending lists of the gateway: of queues, of subscriptions, and where each is routed from.
+"""All pending lists of the gateway, of queues and of subscriptions, and their routes.
 
 The subscriptions are here; the queues are in :mod:`tidegate.broker.queues`.
 """
@@ -35,12 +35,12 @@ _log = logging.getLogger("tidegate.broker")
 #: Why most subscriptions end.
 UNSUBSCRIBED: Final = "unsubscribed"
 
-#: What a shared subscription is found by: owner, share group, filter.
+#: Identifies a shared subscription: owner, share group, filter.
 Group: TypeAlias = tuple[str, str, str]
 
 
 class Subscriber(Protocol):
-    """A connection, as far as its subscriptions are made of it."""
+    """What a subscription needs of its connection."""
 
     protocol: str
     principal: str
@@ -53,8 +53,8 @@ class Destinations(Queues):
     """See the module. Args: see :class:`tidegate.broker.list_making.Lists`.
 
     Attributes:
-        durable: by the client's key and name.
-        shared: by owner, share group and filter, see :func:`group_of`.
+        durable: durable subscriptions, by the client's key and name.
+        shared: shared ones, by owner, share group and filter, see :func:`group_of`.
     """
 
     def __post_init__(self) -> None:
@@ -62,8 +62,8 @@ class Destinations(Queues):
         self.durable: dict[tuple[str, str], PendingList] = {}
         self.shared: dict[Group, PendingList] = {}
         self._by_client: dict[str, dict[str, PendingList]] = {}
-        self._attended: set[PendingList] = set()  # of the durable ones
-        self._members: dict[Group, set[object]] = {}  # the sessions that have it, also while away
+        self._attended: set[PendingList] = set()  # durable subscriptions
+        self._members: dict[Group, set[object]] = {}  # the sessions that have it, even while away
 
     def all_lists(self) -> Iterator[PendingList]:
         """Those that the store knows, and temporary queues."""
@@ -73,7 +73,7 @@ class Destinations(Queues):
 
     @staticmethod
     def has_limit(pending_list: PendingList) -> bool:
-        """The list has the limit that its policy says, if that says one."""
+        """The list has the limit of its policy, if there is one."""
         subscription = pending_list.subscription
         if subscription is None:
             return pending_list.is_queue and pending_list.is_stored
@@ -90,9 +90,9 @@ class Destinations(Queues):
     # --- routes --------------------------------------------------------------------------------
 
     def route(self, destination: str, owner: str = "") -> Route:
-        """The route of a valid *destination*, from now on known; a new queue is made.
+        """The route of a valid *destination*, known from now on; a missing queue is made.
 
-        Args: owner: the principal that is charged with the queue; "": the gateway itself.
+        Args: owner: the principal charged for the queue; "": the gateway itself.
         Raises: RequestError, FlowControlError, for a queue that may not be made.
         """
         if names.is_queue(destination):
@@ -100,15 +100,15 @@ class Destinations(Queues):
         return self._router.resolve(destination)
 
     def route_once(self, topic: str) -> Route:
-        """The route of a topic that only the gateway publishes to; it is not remembered."""
+        """The route of a topic that only the gateway publishes to; it is not cached."""
         return self._router.topic_route(topic)
 
     def leave_router(self, pending_list: PendingList) -> None:
-        """The list gets no message more that is published from now on."""
+        """The list gets no message published from now on."""
         self._router.remove_filter(pending_list)
 
     def lower(self, pending_list: PendingList, is_lowered: bool) -> None:
-        """Begin or end storing for a subscription of QoS 0; see PendingList.stores."""
+        """Begin or end storing for a QoS 0 subscription; see PendingList.stores."""
         pending_list.is_lowered = is_lowered
         if not pending_list.is_removed:
             self._route_anew(pending_list)
@@ -122,7 +122,7 @@ class Destinations(Queues):
     def add_subscription(
         self, client: Subscriber, request: SubscribeRequest, *, is_stored: bool, durable: bool
     ) -> PendingList:
-        """A new topic subscription with a list of its own."""
+        """A new topic subscription with its own list."""
         account = self._accounts.of(client.principal)
         account.check_count(Counted.SUBSCRIPTIONS)
         account.check(Held.SUBSCRIPTIONS, list_bytes(request.destination, request.selector))
@@ -200,7 +200,7 @@ class Destinations(Queues):
                 return
             pending_list.subscription = new
             self._writer.add_operation(PutSubscription(new))
-            # What it was stored until now may not have been handed out.
+            # What was stored for it so far may not have been handed out.
             pending_list.is_lowered = new.qos == 0 and pending_list.stores
         pending_list.qos = new.qos
         pending_list.no_local = new.no_local
@@ -212,7 +212,7 @@ class Destinations(Queues):
     ) -> None:
         """The subscription ends with all that is pending in it.
 
-        Args: why: for the rows of that; in_flight: messages that were delivered and did not come back.
+        Args: why: for the rows of these; in_flight: how many were delivered and did not come back.
         """
         if pending_list.is_removed:
             return
@@ -237,11 +237,11 @@ class Destinations(Queues):
             self._ended.end_subscription(subscription, why, messages)
 
     def attend(self, pending_list: PendingList) -> None:
-        """The client of a durable subscription is there."""
+        """The client of a durable subscription is connected."""
         self._attended.add(pending_list)
 
     def leave(self, pending_list: PendingList) -> None:
-        """It is away."""
+        """The client is away."""
         self._attended.discard(pending_list)
 
     def count_unattended(self) -> int:
@@ -257,13 +257,13 @@ class Destinations(Queues):
         return group_of(subscription) in self._members
 
     def add_member(self, subscription: Subscription, session: object) -> None:
-        """A stored session has this shared subscription, also while its client is away."""
+        """A stored session has this shared subscription, even while its client is away."""
         group = group_of(subscription)
         self._members.setdefault(group, set()).add(session)
         self.update_shared(group)
 
     def remove_member(self, subscription: Subscription, session: object) -> None:
-        """It has it no more."""
+        """It no longer has it."""
         group = group_of(subscription)
         members = self._members.get(group)
         if members is not None:
@@ -273,8 +273,8 @@ class Destinations(Queues):
         self.update_shared(group)
 
     def update_shared(self, group: Group) -> None:
-        """A shared subscription lives as long as somebody is served by it or a stored session has
-        it, and outlives the gateway in the second case."""
+        """A shared subscription lives as long as it serves somebody or a stored session has it, and
+        outlives the gateway in the second case."""
         pending_list = self.shared.get(group)
         if pending_list is None:
             return
@@ -310,12 +310,12 @@ def subscription_of(
 
 
 def group_of(subscription: Subscription) -> Group:
-    """What tells a shared subscription from others: those of two principals are two."""
+    """Tells a shared subscription from others: those of two principals are two."""
     return (subscription.owner, subscription.share_group, subscription.filter)
 
 
 def _selector_of(subscription: Subscription) -> Matcher | None:
-    """Its selector; one that cannot be read any more selects everything: nothing may be lost."""
+    """Its selector; one that can no longer be parsed selects everything: nothing may be lost."""
     try:
         return compile_selector(subscription.selector)
     except RequestError as error:
@@ -326,7 +326,7 @@ def _selector_of(subscription: Subscription) -> Matcher | None:
 def _overlap_key(subscription: Subscription, *, once: bool) -> tuple[str, str] | None:
     """Subscriptions with the same key that overlap deliver a message once.
 
-    One that does not want the client's own messages must not stand for one that does.
+    One that does not want the client's own messages must not stand in for one that does.
     """
     if not once or not subscription.client_id or subscription.share_group:
         return None

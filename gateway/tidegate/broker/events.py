@@ -1,11 +1,11 @@
 """Events are kept in memory for operators, and never too many of them.
 
-One owner for a gateway. Each kind has its own room (``KEPT_MAX`` events, ``KEPT_BYTES_MAX`` bytes), so that ten thousand clients
-that come at once push out no word about a disk. Of one name ``BURST`` events are told between two looks, of which
-there is one a second; the others are counted, and told as one.
+One owner per gateway. Each kind has its own room (``KEPT_MAX`` events, ``KEPT_BYTES_MAX`` bytes), so that ten
+thousand clients that come at once push out no word about a disk. Between two looks, one a second, ``BURST`` events
+of one name are told; the others are counted, and told as one.
 
-Sequences begin with the time of the start in microseconds, so that no gateway that is started anew gives out one again,
-and grow by one.
+Sequences begin with the time of the start in microseconds, so that a restarted gateway gives out none again, and
+grow by one.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from tidegate.spi.printable import printable
 
 _log = logging.getLogger("tidegate.events")
 
-#: Of each kind.
+#: Events kept of each kind, and their bytes.
 KEPT_MAX: Final = 1000
 KEPT_BYTES_MAX: Final = 1 << 20
-#: Of one name between two looks: what somebody who looks on can read.
+#: Events of one name between two looks: what an onlooker can read.
 BURST: Final = 20
 #: Characters of an event's text, and of one value in it: names of topics have up to 64 KiB.
 TEXT_MAX: Final = 1000
 VALUE_MAX: Final = 200
-#: What events were before those that are kept: how many a reader has missed is known of so many of them, exactly.
+#: Kinds remembered of earlier events, no longer kept: for these it is known exactly how many a reader has missed.
 HISTORY_MAX: Final = 1 << 18
-#: Destinations whose dead letters are counted apart between two looks; of the others all together.
+#: Destinations whose dead letters are counted separately between two looks; the others are counted together.
 _COUNTED_MAX: Final = 50
-#: Of an event besides its text and its fields, and of a field: measured, rounded up.
+#: Bytes of an event besides its text and its fields, and of a field: measured, rounded up.
 _ROW_BYTES: Final = 400
 _FIELD_BYTES: Final = 120
-#: Whoever waits is woken at most so often.
+#: Least time between two wake-ups of those that wait.
 GATHER_S: Final = 0.1
 
 _KINDS: Final = tuple(EventKind)
@@ -55,7 +55,7 @@ _sequence: Final = attrgetter("sequence")
 
 @dataclass(slots=True, eq=False)
 class _Kept:
-    """Events of one kind. Attributes: size: bytes; gone: sequence of the last one that was pushed out."""
+    """Events of one kind. Attributes: size: bytes; gone: sequence of the last one pushed out."""
 
     rows: deque[tuple[EventRow, int]] = field(default_factory=deque[tuple[EventRow, int]])
     size: int = 0
@@ -79,14 +79,14 @@ class Events:
 
     Args: now: microseconds since the epoch.
 
-    Attributes: last: sequence of the last event; before the first one, of none.
+    Attributes: last: sequence of the last event; before the first event, of none.
     """
 
     def __init__(self, now: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
         self._now = now
         self._first = self.last = now()
         self._kept = {kind: _Kept() for kind in _KINDS}
-        self._history = bytearray()  # kinds, of the event behind _history_after on
+        self._history = bytearray()  # kinds, from the event after _history_after on
         self._history_after = self.last
         self._counts: Counter[Event] = Counter()
         self._burst: dict[Event, int] = {}  # since the last look
@@ -111,7 +111,7 @@ class Events:
             self._record(event, log, 1, text, values, error)
 
     def dead_lettered(self, destination: str, target: str, count: int = 1) -> None:
-        """So many messages of *destination* go to the dead-letter queue *target*."""
+        """*count* messages of *destination* go to the dead-letter queue *target*."""
         self._counts[Event.MESSAGES_DEAD_LETTERED] += count
         key = (destination, target)
         if key not in self._counted and len(self._counted) >= _COUNTED_MAX:
@@ -119,7 +119,7 @@ class Events:
         self._counted[key] += count
 
     def look(self) -> None:
-        """A second is over: tell what was only counted."""
+        """A second has passed: tell what was only counted."""
         for event, count in self._burst.items():
             self._counts[event] += count
             if count > BURST:
@@ -181,18 +181,18 @@ class Events:
 
     @property
     def size_bytes(self) -> int:
-        """What is kept."""
+        """Bytes of the events kept."""
         return sum(kept.size for kept in self._kept.values())
 
     def snapshot(self) -> dict[str, int]:
-        """How many there were since the start, by metric: ``events.NAME.count``."""
+        """How many events there were since the start, by metric: ``events.NAME.count``."""
         return {
             f"events.{event.value}.count": self._counts[event] + self._burst.get(event, 0)
             for event in Event
         }
 
     def page(self, request: ListEvents) -> EventPage:
-        """What is kept of what is wanted."""
+        """The wanted events that are kept."""
         kinds = request.kinds or _KINDS
         after = request.after
         is_restarted = after != 0 and not self._first <= after <= self.last
@@ -213,12 +213,12 @@ class Events:
         return EventPage(found, through, missed, is_restarted)
 
     def _missed(self, after: int, through: int, kinds: Collection[EventKind]) -> int:
-        """Events of *kinds* behind *after*, up to *through*, that were pushed out."""
+        """Events of *kinds* after *after*, up to *through*, that were pushed out."""
         pushed_out = [kind for kind in set(kinds) if self._kept[kind].gone > after]
         if not pushed_out:
             return 0
         begin, end = max(0, after - self._history_after), max(0, through - self._history_after)
-        # Of whatever kind: so long ago that nobody knows.
+        # Of any kind: it is no longer known which.
         missed = max(0, min(self._history_after, through) - after)
         for kind in pushed_out:
             there = self._kept[kind].behind(max(after, self._history_after))
@@ -227,7 +227,7 @@ class Events:
         return missed
 
     async def wanted(self, request: ListEvents) -> EventPage:
-        """A page, or the first that there is something for within ``wait_s``. Cancellation: safe."""
+        """A page; if it is empty, the first that is not, within ``wait_s``. Cancellation: safe."""
         found = self.page(request)
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + request.wait_s

@@ -1,4 +1,4 @@
-"""Somebody is refused because too much memory is held: told when that begins, and when it is over."""
+"""Clients are refused because too much memory is held: reported when that begins, and when it is over."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tidegate.spi.events import Event, Tell
 
 _log = logging.getLogger("tidegate.broker.limit")
 
-#: Looks without a refusal, of which there is one a second, until it is over.
+#: Looks, one a second, without a refusal until it is over.
 QUIET_LOOKS: Final = 10
 
 
 @final
 class MemoryWatch:
-    """Call :meth:`look` every second. Args: refused: how often somebody was, since the start."""
+    """Call :meth:`look` every second. Args: refused: how often somebody was refused, since the start."""
 
     def __init__(self, refused: Callable[[], int], tell: Tell) -> None:
         self._refused = refused
@@ -25,7 +25,7 @@ class MemoryWatch:
         self._quiet = QUIET_LOOKS
 
     def look(self) -> None:
-        """A second is over."""
+        """A second has passed."""
         now = self._refused()
         count, self._before = now - self._before, now
         if count and self._quiet >= QUIET_LOOKS:

@@ -1,7 +1,8 @@
 """Queues in which purged messages are kept until it is too late to take them back.
 
-Such a queue is one like others, whose name says what was purged and until when: nothing else is to be remembered, so
-that a restart changes nothing. Its name begins with ``$``, which no filter of clients covers that does not say so, and no policy.
+Such a queue is like any other, but its name says what was purged and until when: nothing else need be remembered, so
+a restart changes nothing. Its name begins with ``$``, which no policy covers, and no client's filter that does not
+begin with it.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from tidegate.spi import GatewayError, names
 _log = logging.getLogger("tidegate.broker")
 
 _PREFIX: Final = names.queue("$purged.")
-#: How often all queues are looked at, in microseconds: one is kept so much longer at most.
+#: How often all queues are checked, in microseconds: one may be kept this much longer.
 LOOK_EVERY_US: Final = 5_000_000
 
 
 def kept_name(destination: str, until: int) -> str:
-    """The queue for what is purged of *destination*. Args: until: microseconds since the epoch."""
+    """The queue for what is purged from *destination*. Args: until: microseconds since the epoch."""
     return f"{_PREFIX}{until}.{names.name_of(destination)}"
 
 
 def origin_of(destination: str) -> tuple[str, int] | None:
-    """The queue that was purged into this one, and until when it is kept; None: it is no such queue."""
+    """The queue purged into this one, and until when it is kept; None: it is no such queue."""
     if not destination.startswith(_PREFIX):
         return None
     until, _, name = destination.removeprefix(_PREFIX).partition(".")
@@ -53,7 +54,7 @@ class PurgedQueues:
         self._next = 0
 
     def look(self, elapsed: int) -> None:
-        """Args: elapsed: microseconds of a clock that nobody sets."""
+        """Args: elapsed: microseconds by a clock that nobody sets."""
         if elapsed >= self._next:
             self._next = elapsed + LOOK_EVERY_US
             self._flow.walks.begin(self._look())

@@ -1,4 +1,4 @@
-"""The pending lists of queues: made on first use, found, given to those who watch for them."""
+"""The pending lists of queues: made on first use, found, given to consumers that watch for them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from tidegate.spi.events import Event
 
 _log = logging.getLogger("tidegate.broker")
 
-#: What is in a list that is new.
+#: What is in a new list.
 NOTHING: Final = PendingCount(0, 0)
 
-#: Queues about which authorizers are asked before the clock is looked at: up to 200 microseconds each.
+#: Queues that authorizers are asked about between looks at the clock: up to 200 microseconds each.
 ASKED_AT_ONCE: Final = 8
 
 
@@ -37,9 +37,9 @@ class Queues(Lists):
 
     Attributes:
         queues: by destination.
-        routes: by destination, what is known.
+        routes: those known, by destination.
         marks_use: somebody wants to know which queues are used.
-        used: those that were subscribed to or routed to; whoever reads it empties it.
+        used: queues that were subscribed or routed to; the reader empties it.
     """
 
     def __post_init__(self) -> None:
@@ -47,7 +47,7 @@ class Queues(Lists):
         self.queues: dict[str, PendingList] = {}
         self._router = Router(self.queue_list)
         self.routes = self._router.routes
-        self._queue_names = TopicTree()  # those that a filter can cover
+        self._queue_names = TopicTree()  # those a filter can cover
         self._queue_watchers: dict[Consumer, str] = {}  # and their filters
         self.marks_use = False
         self.used: set[PendingList] = set()
@@ -71,7 +71,7 @@ class Queues(Lists):
         return self._add_queue(destination, owner, take_id)
 
     def check_creatable(self, destination: str) -> None:
-        """Check that a client may use the queue, which is there or made by that.
+        """Check that a client may use the queue, which exists or would be made.
 
         Raises: RequestError when only the operator makes it.
         """
@@ -86,7 +86,7 @@ class Queues(Lists):
             )
 
     def declare_queue(self, destination: str) -> None:
-        """Make the queue where it is not there, whatever limits there are for those of clients."""
+        """Make the queue if it is missing, whatever the limits for clients' queues are."""
         if destination not in self.queues:
             list_id = self._writer.take_list_id()
             self._writer.add_operation(AddDestination(destination, list_id, ""))
@@ -119,7 +119,7 @@ class Queues(Lists):
         self.tell(Event.DESTINATION_MADE, _log, text, made.destination, made.owner)
 
     def restore_queue(self, found: RecoveredDestination, pending: PendingCount) -> None:
-        """Make the list of a queue that was there before the start, whatever its owner may have."""
+        """Make the list of a queue from before the start, whatever its owner's limits."""
         made = self.make_queue(found.destination, found.pending_list, pending)
         made.owner, made.is_paused = found.owner, found.consumers_paused
         account = self._accounts.of(found.owner)
@@ -151,7 +151,7 @@ class Queues(Lists):
         """A stored queue ends, with this turn, and all that is pending in it.
 
         Args: why: for the rows of what it held.
-        What is in flight from it is in no list any more: to acknowledge it changes nothing.
+        What is in flight from it is then in no list: acknowledging it changes nothing.
         """
         gone = self.queues.pop(destination)
         self.routes.pop(destination, None)
@@ -164,23 +164,23 @@ class Queues(Lists):
         self._ended.end_queue(destination, gone.id, why)
 
     def watch_queues(self, filter_name: str, consumer: Consumer) -> None:
-        """Attach *consumer* to every queue that the filter covers and it may have, now and later."""
+        """Attach *consumer* to every queue that the filter covers and it may consume from, now and later."""
         self._queue_watchers[consumer] = filter_name
         self._flow.walks.begin(self.rewatch_queues(filter_name, consumer))
 
     def rewatch_queues(self, filter_name: str, consumer: Consumer) -> Walk:
-        """Attach *consumer* to those it may have by now, and to no other."""
+        """Attach *consumer* to those it may consume from now, and to no other."""
         found = self._queue_names.match_few(filter_name, LOOKED_AT_MAX)
         if found is not None:
             return self._attach(consumer, found)
-        # Finding them takes long, so all queues are looked at. Those that come later see to themselves.
+        # Finding them takes long, so all queues are examined. Later ones take care of themselves.
         return self._attach(consumer, list(self.queues), filter_name)
 
     def _attach(
         self, consumer: Consumer, destinations: Sequence[str], filter_name: str = ""
     ) -> Walk:
-        """One step after the other, as far as it still watches then. Args: filter_name: "": it covers
-        all of *destinations*."""
+        """In steps, for as long as it still watches. Args: filter_name: "": it covers all of
+        *destinations*."""
         at_once = STEP_LISTS if consumer.allows is None else ASKED_AT_ONCE
         for number, destination in enumerate(destinations, 1):
             pending_list = self.queues.get(destination)
@@ -197,7 +197,7 @@ class Queues(Lists):
             if not number % at_once:
                 yield
                 if consumer not in self._queue_watchers:
-                    return  # or walks of those that are over would pile up
+                    return  # or walks of ended ones would pile up
 
     def unwatch_queues(self, consumer: Consumer) -> None:
         """Nothing more is given to *consumer*; it leaves its queues one by one."""

@@ -1,4 +1,4 @@
-"""What is known of a sink: what it says of itself, and how far it is behind the acknowledged log."""
+"""What is known about a sink: what it says of itself, and how far it lags behind the acknowledged log."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _US: Final = 1_000_000
 
 
 class Watched(Protocol):
-    """A sink, as the log knows it."""
+    """What the log knows about a sink."""
 
     name: str
     #: None until it is made.
     sink: Sink | None
-    #: It was told in the log that it cannot tell its health.
+    #: A line in the log has said that it cannot tell its health.
     is_mute: bool
 
     @property
@@ -31,15 +31,15 @@ class Watched(Protocol):
 
     @property
     def oldest_at(self) -> int | None:
-        """When the oldest row that is not in its target was acknowledged, by the clock as it is.
+        """When the oldest row that is not in its target was acknowledged, by the clock as it is now.
 
-        Microseconds since the epoch; 0: there is none, or it came just now; None: not known.
+        Microseconds since the epoch; 0: there is none, or it has just come; None: unknown.
         """
         ...
 
 
 def health_of(reader: Watched) -> SinkHealth:
-    """What the sink says; a plugin that fails at that is told as one that fails."""
+    """What the sink says; a plugin that fails to answer counts as failing."""
     if reader.sink is None:
         return SinkHealth(SinkState.STARTING, 0, 0)
     try:
@@ -54,7 +54,7 @@ def health_of(reader: Watched) -> SinkHealth:
 
 
 def status_of(reader: Watched, statistics: LogStatistics, limit: int, now: int) -> SinkStatus:
-    """Args: limit: of the log, in bytes; now: microseconds since the epoch, by the clock as it is."""
+    """Args: limit: of the log, in bytes; now: microseconds since the epoch, by the clock as it is now."""
     health = health_of(reader)
     held, total = statistics.held_bytes, statistics.last - statistics.first + 1
     lag_rows = max(0, statistics.last - max(reader.released, health.mark))
@@ -76,7 +76,7 @@ def status_of(reader: Watched, statistics: LogStatistics, limit: int, now: int) 
 
 
 def metrics_of(status: SinkStatus) -> dict[str, int | str]:
-    """The same for system topics, by topic below ``$SYS/broker/``; what is not known is left out."""
+    """The same for system topics, by topic below ``$SYS/broker/``; what is unknown is left out."""
     health, commit = status.health, status.health.last_commit
     found: dict[str, int | str | None] = {
         "state": health.state.value,

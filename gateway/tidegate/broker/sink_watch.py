@@ -1,4 +1,4 @@
-"""How sinks are: each change is told once, whatever the sink is and however often it says so."""
+"""The health of sinks: each change is reported once, however often the sink repeats it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SinkWatch:
         self._known: dict[str, SinkHealth] = {}
 
     def look(self) -> None:
-        """A second is over."""
+        """A second has passed."""
         for name, now in self._health():
             before = self._known.get(name, SinkHealth(SinkState.STARTING, 0, 0))
             self._known[name] = now

@@ -1,1 +1,1 @@
-"""From a destination to the lists that its messages go to."""
+"""From a destination to the lists its messages go to."""

@@ -4,9 +4,9 @@ They take effect when the publish is accepted, so that a client that publishes a
 finds its own message. Should the store then drop the publish (it is full), the change is undone;
 by then others may have changed the same topic again, in the same turn or in the next one.
 
-Each topic has a number while it has a retained message: a place in a list. Who hands over many of
-them (``publish/retained_delivery.py``) remembers numbers, four bytes each, and asks for the message when
-its turn comes.
+Each topic has a number while it has a retained message: a place in a list. A delivery of many
+(``publish/retained_delivery.py``) remembers the numbers, four bytes each, and asks for each message
+when its turn comes.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from tidegate.spi import (
     names,
 )
 
-#: Retained messages that one call of :meth:`RetainedMessages.expire` looks at: some milliseconds.
+#: Retained messages that one call of :meth:`RetainedMessages.expire` examines: some milliseconds.
 EXPIRE_COUNT_MAX: Final = 5000
 
-#: Entries of the expiry heap that may be out of date before it is made anew.
+#: Entries of the expiry heap that may be out of date before it is rebuilt.
 _STALE_MAX: Final = 1000
 
 
@@ -46,7 +46,7 @@ class Account(Protocol):
         ...
 
     def add(self, kind: Held, size: int) -> None:
-        """It is *size* bytes more, or fewer."""
+        """Count *size* bytes more, or fewer."""
         ...
 
 
@@ -73,14 +73,14 @@ class RetainedMessages:
     """Retained messages by topic.
 
     Args:
-        limit_bytes: memory that they may take, with their names; a topic more is refused. They
+        limit_bytes: memory they may take, with their names; beyond it a new topic is refused. They
             are held in memory with their bodies, and any client that may publish can make up
             topics.
-        account_of: the account of a principal, which is charged with what it published.
+        account_of: the account of a principal, charged for what it published.
 
     Attributes:
-        on_new_number: called with the number of a topic that has just got its first message; it
-            may have been another topic's before.
+        on_new_number: called with the number of a topic that has just got its first message;
+            another topic may have had the number before.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class RetainedMessages:
         self._account_of = account_of
         self._numbers: dict[str, int] = {}
         self._messages: list[Message | None] = []
-        self._accounts: list[Account | None] = []  # who is charged with each
+        self._accounts: list[Account | None] = []  # charged for each
         self._free: list[int] = []
         self._tree = TopicTree()
         self._bytes = 0
@@ -101,17 +101,17 @@ class RetainedMessages:
         self._latest: weakref.WeakValueDictionary[str, _Change] = weakref.WeakValueDictionary()
 
     def recover(self, messages: Iterable[Message]) -> None:
-        """Take up what the store knows."""
+        """Restore what the store knows."""
         for message in messages:
             self._set(message.destination, message)
 
     def __len__(self) -> int:
-        """How many are stored; those that are only in memory do not count."""
+        """How many are stored; those only in memory do not count."""
         return len(self._numbers) - len(self._volatile)
 
     @property
     def memory_bytes(self) -> int:
-        """Memory that is accounted for: messages, their names, and the tree of topics."""
+        """Memory accounted for: messages, their names, and the tree of topics."""
         return self._bytes + self._tree.branches * BRANCH_BYTES
 
     # --- looking up ----------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class RetainedMessages:
     def numbers_matching(self, filter_name: str) -> array[int] | None:
         """Numbers of the topics that the filter (a NAME) covers, in ascending order.
 
-        Returns: None when more than ``LOOKED_AT_MAX`` topics have to be looked at for that.
+        Returns: None when more than ``LOOKED_AT_MAX`` topics would have to be examined.
         """
         if not names.is_filter(filter_name):
             number = self._numbers.get(names.topic(filter_name))
@@ -188,8 +188,8 @@ class RetainedMessages:
         return operation, lambda: self._undo(change)
 
     def set_volatile(self, message: Message) -> None:
-        """Retain the gateway's own *message* in memory only: it is never stored and not counted
-        against the limit. Clients must not be able to publish to its topic."""
+        """Retain the gateway's own *message* in memory only: it is never stored and does not count
+        towards the limit. Clients must not be able to publish to its topic."""
         destination = message.destination
         number = self._numbers.get(destination)
         if number is None:
@@ -197,7 +197,7 @@ class RetainedMessages:
         else:
             before = self._messages[number]
             if before is not None and destination not in self._volatile:
-                # It was stored once, when clients could publish there.
+                # It was stored when clients could publish there.
                 self._bytes -= _cost(before)
                 account, self._accounts[number] = self._accounts[number], None
                 if account is not None:
@@ -206,7 +206,7 @@ class RetainedMessages:
         self._volatile.add(destination)
 
     def expire(self, now: int) -> list[ClearRetained]:
-        """Remove messages whose time is over, at most ``EXPIRE_COUNT_MAX`` in one call.
+        """Remove expired messages, at most ``EXPIRE_COUNT_MAX`` in one call.
 
         Args: now: microseconds since the epoch.
         Returns: what to write. Source: MQTT 5.0 section 3.3.2.3.3 [MQTT-3.3.2-5].
@@ -219,8 +219,8 @@ class RetainedMessages:
             expires_at, destination = heapq.heappop(heap)
             message = self.get(destination)
             if message is not None and message.expires_at == expires_at:
-                # An earlier publish that is undone later must not bring anything back: the
-                # ClearRetained is written in any case.
+                # An earlier publish that is undone later must not bring it back: the ClearRetained
+                # is written in any case.
                 self._latest.pop(destination, None)
                 self._set(destination, None)
                 cleared.append(ClearRetained(destination))

@@ -1,6 +1,6 @@
 """From a destination to the pending lists its messages go to.
 
-Topic filters live in a trie of levels; what a concrete destination resolves to is cached as a
+Topic filters are in a trie of levels; what a concrete destination resolves to is cached as a
 :class:`Route` until a subscription comes or goes.
 """
 
@@ -20,22 +20,22 @@ _log = logging.getLogger("tidegate.broker.router")
 
 _sequence_of: Final = attrgetter("sequence")
 
-#: Routes kept for topics that nobody subscribes to would grow with every topic ever published
-#: to; past so many bytes the cache is emptied and refills with what is in use. Room for 80,000
-#: routes with names of usual length.
+#: Cached routes would grow with every topic ever published to, even without subscribers; beyond
+#: this many bytes the cache is emptied and refills with what is in use. Room for 80,000 routes with
+#: names of usual length.
 ROUTES_CACHED_BYTES: Final = 32 << 20
 #: What a route takes besides its name, with its place in the cache.
 ROUTE_BYTES: Final = 350
 
 
-#: Subsets of one route's lists that are kept: many selectors make many, and few come often.
+#: Subsets of one route's lists that are cached: many selectors make many, but few come often.
 NARROWED_CACHED_MAX: Final = 64
 
 
-#: Messages that one list is given in one step, where steps are counted: up to 4 microseconds each.
+#: Messages given to one list in one step, where steps are counted: up to 4 microseconds each.
 STEP_MESSAGES: Final = 500
 
-#: Lists from which on what they are given is counted; with fewer it is not more than the publish.
+#: From this many lists on, giving them a message counts as work; with fewer it costs less than the publish.
 WIDE_MIN: Final = 8
 
 
@@ -45,9 +45,9 @@ class Route:
     Attributes:
         stored: lists that the message is stored for, and their ids.
         direct: lists that get it without storing (unstored subscriptions).
-        width: lists, when they are many; 0: few enough not to be counted.
-        is_picky: some list refuses messages of its own client, or those a selector leaves out.
-        is_for_all: QoS 0 messages go the same way; for those that do not, volatile: once it is known.
+        width: number of lists, when they are many; 0: too few to count.
+        is_picky: some list refuses messages of its own client, or those its selector leaves out.
+        is_for_all: QoS 0 messages go the same way; otherwise volatile is their route, once known.
     """
 
     __slots__ = (
@@ -86,7 +86,7 @@ class Route:
         return self.volatile
 
     def narrowed(self, message: Message, client_key: str) -> Route:
-        """The same without the lists that do not want *message*, which the client with *client_key* published."""
+        """The same without lists that do not want *message*, published by the client with *client_key*."""
         key = tuple(
             [
                 not (item.no_local and item.client_key == client_key)
@@ -110,9 +110,9 @@ def hand_out(added: Mapping[Route, list[StoredMessage]]) -> None:
     """Durable messages, by route, go to every list, to each in the order of their sequences.
 
     Several routes of one turn may lead to one list (a filter that covers several topics, messages
-    of different QoS): what they bring is merged, because a list takes its messages in order. One
-    whose QoS was raised from 0 within the turn gets first what it got directly until then, and lists
-    in memory come before stored ones, because a stored one may succeed one of them.
+    of different QoS): what they bring is merged, because a list takes its messages in order. A list
+    whose QoS was raised from 0 within the turn first gets what was direct until then, and lists in
+    memory come before stored ones, because a stored one may succeed one of them.
     """
     if len(added) == 1:
         for route, messages in added.items():
@@ -127,9 +127,9 @@ def hand_out(added: Mapping[Route, list[StoredMessage]]) -> None:
 def hand_out_in_steps(added: Mapping[Route, list[StoredMessage]]) -> Iterator[None]:
     """The same for a turn that gives very many messages to lists: yields after each step.
 
-    Subscriptions come last, one after the other, and what they have in memory only part by part: nobody else
-    can tell when, as long as nothing of a later turn comes before. But queues, whose messages others than consumers
-    claim when they are durable, and a list that is being replaced, or replaces one, are as prompt as ever.
+    Subscriptions come last, one after another, and those in memory only part by part: nobody else can tell, as
+    long as nothing of a later turn comes before. But queues, whose durable messages not only consumers claim, and
+    a list that is being replaced, or replaces one, are as prompt as ever.
     """
     stored, direct = _by_list(added)
     alone = [item for item in direct if not item.is_stored and item.succession is None]
@@ -154,7 +154,7 @@ _Groups: TypeAlias = dict[PendingList, list[list[StoredMessage]]]
 
 
 def _by_list(added: Mapping[Route, list[StoredMessage]]) -> tuple[_Groups, _Groups]:
-    """What is stored for lists, and what they get without."""
+    """What is stored for lists, and what they get without storing."""
     stored: _Groups = {}
     direct: _Groups = {}
     for route, messages in added.items():
@@ -188,8 +188,8 @@ def _offer_merged(
 def _offer_in_order(
     pending_list: PendingList, stored: list[list[StoredMessage]], direct: list[list[StoredMessage]]
 ) -> None:
-    """A stored list that was sent messages with and without QoS 0 within the turn: so its client
-    sees the last one last, whatever it was sent with."""
+    """For a stored list that got messages with and without QoS 0 within the turn: its client sees
+    the last one last, whatever its QoS."""
     kinds = [(message, False) for message in chain.from_iterable(stored)]
     kinds += [(message, True) for message in chain.from_iterable(direct)]
     kinds.sort(key=lambda kind: kind[0].sequence)
@@ -234,7 +234,7 @@ class FilterTree:
         node.lists[pending_list] = None
 
     def remove(self, filter_name: str, pending_list: PendingList) -> None:
-        """Forget the list; branches that hold nothing any more are pruned."""
+        """Forget the list; empty branches are pruned."""
         levels = filter_name.split(".")
         path = [self._root]
         for level in levels:
@@ -289,7 +289,7 @@ class Router:
         self._filters = FilterTree()
 
     def resolve(self, destination: str) -> Route:
-        """The route of a canonical, wildcard-free destination, from now on in ``routes``."""
+        """The route of a canonical, wildcard-free destination; from now on it is in ``routes``."""
         if names.is_queue(destination):
             queue = self._queue_list(destination)
             route = Route((queue,), ()) if queue.is_stored else Route((), (queue,))
@@ -303,7 +303,7 @@ class Router:
         return route
 
     def topic_route(self, topic: str) -> Route:
-        """The route of a canonical topic, not from ``routes`` and not put there."""
+        """The route of a canonical topic, neither taken from ``routes`` nor put there."""
         lists = _one_per_client(self._filters.match(names.name_of(topic)))
         return Route(
             (item for item in lists if item.stores),
@@ -330,8 +330,8 @@ class Router:
 
 
 def _one_per_client(lists: Iterator[PendingList]) -> list[PendingList]:
-    """Of several subscriptions of one MQTT session that overlap only the one with the highest
-    QoS gets the message, so that the client sees it once [MQTT-3.3.5-1]."""
+    """Of overlapping subscriptions of one MQTT session only the one with the highest QoS gets the
+    message, so that the client sees it once [MQTT-3.3.5-1]."""
     best: dict[tuple[str, str] | PendingList, PendingList] = {}
     for item in lists:
         key = item.overlap_key or item

@@ -13,13 +13,13 @@ from typing import Final, TypeAlias, cast
 
 from tidegate.spi import names
 
-#: A level, or ``_END``, to what is below it: a destination (leaf) or a further branch.
+#: Maps a level, or ``_END``, to what is below it: a destination (leaf) or another branch.
 Branch: TypeAlias = "dict[str, str | Branch]"
 
-#: Key of the topic that ends where a branch begins (``a`` beside ``a/b``). No level can be this.
+#: Key of the topic that ends where a branch begins (``a`` besides ``a/b``). No level can be this.
 _END: Final = "."
 
-#: Names that may be looked at in one go to find those that a filter covers: some milliseconds.
+#: Names that may be examined in one go to find those a filter covers: some milliseconds.
 LOOKED_AT_MAX: Final = 2000
 
 #: What a branch costs, in bytes: ``sys.getsizeof`` of a dictionary with up to five entries.
@@ -31,7 +31,7 @@ class TopicTree:
 
     Attributes:
         branches: dictionaries in use; two long names that share all but their last level need one
-            for each level, which is why somebody who limits memory must count them.
+            for each level, so code that limits memory must count them.
     """
 
     __slots__ = ("_root", "branches")
@@ -41,7 +41,7 @@ class TopicTree:
         self.branches = 0
 
     def add(self, destination: str) -> None:
-        """Add the wildcard-free topic *destination*; nothing happens when it is there."""
+        """Add the wildcard-free topic *destination*, unless it is there."""
         node = self._root
         for depth, level in enumerate(names.name_of(destination).split(".")):
             found = node.get(level)
@@ -95,7 +95,7 @@ class TopicTree:
         return found
 
     def match_few(self, filter_name: str, looked_at_max: int) -> list[str] | None:
-        """The same; None when more than *looked_at_max* names and branches must be looked at for it."""
+        """The same; None when more than *looked_at_max* names and branches would have to be examined."""
         found: list[str] = []
         nodes = [self._root]
         wanted = filter_name.split(".")
@@ -139,7 +139,7 @@ def _without_dollar(nodes: list[Branch]) -> list[Branch]:
 
 
 def _covered(leaves: list[str], filter_name: str, wanted: list[str], position: int) -> list[str]:
-    """Of leaves that agree with the filter up to *position*, those that agree in the rest."""
+    """Those of *leaves*, which match the filter up to *position*, that match the rest too."""
     rest = len(wanted) - 1 - position
     if rest == 0:  # "topic://" has no full stop: as many as levels before the last one
         return [leaf for leaf in leaves if leaf.count(".") == position]
@@ -149,7 +149,7 @@ def _covered(leaves: list[str], filter_name: str, wanted: list[str], position: i
 
 
 def _collect(nodes: list[Branch], found: list[str], looked_at_max: int) -> bool:
-    """Add all that is below *nodes* to *found*. Returns: False when it is too much."""
+    """Add everything below *nodes* to *found*. Returns: False when it is too much."""
     stack = list(nodes)
     while stack:
         node = stack.pop()

@@ -1,14 +1,14 @@
 """Branches of distributed transactions (XA): prepared, in doubt, committed, rolled back.
 
-Preparing makes a client's transaction durable without carrying it out: its messages go into a
-pending list of the branch's own, which nobody consumes from; what it acknowledged stays pending in
-its lists and is in nobody's hands. From then on the branch belongs to no connection: it outlives the
-client and the gateway until somebody completes it.
+Preparing makes a client's transaction durable without carrying it out: its messages go into the
+branch's own pending list, which nobody consumes from; what it acknowledged stays pending in its
+lists, and nobody gets it. From then on the branch belongs to no connection: it outlives the client
+and the gateway until somebody completes it.
 
 Committing reads the messages back and publishes them like any others, under new sequences, in one
-batch with the acknowledgements and the end of the branch; rolling back ends it and lets the
-acknowledged messages go back to their lists. Both wait for the store twice (reading, writing), so
-they are asked for and confirmed later; one that fails leaves the branch as it was.
+batch with the acknowledgements and the end of the branch; rolling back ends it and returns the
+acknowledged messages to their lists. Both wait for the store twice (reading, writing), so they are
+confirmed later; one that fails leaves the branch as it was.
 
 A heuristic completion (an operator's) leaves a record of what was decided, until the transaction
 manager has seen it and lets it be forgotten.
@@ -64,7 +64,7 @@ _PAGE_BYTES: Final = 16 << 20
 
 
 def _anything(message: Message) -> None:
-    """Whoever completes the branch may publish it."""
+    """The one who completes the branch may publish it."""
 
 
 _DECIDED: Final = {BranchState.COMMITTED: "committed", BranchState.ROLLED_BACK: "rolled back"}
@@ -95,7 +95,7 @@ class Branches:
         return [item for item in found if principal is None or item.principal == principal]
 
     def locked_of(self, pending_list: PendingList) -> int:
-        """How many messages of the list branches in doubt have."""
+        """How many of the list's messages branches in doubt have."""
         return sum(
             len(item.sequences)
             for branch in self._by_id.values()
@@ -104,7 +104,7 @@ class Branches:
         )
 
     def recover(self, branches: Sequence[Branch], state: RecoveredState) -> None:
-        """Take up what the store knows; every list is there, and nobody is served yet."""
+        """Restore what the store knows; every list exists, and nobody is served yet."""
         by_id = {item.id: item for item in self._destinations.all_lists()}
         for stored in sorted(branches, key=lambda item: item.prepared_at):
             lists = [by_id.get(item.pending_list) for item in stored.locked]
@@ -160,7 +160,7 @@ class Branches:
         client: tuple[str, str],
         give_back: Callable[[], None],
     ) -> None:
-        """Put *transaction* into the filling turn, prepared; it was checked.
+        """Put *transaction*, which was checked, into the filling turn, prepared.
 
         Args: client: client id and protocol; give_back: undoes the acknowledgements.
         """
@@ -233,8 +233,8 @@ class Branches:
     ) -> None:
         """Commit or roll back; *who* is told when it is durable, or why it failed.
 
-        Args: heuristic: an operator does it: keep a record; check: called with each message that
-            is about to be published, and may raise AccessError: the branch is as it was then.
+        Args: heuristic: an operator does it: keep a record; check: called with each message about
+            to be published, and may raise AccessError: then the branch stays as it was.
         Raises: RequestError for a branch that is not in doubt; StoreError.
         """
         branch = self._find(branch_id)
@@ -344,7 +344,7 @@ class Branches:
         commit: bool,
         heuristic: bool,
     ) -> None:
-        """Everything was read: put the end of the branch into the filling turn.
+        """Everything has been read: put the end of the branch into the filling turn.
 
         Raises: GatewayError; nothing has changed then.
         """
@@ -355,7 +355,7 @@ class Branches:
             stored.principal, client_key(stored.protocol, stored.principal, stored.client_id)
         )
         if messages:
-            publisher.check_together(origin, messages)  # also makes queues that are gone
+            publisher.check_together(origin, messages)  # also makes missing queues again
         back = [item for item in back if not item[0][1].is_removed]
         again, dead = (
             publisher.sort_rejected(back) if commit else ([entry for entry, _ in back], [])
@@ -375,7 +375,7 @@ class Branches:
                     self._duplicates.add(
                         message.destination, ids[item.sequence], writer.next_sequence - 1, undo
                     )
-        except BaseException:  # a part of it must not become durable
+        except BaseException:  # no part of it may become durable
             del turn.operations[first:]
             turn.drop_added(first_sequence, writer.next_sequence)
             for step in reversed(undo):
@@ -421,7 +421,7 @@ class Branches:
         *,
         is_commit: bool,
     ) -> None:
-        """It is durable: the branch is over, and what it locked is free or gone."""
+        """The end is durable: the branch is over, and what it locked is free or gone."""
         self._forget(branch)
         if decided is not None:
             self._by_id[decided.branch_id] = Prepared(decided)
@@ -436,11 +436,11 @@ class Branches:
             selecting = pending_list.selecting
             if branch.is_claimed:
                 self._flow.left(pending_list, gone)
-                if selecting is not None:  # it may have read them, being pending still
+                if selecting is not None:  # it may have read them, as they were still pending
                     selecting.forget(gone)
             if selecting is not None:
                 selecting.leaving(gone)
-        if not is_commit:  # what is not stored has no place to record its deliveries in
+        if not is_commit:  # deliveries of what is not stored are recorded nowhere
             self._writer.give_back(branch.unstored)
 
 

@@ -1,11 +1,11 @@
-"""Duplicate ids: a message that is sent to a destination again under the same id is discarded.
+"""Duplicate ids: a message sent to a destination again under the same id is discarded.
 
-The ids of each destination are a ring: when it is full the oldest is forgotten. An id is made durable
-in the same batch as its message, so both are there after a crash, or neither.
+The ids of each destination are a ring: when it is full the oldest is forgotten. An id becomes durable
+in the same batch as its message, so after a crash both are there, or neither.
 
-The repetition is confirmed like any message, so that its producer stops repeating it; but not before
-the original is durable, and not at all when the original is dropped because the store is full: the
-one confirmation that the producer gets may be this one.
+A repetition is confirmed like any message, so that its producer stops repeating it; but not before
+the original is durable, and not at all when the original is dropped because the store is full: it
+may be the only confirmation that the producer gets.
 
 Source: Artemis, "Duplicate Message Detection" (``_AMQ_DUPL_ID``, ``id-cache-size``,
 ``persist-id-cache``).
@@ -43,11 +43,11 @@ ID_CHARACTERS_MAX: Final = 128
 #: What an id takes besides its characters: its place in a ring and its sequence.
 ID_BYTES: Final = 130
 
-#: All rings together hold at most so many times ``id_cache_size`` ids; past it the oldest ids of the
-#: destination go that was used longest ago. Destinations are without number, memory is not.
+#: All rings together hold at most this many times ``id_cache_size`` ids; beyond that the oldest ids
+#: of the least recently used destination go. Destinations are unlimited, memory is not.
 FULL_RINGS_MAX: Final = 50
 
-#: A full ring forgets this part of it at a time, so that the store is told once and not each time.
+#: A full ring forgets this fraction at a time, so that the store is told once and not each time.
 _SLACK_PART: Final = 100
 
 
@@ -58,7 +58,7 @@ Repeats = list[tuple[Unit, Sequence[Callable[[], None]]]]
 class _Fresh:
     """An id whose message is not durable yet.
 
-    Attributes: turn: number of the turn that its message is in; repeats: units of repetitions, and
+    Attributes: turn: number of the turn its message is in; repeats: units of repetitions, and
         what takes them back.
     """
 
@@ -77,7 +77,7 @@ class DuplicateIds:
     def __init__(
         self, writer: TurnWriter, config: BrokerConfig, account: Account, *, is_kept: bool
     ) -> None:
-        """*account*: is charged with them; *is_kept*: the store keeps them."""
+        """*account*: charged for them; *is_kept*: the store keeps them."""
         self._account = account
         self._bytes_max = config.id_cache_limit
         self._bytes = 0
@@ -88,7 +88,7 @@ class DuplicateIds:
         self.is_on = self._size > 0
         self.discarded = 0
         self._persists = self.is_on and config.persist_id_cache and is_kept
-        # By destination, the one used last at the end: sequence by id, in ascending order.
+        # By destination, the last used at the end: sequence by id, in ascending order.
         self._rings: dict[str, dict[str, int]] = {}
         self._count = 0
         self._fresh: dict[tuple[str, str], _Fresh] = {}
@@ -99,7 +99,7 @@ class DuplicateIds:
         return self._count
 
     def recover(self, ids: Iterable[DuplicateId]) -> None:
-        """Take up what the store knows; call once, before anybody publishes."""
+        """Restore what the store knows; call once, before anybody publishes."""
         if self.is_on and self._is_wanted and not self._persists:
             _log.warning(
                 "duplicate_ids=volatile: the store does not keep them, so duplicates "
@@ -122,8 +122,8 @@ class DuplicateIds:
     def is_known(self, destination: str, duplicate_id: str, owner: str) -> bool:
         """Tell whether the message was sent already.
 
-        Raises: RequestError when that is in doubt: a prepared branch sends it, which is named when
-            it is *owner*'s.
+        Raises: RequestError when that is in doubt: a prepared branch sends it; named if it is
+            *owner*'s.
         """
         text = _text(duplicate_id)
         branch_id = self._reserved.get((destination, text)) if self._reserved else None
@@ -139,7 +139,7 @@ class DuplicateIds:
         return ring is not None and text in ring
 
     def check_new(self, ids: Iterable[tuple[str, str]], owner: str) -> None:
-        """Check that none of *ids* (destination, id) is known, nor comes twice; *owner* asks.
+        """Check that none of *ids* (destination, id) is known or comes twice; *owner* asks.
 
         Raises: RequestError that names the first.
         """
@@ -193,7 +193,7 @@ class DuplicateIds:
     ) -> None:
         """A repetition is discarded; *unit* of the filling turn confirms it.
 
-        Args: undo: takes back what else it did, if the original is dropped.
+        Args: undo: takes back its other effects if the original is dropped.
         """
         self._count_discarded(destination, duplicate_id)
         writer = self._writer
@@ -216,7 +216,7 @@ class DuplicateIds:
             return
         error = StoreFullError("the message store is full; try again later")
         for unit, undo in fresh.repeats:
-            # In the turn that is dropped, or the one behind it: neither is confirmed yet.
+            # In the dropped turn, or the next one: neither is confirmed yet.
             for step in undo:
                 step()
             fail(unit, error)
@@ -231,7 +231,7 @@ class DuplicateIds:
     # --- branches ------------------------------------------------------------------------------
 
     def reserve(self, destination: str, duplicate_id: str, branch_id: BranchId) -> None:
-        """A prepared branch sends it: nobody else may, and committing must not fail because of it."""
+        """A prepared branch sends it: nobody else may, or committing would fail."""
         self._reserved[destination, _text(duplicate_id)] = branch_id
 
     def release(self, destination: str, duplicate_id: str) -> None:

@@ -28,7 +28,7 @@ from tidegate.spi import (
 
 @dataclass(slots=True, eq=False)
 class Settled:
-    """In-flight messages that a consumer has of one list, and that a transaction holds."""
+    """In-flight messages of one consumer and one list that a transaction holds."""
 
     consumer: Consumer
     pending_list: PendingList
@@ -62,7 +62,7 @@ class Settled:
 
 
 def settled(consumer: Consumer, entries: Iterable[InFlight], *, is_rejected: bool) -> list[Settled]:
-    """*entries*, which *consumer* had, list by list."""
+    """*entries*, which *consumer* had, by list."""
     by_list: dict[PendingList, list[InFlight]] = {}
     for entry in entries:
         by_list.setdefault(entry[1], []).append(entry)
@@ -120,21 +120,21 @@ class Transaction:
         self.held += size
 
     def end(self) -> None:
-        """What was held is on its way or forgotten. Called once."""
+        """What it held is on its way or forgotten. Called once."""
         self._account.add(Held.TRANSACTIONS, -self.held)
 
 
 @dataclass(slots=True, eq=False)
 class Prepared:
-    """A branch, and what is known of it only while the gateway runs.
+    """A branch, and what is known about it only while the gateway runs.
 
     Attributes:
         stored: what the store keeps.
         lists: of ``stored.locked``, in its order; None for one that is gone.
-        unstored: messages that it acknowledged of lists that are not stored.
+        unstored: messages of unstored lists that it acknowledged.
         is_claimed: its locked messages were claimed from their cursors, not delivered.
         is_durable: it is prepared.
-        is_busy: it is being prepared or completed just now.
+        is_busy: it is being prepared or completed.
     """
 
     stored: Branch

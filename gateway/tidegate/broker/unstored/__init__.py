@@ -1,1 +1,1 @@
-"""What need not be stored of queues: in memory and in temporary files, in the place of the store."""
+"""Messages of queues that need not be stored: in memory and in temporary files instead of the store."""

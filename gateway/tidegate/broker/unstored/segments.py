@@ -1,8 +1,8 @@
-"""The temporary files of one list's spool: each is filled once, and is gone when nothing in it is needed.
+"""The temporary files of one list's spool: each is filled once, and goes when nothing in it is needed.
 
-Room is reserved before it is written (``posix_fallocate``; where the file system cannot do that, it is
-taken as bytes are written), within what one list and all lists together may have. The files have no
-name, so that nothing is left of them when the gateway is killed.
+Room is reserved before writing (``posix_fallocate``; where the file system cannot do that, it is taken
+as bytes are written), within what one list and all lists together may have. The files have no name,
+so that nothing is left of them when the gateway is killed.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tidegate.spi import TemporarySpace
 
 _T = TypeVar("_T")
 
-#: Size of the first file of a list; each one behind it has twice as much, up to the second.
+#: Size of a list's first file; each later one is twice as large, up to the second figure.
 SEGMENT_BYTES_MIN: Final = 256 << 10
 SEGMENT_BYTES_MAX: Final = 8 << 20
-#: A file is at most this part of what its list may have: what a consumer has taken must come free.
+#: A file is at most this fraction of its list's limit: what a consumer has taken must come free.
 _SEGMENTS_MIN: Final = 8
-#: Lists that are written or read at a time.
+#: Lists written or read at a time.
 THREADS: Final = 2
 
 _CANNOT_RESERVE: Final = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS})
@@ -33,7 +33,7 @@ _CANNOT_RESERVE: Final = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVA
 
 @final
 class Threads:
-    """For all that waits for the disk; of their own, because a disk may hang."""
+    """For everything that waits for the disk; separate threads, because a disk may hang."""
 
     __slots__ = ("_executor",)
 
@@ -41,7 +41,7 @@ class Threads:
         self._executor: ThreadPoolExecutor | None = None
 
     def run(self, act: Callable[[], _T]) -> asyncio.Future[_T]:
-        """Have *act* done."""
+        """Run *act* in one of them."""
         if self._executor is None:
             self._executor = ThreadPoolExecutor(THREADS, "tidegate-unstored")
         return asyncio.get_running_loop().run_in_executor(self._executor, act)
@@ -58,8 +58,8 @@ class Segment:
     """One file. ``write`` and ``read`` are called in threads, all else on the event loop.
 
     Attributes:
-        capacity, end: bytes that it may have, and those that were given out.
-        blocks: that have a place in it; readers: how often it is being read.
+        capacity, end: bytes it may have, and those given out.
+        blocks: how many have a place in it; readers: how often it is being read.
     """
 
     __slots__ = ("_file", "_is_reserved", "blocks", "capacity", "end", "readers")
@@ -124,7 +124,7 @@ class Segment:
 class Segments:
     """All files of one list. All calls on the event loop.
 
-    Args: limit_bytes: of all of them; space: that of all lists, which they are a part of.
+    Args: limit_bytes: of all of them; space: shared by all lists.
     Attributes: size_bytes: what they take.
     """
 
@@ -135,13 +135,13 @@ class Segments:
         self._limit_bytes = limit_bytes
         self._space = space
         self._segments: set[Segment] = set()
-        self._last: Segment | None = None  # which has room at its end
+        self._last: Segment | None = None  # has room at its end
         self.size_bytes = 0
 
     def place(self, size: int) -> tuple[Segment, int] | None:
-        """Find a place: a file and an offset in it, which is the caller's until :meth:`release`.
+        """Find a place: a file and an offset in it, which belong to the caller until :meth:`release`.
 
-        Returns: None when neither the list nor all of them may have so much more.
+        Returns: None when the list, or all of them together, may not have that much more.
         """
         segment = self._last
         if segment is None or segment.end + size > segment.capacity:
@@ -171,7 +171,7 @@ class Segments:
         segment.write(self._directory, self._space, offset, data)
 
     def release(self, segment: Segment) -> bool:
-        """A block needs its place no more. Returns: the file is not needed any more, either."""
+        """A block no longer needs its place. Returns: whether the file is not needed any more, either."""
         segment.blocks -= 1
         return self._drop_unneeded(segment)
 
@@ -180,7 +180,7 @@ class Segments:
         segment.readers += 1
 
     def end_read(self, segment: Segment) -> None:
-        """It was read, or not."""
+        """The read is over, successful or not."""
         segment.readers -= 1
         if segment not in self._segments and not segment.readers:
             segment.close()

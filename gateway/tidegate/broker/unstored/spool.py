@@ -1,10 +1,10 @@
 """The messages of one queue that are not stored: in memory, and in temporary files above its share.
 
-They are kept in *blocks* of consecutive messages. What a block has in memory is given out as it is; a block
-that was written has its sequences in memory and nothing else. New messages go into the last block. Of those
-that are complete the newest is written first: the oldest are wanted next.
+They are kept in *blocks* of consecutive messages. What a block has in memory is given out as it is; a
+written block has only its sequences in memory. New messages go into the last block. Of the complete
+ones the newest is written first: the oldest are wanted next.
 
-Unlike the spool of a file cursor it is read from anywhere and more than once, as a store is.
+Unlike the spool of a file cursor it can be read anywhere and more than once, like a store.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from tidegate.spi import (
 
 _log = logging.getLogger("tidegate.broker.unstored")
 
-#: A block is complete with so many messages, or bytes of memory: what is read from a file at once.
+#: A block is complete with this many messages, or bytes of memory: what is read from a file at once.
 BLOCK_COUNT_MAX: Final = 256
 BLOCK_BYTES_MAX: Final = 128 << 10
-#: … or with this part of what its list may have in memory.
+#: … or with this fraction of what its list may have in memory.
 _BLOCKS_MIN: Final = 8
 
 #: What each list may have in memory in any case.
 FLOOR_BYTES: Final = 64 << 10
-#: Above its share a list may have so much in memory while the disk is slower than its producers, at most; and
-#: at most this part of its share, and two blocks.
+#: How far a list may be above its share in memory, at most, while the disk is slower than its producers; and
+#: at most this fraction of its share, and two blocks.
 BEHIND_BYTES_MAX: Final = 1 << 20
 _BEHIND_PART: Final = 4
 
 #: Bytes that are written at once.
 JOB_BYTES: Final = 1 << 20
-#: How long after the disk refused it is asked again; in seconds.
+#: Seconds after which a disk that refused is tried again.
 RETRY_S: Final = 1.0
 
 _Records: TypeAlias = list[tuple[int, Message]]
@@ -62,9 +62,9 @@ class Share:
     """What one list may have.
 
     Attributes:
-        memory: that of all lists that are not stored, which it is a part of.
-        memory_bytes, memory_messages: in memory; 0 messages for no limit.
-        high_water_percent: at this part of the limit of *memory* it has no more than a little.
+        memory: that of all unstored lists, of which it is a part.
+        memory_bytes, memory_messages: in memory; 0 messages: no limit.
+        high_water_percent: at this part of the limit of *memory* it may have only a little.
     """
 
     memory: CursorMemory
@@ -86,11 +86,11 @@ class _Block:
     """Consecutive messages.
 
     Attributes:
-        first, last: sequences of the first and the last one that were put in.
+        first, last: sequences of the first and the last one put in.
         alive: how many were not removed.
         messages: by sequence, while it is in memory; size: bytes of memory.
-        numbers: once it is written, ascending; gone: those of them that were removed since.
-        counts: of those of them that were delivered, how often.
+        numbers: its sequences once written, ascending; gone: those removed since.
+        counts: how often each of them was delivered, if it was.
     """
 
     __slots__ = (
@@ -136,7 +136,7 @@ class ListSpool:
         has_room: called when ``is_full`` is over.
     Attributes:
         count: messages in it.
-        last: sequence of the last one that was put in.
+        last: sequence of the last one put in.
         memory_bytes: of those in memory.
     """
 
@@ -179,12 +179,12 @@ class ListSpool:
         few = share.memory_messages // _BLOCKS_MIN
         self._block_count = min(BLOCK_COUNT_MAX, max(1, few)) if few else BLOCK_COUNT_MAX
         self._blocks: list[_Block] = []
-        self._open: _Block | None = None  # the last one, when there is room in it
-        self._complete: dict[_Block, None] = {}  # in memory, to be written when there is too much
+        self._open: _Block | None = None  # the last one, if there is room in it
+        self._complete: dict[_Block, None] = {}  # in memory, written when there is too much
         self._cached: tuple[_Block, list[StoredMessage]] | None = None  # what was read last
         self._in_memory = 0  # messages
         self._job: asyncio.Future[None] | None = None
-        self._retry: asyncio.TimerHandle | None = None  # the disk refused; not asked before
+        self._retry: asyncio.TimerHandle | None = None  # the disk refused; not tried before then
         self._is_told_full = self._is_closed = False
         self.count = self.last = self.memory_bytes = 0
 
@@ -195,12 +195,12 @@ class ListSpool:
 
     @property
     def is_writing(self) -> bool:
-        """A thread is at it."""
+        """A thread is writing or reading it."""
         return self._job is not None
 
     @property
     def is_full(self) -> bool:
-        """Producers must wait: neither memory nor disk has room, or the disk is slower than they."""
+        """Producers must wait: neither memory nor disk has room, or the disk is slower than they are."""
         allowed = self._share.allowed
         behind = max(2 * self._block_bytes, min(BEHIND_BYTES_MAX, allowed // _BEHIND_PART))
         if self.memory_bytes <= allowed + behind:
@@ -211,7 +211,7 @@ class ListSpool:
     # --- what comes and goes -------------------------------------------------------------------
 
     def add(self, stored: StoredMessage) -> None:
-        """A new message, behind all others; :meth:`settle` is to follow."""
+        """A new message, after all others; :meth:`settle` must follow."""
         block = self._open
         if block is None:
             block = self._open = _Block(stored.sequence)
@@ -243,7 +243,7 @@ class ListSpool:
         return found
 
     def remove(self, sequences: Iterable[int]) -> None:
-        """They left the list; all of them were here. :meth:`settle` is to follow."""
+        """They left the list; all of them were here. :meth:`settle` must follow."""
         block: _Block | None = None
         size = 0
         for sequence in sequences:
@@ -270,7 +270,7 @@ class ListSpool:
         self._tell(-size)
 
     def set_delivery_counts(self, counts: Mapping[int, int]) -> None:
-        """They were delivered so often; all of them were here."""
+        """How often messages were delivered; all of them are here."""
         for sequence, count in counts.items():
             block = self._find(sequence)
             if block is None:
@@ -281,7 +281,7 @@ class ListSpool:
                 block.messages[sequence] = StoredMessage(sequence, known.message, known.size, count)
 
     def settle(self) -> None:
-        """Messages came or went: write what is too much, and tell when there is room again."""
+        """Messages came or went: write what is in excess, and tell when there is room again."""
         self._go_on()
         if self._is_told_full and not self.is_full:
             self._is_told_full = False
@@ -306,7 +306,7 @@ class ListSpool:
             self._open = None
         if self._cached is not None and self._cached[0] is block:
             self._cached = None
-        if not block.is_writing:  # else when that is over
+        if not block.is_writing:  # otherwise when that is over
             self._release(block)
 
     def _release(self, block: _Block) -> None:
@@ -321,7 +321,7 @@ class ListSpool:
     # --- writing -------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
-        """Write what is too much in memory, if anything and if nothing is under way."""
+        """Write the excess in memory, if there is any and nothing is under way."""
         if self._job is not None or self._retry is not None or not self._complete:
             return
         too_much = self._too_much(0, 0)
@@ -353,7 +353,7 @@ class ListSpool:
             self._job.add_done_callback(partial(self._written, [item[0] for item in job]))
 
     def _too_much(self, size: int, count: int) -> bool:
-        """More than its share would be in memory without so many bytes and messages."""
+        """Even without *size* bytes and *count* messages more than its share is in memory."""
         share = self._share
         return self.memory_bytes - size > share.allowed or (
             0 < share.memory_messages < self._in_memory - count
@@ -414,9 +414,9 @@ class ListSpool:
     async def read(
         self, after: int, limit: int, bytes_max: int, through: int
     ) -> tuple[list[StoredMessage], bool]:
-        """The messages behind *after* up to *through*, as :meth:`tidegate.spi.MessageStore.page_in`.
+        """The messages after *after* up to *through*, as :meth:`tidegate.spi.MessageStore.page_in`.
 
-        Returns: them, and whether these are all that there are up to *through*.
+        Returns: them, and whether these are all up to *through*.
         Raises: StoreIOError. Cancellation: safe.
         """
         found: list[StoredMessage] = []
@@ -445,7 +445,7 @@ class ListSpool:
             after = last
 
     async def _load(self, block: _Block) -> list[StoredMessage]:
-        """All of the block; of one in a file also those that were removed since it was written."""
+        """All of the block; from a file also those removed since it was written."""
         if block.messages is not None:
             return [*block.messages.values()]
         if self._cached is not None and self._cached[0] is block:
@@ -481,7 +481,7 @@ class ListSpool:
         self._end_retry()
 
     async def close(self) -> None:
-        """Forget everything, and let go of the files. Idempotent. Cancellation: they go all the same."""
+        """Forget everything, and release the files. Idempotent. Cancellation: they go all the same."""
         self._is_closed = True
         self.clear()
         if self._job is not None:

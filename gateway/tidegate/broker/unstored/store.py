@@ -1,14 +1,13 @@
-"""A store in front of the store: what need not be stored of some queues passes it by.
+"""A store in front of the store: messages of some queues that need not be stored bypass the store.
 
 All of the broker sees one store in which a queue has all of its messages in one order, so that cursors,
-selectors, browsers, purge, move and copy, transactions and dead letters know nothing of this. Of each batch the
-operations that concern unstored messages are taken out; the store gets the others, and nothing when there are
-none. What is read of a queue is merged by sequence.
+selectors, browsers, purge, move and copy, transactions and dead letters know nothing of this. Operations on
+unstored messages are taken out of each batch; the store gets the others, and nothing when there are none.
+What is read of a queue is merged by sequence.
 
 A message is not stored when its producer said that it is not persistent (:attr:`tidegate.spi.Message.persistent`)
-and the queue that it goes to is one of :meth:`begin`. What a message loses by that is said in
-docs/cursors.md; the one rule here is that what the store confirmed is never touched: only what was put here is ever
-looked for here.
+and its queue is one of :meth:`begin`. What a message loses by that is said in docs/cursors.md. The one rule here
+is that what the store confirmed is never touched: only what was put here is ever looked for here.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _log = logging.getLogger("tidegate.broker.unstored")
 
 _Timed = TypeVar("_Timed", Acknowledge, LockedMessages)
 
-#: What is done to spools when the rest of a batch is durable, and with what.
+#: A call to a spool when the rest of a batch is durable, and its argument.
 _Act: TypeAlias = tuple[Callable[[Any], None], object]
 
 
@@ -61,7 +60,7 @@ class SpoolingStore:
 
     Args:
         directory: for temporary files.
-        space: that all temporary files share.
+        space: shared by all temporary files.
     """
 
     def __init__(self, store: MessageStore, directory: Path, space: TemporarySpace) -> None:
@@ -70,9 +69,9 @@ class SpoolingStore:
         self._space = space
         self._threads = Threads()
         self._spools: dict[int, ListSpool] = {}
-        self._ended: list[ListSpool] = []  # of queues that are gone, as long as a thread is at it
-        self._stored_last: dict[int, int] = {}  # of lists that have a spool; what is stored of them
-        self._through = 0  # the highest sequence of what was written
+        self._ended: list[ListSpool] = []  # of queues that are gone, while a thread uses them
+        self._stored_last: dict[int, int] = {}  # last stored sequence of lists that have a spool
+        self._through = 0  # the highest sequence written
         self._recovered: Mapping[int, object] = {}
         self._has_unsynced = False
 
@@ -84,7 +83,7 @@ class SpoolingStore:
         temporary_limit: int,
         has_room: Callable[[], None],
     ) -> ListSpool:
-        """From now on what is not persistent of this list is not stored.
+        """From now on non-persistent messages of this list are not stored.
 
         Args: name: the queue, for messages; temporary_limit: bytes of its files.
         """
@@ -138,11 +137,11 @@ class SpoolingStore:
     async def page_in(
         self, pending_list: int, after: int, limit: int, bytes_max: int
     ) -> Sequence[StoredMessage]:
-        """What the store and the spool of the list have, in one order."""
+        """What the store and the list's spool have, in one order."""
         spool = self._spools.get(pending_list)
         if spool is None:
             return await self._store.page_in(pending_list, after, limit, bytes_max)
-        # What comes while the two are read is left out: the one that is read first may not have it.
+        # What comes while the two are read is left out: the one read first may not have it.
         through = self._through
         found: list[StoredMessage] = []
         size = 0
@@ -164,7 +163,7 @@ class SpoolingStore:
             after = page[-1].sequence
 
     def statistics(self) -> StoreStatistics:
-        """Those of the store, with what it does not have."""
+        """Those of the store, with what it does not hold added."""
         found = self._store.statistics()
         return dataclasses.replace(found, pending_messages=found.pending_messages + self.count)
 
@@ -194,7 +193,7 @@ def _merged(
 ) -> Sequence[StoredMessage]:
     """Both pages as one, as far as nothing can be missing in it.
 
-    Args: is_all: there is nothing behind *others*; of *stored* only an empty page says so.
+    Args: is_all: there is nothing after *others*; for *stored* only an empty page says so.
     """
     if not stored:
         return others
@@ -215,9 +214,9 @@ class _Division:
 
     Attributes:
         rest: what the store gets.
-        acts: what happens to spools then; touched: those to which something does.
+        acts: calls to spools then; touched: spools that get any.
         stored: (list with a spool, sequence) of messages that the store gets for it.
-        removed: lists that have no spool any more.
+        removed: lists that no longer have a spool.
         last: highest sequence of a message.
     """
 
@@ -225,7 +224,7 @@ class _Division:
 
     def __init__(self, spools: Mapping[int, ListSpool]) -> None:
         self._spools = spools
-        self._new: set[int] = set()  # sequences of messages that are not stored, of this batch
+        self._new: set[int] = set()  # sequences of this batch's unstored messages
         self.rest: list[Operation] = []
         self.acts: list[_Act] = []
         self.touched: dict[ListSpool, None] = {}
@@ -250,7 +249,7 @@ class _Division:
                     self._move(operation)
                 case RemoveDestination() | RemoveSubscription() if (
                     operation.pending_list in spools
-                ):  # the latter of a queue that ended
+                ):  # the latter: of a queue that ended
                     self._remove(operation.pending_list)
                     rest.append(operation)
                 case AddDuplicateId() if operation.sequence in self._new:
@@ -314,7 +313,7 @@ class _Division:
     def _move(self, operation: Move) -> None:
         spool = self._spools.get(operation.pending_list)
         if spool is None or not self._mine(spool, (operation.sequence,)):
-            # What is stored stays so, wherever it goes.
+            # What is stored stays stored, wherever it goes.
             self.last = max(self.last, operation.target_sequence)
             if operation.target_list in self._spools:
                 self.stored.append((operation.target_list, operation.target_sequence))
@@ -329,7 +328,7 @@ class _Division:
         self.removed.append(pending_list)
 
     def _without_locks(self, branch: Branch) -> Branch:
-        """Without what is not stored: it is gone when the branch is recovered."""
+        """Without unstored messages: they are gone when the branch is recovered."""
         locked = list(branch.locked)
         for index, item in enumerate(locked):
             spool = self._spools.get(item.pending_list)
@@ -354,5 +353,5 @@ def _without(whole: _Timed, sequences: set[int]) -> _Timed:
 
 
 def is_unstored(message: Message) -> bool:
-    """Its producer does without its being stored. A large body is a file of the store anyway."""
+    """Its producer does not need it stored. A large body is a file of the store anyway."""
     return not message.persistent and message.large is None
