@@ -1,1 +1,1 @@
-"""What becomes of a publish before it is a unit of the turn."""
+"""What happens to a publish before it is a unit of the turn."""

@@ -1,6 +1,6 @@
 """What a client may do: authorizers, interceptors, and what the gateway itself refuses.
 
-Every way to a message asks here. What the gateway writes of its own accord is :class:`OwnWrite`.
+Every access to messages asks here. What the gateway writes by itself is :class:`OwnWrite`.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from tidegate.spi.events import Event, Tell, log_only
 
 _log = logging.getLogger("tidegate.broker")
 
-#: Answers that are remembered for a connection, of each kind; past it they are asked anew.
+#: Answers cached for a connection, of each kind; beyond this the cache starts over.
 AUTHORIZATIONS_MAX: Final = 1000
 
-#: About longer names is asked each time.
+#: Answers for longer names are not cached.
 _REMEMBERED_CHARACTERS: Final = 256
 
-#: Of one answer, besides the name: its place in a dict, and a tuple.
+#: Bytes of one answer, besides the name: its place in a dict, and a tuple.
 _ANSWER_BYTES: Final = 160
 
 #: Tells whether messages of a destination may be delivered.
@@ -53,32 +53,32 @@ Allows: TypeAlias = Callable[[str], bool]
 
 
 class OwnWrite(enum.Enum):
-    """What the gateway writes without asking an authorizer: this is all of it, and the reason.
+    """Everything the gateway writes without asking an authorizer, and why.
 
-    A copy for a new subscription of what is retained, a durable subscription's list and a message
-    that goes back are no writes of this kind: they are asked about when they are delivered.
+    A retained message's copy for a new subscription, a durable subscription's list and a message
+    that goes back are not such writes: authorizers are asked when they are delivered.
     """
 
     #: A message that was rejected too often goes to the dead-letter queue of the destination's
-    #: policy. Only the operator's configuration names it; who rejected the message chooses nothing, and
-    #: who wants to read it needs the right to consume from that queue.
+    #: policy. Only the operator's configuration names it; the rejecting client chooses nothing, and
+    #: a reader needs the right to consume from that queue.
     DEAD_LETTER = "dead-letter"
-    #: ``$SYS``: what the gateway tells about itself. Clients can never publish there, and who
-    #: wants to read it needs the right to subscribe.
+    #: ``$SYS``: what the gateway tells about itself. Clients can never publish there, and a reader
+    #: needs the right to subscribe.
     SYSTEM_TOPIC = "system-topic"
-    #: How far a replay came (``$SYS.broker.replays.ID``). Only who has the right ADMIN has a replay, and
-    #: what that publishes is asked about like any publish.
+    #: How far a replay came (``$SYS.broker.replays.ID``). A replay needs the right ADMIN, and what it
+    #: publishes is checked like any publish.
     REPLAY = "replay"
 
 
-#: What auditors and operators are told of, by the same names.
+#: What auditors and operators are told, under the same names.
 _EVENTS: Final = {
     AuditKind.LOGIN_REFUSED: Event.LOGIN_REFUSED,
     AuditKind.REFUSED: Event.REFUSED,
     AuditKind.OPERATED: Event.OPERATED,
 }
 
-#: Where each may go, as the beginning of the destination.
+#: Where each may go: the prefix of the destination.
 _OWN: Final = {
     OwnWrite.DEAD_LETTER: names.QUEUE_PREFIX,
     OwnWrite.SYSTEM_TOPIC: names.topic("$SYS."),
@@ -93,15 +93,15 @@ def check_own(write: OwnWrite, destination: str) -> None:
 
 
 class Rights:
-    """What is remembered of what a requester may do, until rights change.
+    """Cached answers about what a requester may do, until rights change.
 
-    Args: account: of a connection, which holds it; None: of a will, about which little is asked. Where
+    Args: account: of a connection, charged for it; None: of a will, which needs few answers. Where
         there is no room for an answer, it is asked for each time.
 
     Attributes:
-        publishable: destinations of publishes about which nothing more is to be asked.
+        publishable: destinations of publishes that need no further check.
         takeable: by action, destinations of deliveries and whether they are permitted.
-        is_complete: *verdicts* has all that was answered since rights changed.
+        is_complete: *verdicts* has every answer since rights changed.
     """
 
     __slots__ = ("_account", "_size", "is_complete", "publishable", "takeable", "verdicts")
@@ -115,17 +115,17 @@ class Rights:
         self.is_complete = True
 
     def forget(self) -> None:
-        """Rights are other ones now."""
+        """Rights have changed."""
         self._clear()
         self.is_complete = True
 
     def end(self) -> None:
-        """The connection has ended, and its account is to be cleared."""
+        """The connection has ended, and its account will be cleared."""
         self._clear()
         self._account = None
 
     def takes(self, answers: Sized, destination: str) -> bool:
-        """Count one more that is about to be put into *answers*. Returns: False when it is not to be."""
+        """Count one about to be put into *answers*. Returns: False when it must not be put there."""
         if len(destination) > _REMEMBERED_CHARACTERS:
             return False
         if len(answers) >= AUTHORIZATIONS_MAX:
@@ -152,9 +152,9 @@ class Rights:
 
 @final
 class _Takeable(dict[str, bool]):
-    """Whether messages of a destination may be delivered, asked when it is not known.
+    """Whether messages of a destination may be delivered, asked when unknown.
 
-    Each delivery of a filter that is broader than the right looks here, so that must be one look.
+    Each delivery to a filter broader than the client's rights looks here, so it must be one lookup.
     """
 
     __slots__ = ("_permits", "_rights")
@@ -172,7 +172,7 @@ class _Takeable(dict[str, bool]):
 
 
 class Requester(Protocol):
-    """Who wants something: a connection, or the will of one that is gone."""
+    """A connection, or the will of one that is gone."""
 
     address: str
     rights: Rights
@@ -187,7 +187,7 @@ class Requester(Protocol):
 class Access:
     """Asks the extensions.
 
-    Args: extensions: all that are configured, in order; others are ignored. queues: that exist.
+    Args: extensions: all configured ones, in order; others are ignored. queues: those that exist.
     """
 
     def __init__(
@@ -202,13 +202,13 @@ class Access:
 
     @property
     def checks_publish(self) -> bool:
-        """Every publish must be looked at just now, whoever sends it and where to."""
+        """Every publish must be checked for now, whatever its sender and destination."""
         return bool(self._interceptors or self._log.refusing)
 
     # --- questions to the authorizers ------------------------------------------------------------
 
     def decide(self, requester: Requester, action: Action, destination: str) -> Verdict:
-        """What all authorizers say together: the strictest of their verdicts."""
+        """The verdict of all authorizers together: the strictest."""
         if not self.authorizers:
             return Verdict.ALLOW
         verdicts = requester.rights.verdicts
@@ -216,8 +216,8 @@ class Access:
         if verdict is not None:
             return verdict
         verdict = Verdict.ALLOW
-        # Who was told its name may send to it, and only its owner may take from it, which
-        # TemporaryDestinations sees to.
+        # Any client told its name may send to it, and only its owner may take from it, which
+        # TemporaryDestinations enforces.
         if not names.is_temporary(destination):
             for authorizer in self.authorizers:
                 asked = self.ask(authorizer, requester.identity, action, destination)
@@ -236,7 +236,7 @@ class Access:
     def ask(
         authorizer: Authorizer, identity: Identity, action: Action, destination: str
     ) -> Verdict:
-        """What one of them answers, as it is taken."""
+        """The answer of one of them, as it counts."""
         try:
             verdict = authorizer.authorize(identity, action, destination)
         except FAILURES:
@@ -261,7 +261,7 @@ class Access:
     def reasons(
         authorizer: Authorizer, identity: Identity, action: Action, destination: str
     ) -> tuple[str, ...]:
-        """Why one of them answers so, in its words; () when it gives no reasons."""
+        """One authorizer's reasons, in its words; () when it gives none."""
         if not isinstance(authorizer, Explainer):
             return ()
         try:
@@ -271,24 +271,24 @@ class Access:
             return ()
 
     def permits(self, requester: Requester, action: Action, destination: str) -> bool:
-        """It is allowed without condition."""
+        """It is allowed unconditionally."""
         return self.decide(requester, action, destination) is Verdict.ALLOW
 
     def may_take(self, requester: Requester, destination: str) -> bool:
         """See :meth:`tidegate.spi.BrokerConnection.may_take`."""
         if names.is_temporary(destination):
-            return False  # only its owner may, who had it
+            return False  # only its owner may, and had it
         if names.is_queue(destination) and self.permits(requester, Action.BROWSE, destination):
             return True
         return self.permits(requester, taking_from(destination), destination)
 
     def authorize(self, requester: Requester, action: Action, destination: str) -> None:
-        """Raises: AccessError unless it is allowed without condition."""
+        """Raises: AccessError unless it is allowed unconditionally."""
         if self.authorizers and not self.permits(requester, action, destination):
             raise self.refusal(requester, action, destination)
 
     def refusal(self, requester: Requester, action: Action, destination: str) -> AccessError:
-        """What the client is told; auditors are, too."""
+        """The error for the client; auditors are told, too."""
         problem = f"{action.value} is not allowed"
         self.audit(AuditKind.REFUSED, requester.identity, action, destination, problem)
         return AccessError(problem, principal=requester.principal, destination=destination)
@@ -302,7 +302,7 @@ class Access:
         problem: str = "",
         detail: str = "",
     ) -> None:
-        """Tell auditors, and operators but for logins: clients that are let in are told of anyway."""
+        """Tell auditors, and operators except of logins: clients let in are reported anyway."""
         event = _EVENTS.get(kind)
         if event is not None:
             self.tell(
@@ -374,20 +374,20 @@ class Access:
         check_large(message)
         if message.retain:
             if names.is_queue(destination) or names.is_temporary(destination):
-                # A queue keeps its messages anyway; nobody could find a temporary topic's later.
+                # A queue keeps its messages anyway; a temporary topic's could not be found later.
                 return msgspec.structs.replace(message, retain=False)
             self.authorize(requester, Action.RETAIN, destination)
         return message
 
     def check_held(self, requester: Requester, message: Message) -> None:
-        """What was held back since it was checked, by a transaction or a prepared branch, is asked
-        about again: the right may be gone. Raises: AccessError."""
+        """Check again what a transaction or a prepared branch has held back since its first check:
+        the right may be gone. Raises: AccessError."""
         self.authorize(requester, Action.PUBLISH, message.destination)
         if message.retain:
             self.authorize(requester, Action.RETAIN, message.destination)
 
     def check_will(self, requester: Requester, will: Message) -> None:
-        """Refuse now what would be refused when nobody is there to be told. Raises: AccessError."""
+        """Refuse now what would be refused later, when nobody can be told. Raises: AccessError."""
         if not self.authorizers:
             return
         destination = will.destination
@@ -417,7 +417,7 @@ class Access:
 
     @staticmethod
     def given(rights: Rights) -> set[tuple[Action, str]]:
-        """By what a client may have been handed something, as far as *rights* remembers it."""
+        """The rights a client may have been handed something by, as far as *rights* remembers."""
         return {
             asked
             for asked, verdict in rights.verdicts.items()
@@ -427,11 +427,11 @@ class Access:
     def check_unsent(
         self, requester: Requester, given: set[tuple[Action, str]] | None
     ) -> Iterator[int]:
-        """Call after rights changed for a client that has not taken all that it was given.
+        """Call after rights changed for a client that has not taken everything it was given.
 
         Args: given: see :meth:`given`, from before the change; None: not all of it is remembered.
         Yields: how many answers were asked for.
-        Raises: AccessError when something that it was given may be of what it may not have by now.
+        Raises: AccessError when it may have been given something that it may no longer have.
         """
         for action, destination in given or ():
             if not self.permits(requester, action, destination):
@@ -444,7 +444,7 @@ class Access:
             )
 
     def allows(self, requester: Requester, destination: str) -> Allows | None:
-        """What of a subscription may be delivered; None: everything.
+        """What may be delivered to a subscription; None: everything.
 
         Raises: AccessError when nothing may.
         """
@@ -462,17 +462,17 @@ class Access:
         return takeable[action].__getitem__
 
 
-#: What a filter can be asked about.
+#: Actions that can be asked about for a filter.
 _OF_FILTERS: Final = frozenset({Action.SUBSCRIBE, Action.CONSUME, Action.BROWSE})
 
 
 def taking_from(destination: str) -> Action:
-    """What a subscription to *destination* is."""
+    """The action that a subscription to *destination* is."""
     return Action.CONSUME if names.is_queue(destination) else Action.SUBSCRIBE
 
 
 def check_large(message: Message) -> None:
-    """Raises: RequestError for a large message that is to be retained or has a body besides.
+    """Raises: RequestError for a large message that would be retained, or has another body.
 
     Retained messages are kept in memory, and one with an empty body would clear what is retained.
     """

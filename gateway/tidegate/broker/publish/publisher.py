@@ -33,7 +33,7 @@ from tidegate.spi import (
 _log = logging.getLogger("tidegate.broker")
 _set: Final = msgspec.structs.force_setattr
 
-#: Headers that a dead-lettered message carries besides its own.
+#: Headers that a dead letter has besides its own.
 DEAD_LETTER_FROM: Final = "original-destination"
 DEAD_LETTER_REASON: Final = "dead-letter-reason"
 _DEAD_LETTER_HEADERS: Final = frozenset((DEAD_LETTER_FROM, DEAD_LETTER_REASON))
@@ -50,13 +50,13 @@ class Publisher:
     """See the module.
 
     Args:
-        detours: whoever wants to see publishes just now: retained messages that are being handed
-            over, lists near their limit, paused destinations. While it is empty, which is
-            nearly always, a publish only finds that it is.
+        detours: all that currently want to see publishes: retained messages being handed over,
+            lists near their limit, paused destinations. It is nearly always empty, and then a
+            publish only checks that.
 
     Attributes:
         paused: destinations whose producers are refused.
-        dead_lettered: called for each message that goes to a dead-letter queue, with where it was and with that.
+        dead_lettered: called for each message that goes to a dead-letter queue, with its origin and that queue.
     """
 
     _writer: TurnWriter
@@ -75,7 +75,7 @@ class Publisher:
     # --- paused destinations -------------------------------------------------------------------
 
     def pause(self, destination: str, *, is_paused: bool) -> None:
-        """Refuse what clients publish there, or take it again."""
+        """Refuse what clients publish there, or accept it again."""
         if is_paused:
             self.paused.add(destination)
             self.detours.add(_PAUSED)
@@ -97,8 +97,8 @@ class Publisher:
     def resolve(self, destination: str, owner: str = "") -> Route:
         """The route of *destination*, created on first use.
 
-        Args: owner: the principal that is charged with a new queue; "": the gateway itself.
-        Raises: RequestError, AccessError; FlowControlError for a queue too many.
+        Args: owner: the principal charged for a new queue; "": the gateway itself.
+        Raises: RequestError, AccessError; FlowControlError for one queue too many.
         """
         route = self.routes.get(destination)
         if route is None:
@@ -121,9 +121,9 @@ class Publisher:
         return route
 
     def route(self, message: Message, origin: Origin) -> Route:
-        """Where *message* goes that *origin* publishes; call once, before it is numbered.
+        """Where *message*, which *origin* publishes, goes; call once, before it is numbered.
 
-        Where there is a sink the message says who sent it from now on.
+        If there is a sink, the message says who sent it from now on.
         Raises: RequestError, AccessError; FlowControlError when a list is at its limit and refuses.
         """
         if self._writer.keeps_log:
@@ -145,7 +145,7 @@ class Publisher:
         return route
 
     def check_together(self, origin: Origin, messages: Iterable[Message]) -> None:
-        """Check that *origin* could publish *messages* together; nothing changes, but that queues
+        """Check that *origin* could publish *messages* together; nothing changes, except that queues
         are made. Raises: FlowControlError; RequestError when a destination is gone."""
         routed: list[tuple[Route, Message]] = []
         for message in messages:
@@ -163,7 +163,7 @@ class Publisher:
     def publish(self, message: Message, origin: Origin, undo: list[Callable[[], None]]) -> Route:
         """Number *message* and add it to the filling turn; the caller makes the unit.
 
-        Args: undo: what takes back what is retained is added here.
+        Args: undo: gets the step that takes back what was retained.
         """
         route = self.route(message, origin)
         if message.retain:
@@ -197,7 +197,7 @@ class Publisher:
             if key == DEAD_LETTER_FROM and names.is_queue(pending_list.destination):
                 home = self._destinations.policy(origin).dead_letter_queue(origin)
                 if home == pending_list.destination:
-                    return None  # a dead letter already: whoever reads that queue decides
+                    return None  # already a dead letter: the readers of that queue decide
         policy = self._destinations.policy(message.destination)
         try:
             home = policy.dead_letter_queue(message.destination)
@@ -209,13 +209,13 @@ class Publisher:
     def sort_rejected(
         self, entries: Iterable[tuple[InFlight, Who]]
     ) -> tuple[list[InFlight], list[Dead]]:
-        """What is to be redelivered, and what goes to which dead-letter queue.
+        """What is redelivered, and what goes to which dead-letter queue.
 
-        Args: entries: and who rejected each.
+        Args: entries: with who rejected each.
 
         Dead-letter queues are made here, outside of any unit: a unit that is dropped because the
-        store is full must not take the queue's AddDestination with it. While the store has its last
-        room none is a dead letter yet.
+        store is full must not take the queue's AddDestination with it. While the store is down to
+        its last room, nothing becomes a dead letter.
         """
         if self._writer.shortage.holds_last_room:
             return [entry for entry, _ in entries], []
@@ -267,7 +267,7 @@ class Publisher:
         return ()
 
     def bury_new(self, pending_list: PendingList, message: Message, reason: str) -> bool:
-        """Put a new *message*, which passes the list by, into its dead-letter queue, with this turn.
+        """Put a new *message*, which bypasses the list, into its dead-letter queue, with this turn.
 
         Returns: False when there is none.
         """
@@ -298,7 +298,7 @@ def _dead(message: Message, target: PendingList, reason: str) -> Message:
     return msgspec.structs.replace(
         message,
         destination=target.destination,
-        expires_at=0,  # nothing is lost when nobody looks
+        expires_at=0,  # nothing is lost if nobody looks
         headers=(
             *without_dead_letter_headers(message),
             (DEAD_LETTER_FROM, message.destination),
@@ -308,17 +308,17 @@ def _dead(message: Message, target: PendingList, reason: str) -> Message:
 
 
 def without_dead_letter_headers(message: Message) -> tuple[tuple[str, str], ...]:
-    """Its headers but for those that dead-lettering adds."""
+    """Its headers except those that dead-lettering adds."""
     return tuple(header for header in message.headers if header[0] not in _DEAD_LETTER_HEADERS)
 
 
 def dead_letter_from(message: Message) -> str:
-    """Where a dead letter was; "" for what is none. Its last header counts: another one is the producer's."""
+    """Where a dead letter came from; "" if it is none. The last such header counts: others are the producer's."""
     return _last_header(message, DEAD_LETTER_FROM)
 
 
 def dead_letter_reason(message: Message) -> str:
-    """Why it is one; "" for what is none."""
+    """Why it is a dead letter; "" if it is none."""
     return _last_header(message, DEAD_LETTER_REASON)
 
 

@@ -1,25 +1,26 @@
 """Handing many retained messages to one new subscription, a chunk at a time.
 
-A filter may cover 100,000 of them; all in one turn they would stop every other client for a second
-and fill the memory of a slow one. So a subscription is given a chunk in the turn in which it is
-made (most need no more) and the others one by one: when the previous one is durable, for a stored
-subscription; when the previous one is handed out and the socket takes more, for the others.
+A filter may cover 100,000 of them; all in one turn, they would stop every other client for a second
+and fill the memory of a slow one. So a subscription gets a chunk in the turn in which it is made
+(most need no more) and the others one by one: for a stored subscription, when the previous one is
+durable; for the others, when the previous one is handed out and the socket takes more.
 
 Meanwhile live messages come, and a client must not take an old value for the newest. The rule is
-that the retained message of a topic goes out before any message that is published to it after the
+that the retained message of a topic goes out before any message published to it after the
 subscription was made: while a delivery is under way, a publish to a topic whose turn has not come
-yet hands over the retained message first, in the same turn and in front of it. So each topic's
-messages arrive in the order in which they were published, and none is left out (MQTT 3.1.1
+yet hands over the retained message first, in the same turn and before it. So each topic's messages
+arrive in the order in which they were published, and none is left out (MQTT 3.1.1
 [MQTT-3.3.1-6], [MQTT-4.6.0-6]).
 
-What is remembered are the numbers of the topics, or how far all topics were looked at where finding
-those would take long (``retained_topics.py``), and which of those to come must be left out. A durable subscription has a note in the store while more than the
-first chunk is on its way: after a kill of the gateway it is given all of them again.
+A delivery remembers the numbers of its topics or, where finding those would take long, how far it
+has examined all topics (``retained_topics.py``), and which of those to come must be left out. A
+durable subscription has a note in the store while more than the first chunk is on its way: after a
+kill of the gateway it gets all of them again.
 
 A subscription that acknowledges and ends with its connection has a list in the store, but what is
 retained is in the store already, and nobody will ask for this copy of it after a crash. So it is
-*lent*: in flight until the client acknowledges it, and in no list. That is only done when nothing
-older is on its way to the subscription, because it goes past what waits in the list.
+*lent*: in flight until the client acknowledges it, and in no list. That is done only when nothing
+older is on its way to the subscription, because it bypasses what waits in the list.
 """
 
 from __future__ import annotations
@@ -52,16 +53,16 @@ from tidegate.spi import (
 
 _log = logging.getLogger("tidegate.broker.retained")
 
-#: Messages of one chunk: as many as a consumer without acknowledgement is given in one turn.
+#: Messages of one chunk: as many as a consumer without acknowledgement gets in one turn.
 CHUNK_COUNT_MAX: Final = 1000
 
 #: Bytes of bodies after which a chunk is closed: a write that takes some milliseconds.
 CHUNK_BYTES_MAX: Final = 1 << 20
 
-#: Topics that are looked at for one chunk: those that are expired or not wanted cost time, too.
+#: Topics examined for one chunk: those expired or not wanted cost time, too.
 CHUNK_LOOKED_AT_MAX: Final = LOOKED_AT_MAX
 
-#: How long a delivery waits that found no room in the store.
+#: How long a delivery waits after it found no room in the store.
 RETRY_S: Final = 1.0
 
 
@@ -76,7 +77,7 @@ class _Chunk:
     Attributes:
         added: numbers of topics whose message is on its way through the list.
         direct: (number, message) handed out when the turn is durable, at most once.
-        is_next: it is the delivery's chunk; False: one topic whose turn came early.
+        is_next: it is the delivery's next chunk; False: one topic whose turn came early.
     """
 
     is_next: bool
@@ -96,7 +97,7 @@ class RetainedDelivery:
         self._retained = deliveries.retained
         self._list = pending_list
         self._topics = topics
-        self._again: dict[int, None] = {}  # they had their turn, but what was added was dropped
+        self._again: dict[int, None] = {}  # had their turn, but what was added was dropped
         self._unconfirmed = 0
         self._is_waiting = False  # for the writer or for time
         self._is_over = False
@@ -122,11 +123,11 @@ class RetainedDelivery:
         chunk = _Chunk(is_next=True)
         room = min(CHUNK_COUNT_MAX, self._room())
         if room > 0 and self._fill(chunk, room) and self.has_more():
-            self._retry_later(0)  # nothing was wanted among many: look at more in the next turn
+            self._retry_later(0)  # nothing wanted among many: examine more in the next turn
         self._end_if_done()
 
     def publish_early(self, number: int) -> None:
-        """A message is being published to the topic: what it retains until now goes out first."""
+        """A message is being published to the topic: what is retained so far goes out first."""
         if self._topics.is_to_come(number):
             self._topics.leave_out(number)
         elif number in self._again:
@@ -149,7 +150,7 @@ class RetainedDelivery:
     def _confirmed(self, chunk: _Chunk) -> None:
         """It is durable: what is not stored can be handed out.
 
-        Whoever waits is told before what was published in the same turn is handed out.
+        That happens before what was published in the same turn is handed out.
         """
         consumers = self._list.consumers
         if chunk.direct and consumers and consumers[0].client.is_undecided:
@@ -162,7 +163,7 @@ class RetainedDelivery:
             self._lend([message for _, message in chunk.direct])
         elif chunk.direct and not self._is_over:
             room = self._direct_room()
-            if room is not None:  # else the client is gone: at most once was all that was asked
+            if room is not None:  # otherwise the client is gone: at most once was all it asked for
                 if room:
                     self._list.offer_direct([message for _, message in chunk.direct[:room]])
                 self._again.update((number, None) for number, _ in chunk.direct[room:])
@@ -204,7 +205,7 @@ class RetainedDelivery:
 
     def _can_lend(self) -> bool:
         """Tell whether what the client has not acknowledged may be forgotten with its connection,
-        and no message that is accepted already would come after what is handed out now."""
+        and no message accepted before would come after what is handed out now."""
         pending_list = self._list
         subscription = pending_list.subscription
         return (
@@ -213,7 +214,7 @@ class RetainedDelivery:
             and not subscription.share_group
             and pending_list.succession is None
             and bool(pending_list.consumers)
-            and not pending_list.consumers[0].acknowledges_all  # else it may send them back
+            and not pending_list.consumers[0].acknowledges_all  # otherwise it may send them back
             and not pending_list.cursor.size
             and not self._writer.unwritten_bytes
             # What a client acknowledges is a row of the sinks' log, and needs a place in the store.
@@ -221,8 +222,8 @@ class RetainedDelivery:
         )
 
     def _direct_room(self) -> int | None:
-        """Messages that a stored subscription can be handed without storing them; None when
-        nobody consumes."""
+        """How many unstored messages a stored subscription can be handed; None when nobody
+        consumes."""
         consumers = self._list.consumers
         if not consumers:
             return None
@@ -242,7 +243,7 @@ class RetainedDelivery:
     def _fill(self, chunk: _Chunk, count_max: int) -> bool:
         """Add the next chunk, *count_max* messages at most, to the filling turn.
 
-        Returns: True when there was nothing to add in what it looked at.
+        Returns: True when there was nothing to add in what it examined.
         """
         retained, now = self._retained, self._writer.now()
         first = len(self._writer.turn.operations)
@@ -291,7 +292,7 @@ class RetainedDelivery:
         return pending_list.matches is None or pending_list.matches(message)
 
     def _is_permitted(self, message: Message) -> bool:
-        """Somebody who is there may have it; asked again when it is handed out."""
+        """Some consumer present may have it; checked again when it is handed out."""
         consumers = self._list.consumers
         return not consumers or any(may_be_for(item, message.destination) for item in consumers)
 
@@ -311,7 +312,7 @@ class RetainedDelivery:
             writer.add_message(copy, self._route)
 
     def _close(self, chunk: _Chunk, first: int) -> None:
-        """End the chunk: a unit of the turn, which confirms it or tells that it was dropped."""
+        """Close the chunk: a unit of the turn, which confirms it or reports that it was dropped."""
         if chunk.added or chunk.direct:
             self._writer.turn.when_durable(
                 lambda: self._confirmed(chunk),
@@ -326,7 +327,7 @@ class RetainedDelivery:
         """Hand out what is not in the list, all of it: what is published to its topics from now on
         must not overtake it. There was room for it when its turn was filled.
 
-        Nothing of a chunk comes back: the client is gone then, and its subscription with it.
+        Nothing of a chunk comes back: by then the client and its subscription are gone.
         """
         consumers = self._list.consumers
         if self._is_over or self._list.is_removed or not consumers:
@@ -363,10 +364,10 @@ class RetainedDelivery:
 
 @dataclass(eq=False, repr=False)
 class RetainedDeliveries:
-    """The deliveries that are under way.
+    """The deliveries under way.
 
     Attributes:
-        active: by subscription's list.
+        active: by the subscription's list.
     """
 
     flow: Flow
@@ -378,9 +379,9 @@ class RetainedDeliveries:
     )
 
     def begin(self, pending_list: PendingList) -> None:
-        """Give a subscription the retained messages that its filter covers, from now on.
+        """Begin to give a subscription the retained messages that its filter covers.
 
-        One that is under way already begins anew (MQTT 5.0 [MQTT-3.8.4-4]).
+        A delivery already under way starts over (MQTT 5.0 [MQTT-3.8.4-4]).
         """
         self.end(pending_list)
         retained = self.retained

@@ -1,4 +1,4 @@
-"""The topics whose retained messages are still to be handed to one subscription."""
+"""The topics whose retained messages one subscription has yet to get."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Topics(Protocol):
         ...
 
     def next(self) -> int | None:
-        """The next one, or what has to be looked at next; None: there are no more."""
+        """The next one, or what must be examined next; None: there are no more."""
         ...
 
     def advance(self) -> None:
@@ -34,12 +34,12 @@ class Topics(Protocol):
         ...
 
     def covers(self, destination: str) -> bool:
-        """What was looked at is one of them."""
+        """*destination*, which was examined, is one of them."""
         ...
 
 
 class FewTopics:
-    """*numbers* in ascending order, four bytes each: they were found when the subscription was made."""
+    """*numbers* in ascending order, four bytes each, found when the subscription was made."""
 
     def __init__(self, numbers: array[int]) -> None:
         self._numbers = numbers
@@ -77,9 +77,9 @@ class FewTopics:
 
 
 class ManyTopics:
-    """Finding them would take long: all topics are looked at, in the order of their numbers.
+    """Finding them would take long: all topics are examined, in the order of their numbers.
 
-    A topic that gets its first retained message later is no part of it: see :meth:`leave_out`.
+    A topic that gets its first retained message later is not included: see :meth:`leave_out`.
     """
 
     def __init__(self, retained: RetainedMessages, filter_name: str) -> None:

@@ -1,8 +1,8 @@
-"""``$SYS`` topics: what the gateway tells about itself to whoever subscribes to them.
+"""``$SYS`` topics: what the gateway tells subscribers about itself.
 
-Names and meaning are those that Mosquitto documents (mosquitto(8), "Broker status"), as far as the
+Names and meanings are those that Mosquitto documents (mosquitto(8), "Broker status"), as far as the
 gateway knows the value; topics whose value it does not know do not exist. The values are retained
-in memory, so that a new subscriber has all of them at once, and only what has changed is published.
+in memory, so that a new subscriber gets all of them at once, and only changes are published.
 
 Source: MQTT 3.1.1 section 4.7.2 (topics that begin with ``$``).
 """
@@ -22,7 +22,7 @@ from tidegate.broker.traffic import Traffic
 from tidegate.broker.turn.flow import Flow
 from tidegate.spi import Message, names
 
-#: Topics at and below this are published to by the gateway only.
+#: Only the gateway publishes to topics at and below this.
 _FIRST_LEVEL: Final = names.topic("$SYS")
 
 _PREFIX: Final = f"{_FIRST_LEVEL}.broker."
@@ -45,9 +45,9 @@ class SystemTopics:
     """Publishes the state of the gateway every *interval* seconds.
 
     Args:
-        clients: what is known of clients and of what they did, by topic.
+        clients: what is known about clients and what they did, by topic.
         traffic: how much they sent and got.
-        opened: totals since the start whose averages are told, by topic below ``load``.
+        opened: totals since the start whose averages are published, by topic below ``load``.
     """
 
     _flow: Flow
@@ -134,7 +134,7 @@ class SystemTopics:
         }
 
     def _averages(self, totals: Mapping[str, int], elapsed: int) -> dict[str, str]:
-        """How much of each a minute, averaged exponentially over some minutes, as Mosquitto does."""
+        """How much of each per minute, averaged exponentially over some minutes, as in Mosquitto."""
         elapsed_s = (elapsed - self._last_us) / _US
         if elapsed_s <= 0:
             return {}

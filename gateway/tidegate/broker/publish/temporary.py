@@ -1,7 +1,7 @@
 """Temporary destinations: queues and topics of one connection, for the answers to its requests.
 
-Their names are ``$temporary.TOKEN.NAME``: whoever was told the name may publish to it, nobody can
-guess it, no wildcard covers it, and only its owner may subscribe. The store never hears of them.
+Their names are ``$temporary.TOKEN.NAME``: a client told the name may publish to it, nobody can guess
+it, no wildcard covers it, and only its owner may subscribe. The store never hears of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidegate.broker.destinations import Destinations
 from tidegate.broker.publish.access import Requester
 from tidegate.spi import AccessError, RequestError, SubscribeRequest, names
 
-#: Of one connection. A client needs one, or one for each kind of request; each is a list in memory.
+#: Per connection. A client needs one, or one for each kind of request; each is a list in memory.
 TEMPORARY_MAX: Final = 1000
 
 #: Bytes of a token: 128 bits cannot be guessed.
@@ -63,7 +63,7 @@ class TemporaryDestinations:
             )
 
     def check_subscribe(self, connection: Requester, request: SubscribeRequest) -> None:
-        """Raises: AccessError unless *connection* owns it; RequestError when it is to be kept."""
+        """Raises: AccessError unless *connection* owns it; RequestError for a durable subscription."""
         if self._owners.get(request.destination) is not connection:
             raise AccessError(
                 "only the connection that created a temporary destination may subscribe to it",
@@ -74,7 +74,7 @@ class TemporaryDestinations:
             raise RequestError("a subscription to a temporary destination ends with its connection")
 
     def remove_of(self, connection: Requester) -> None:
-        """The connection ended: what it owned is gone, with everything in it."""
+        """The connection has ended: what it owned is gone, with everything in it."""
         _, owned = self._owned.pop(connection, ("", ()))
         for destination in owned:
             del self._owners[destination]

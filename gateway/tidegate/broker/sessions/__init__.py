@@ -1,1 +1,1 @@
-"""Who is connected, what outlives a connection, and what is published when it ends."""
+"""Who connects, what outlives a connection, and what is published when it ends."""

@@ -1,6 +1,6 @@
-"""Durable subscriptions whose clients do not come back end after a time, where a policy says so.
+"""Durable subscriptions whose clients do not come back end after a while, where a policy says so.
 
-An MQTT session has an expiry of its own, and its subscriptions end with it: they are left alone here.
+An MQTT session has its own expiry, and its subscriptions end with it: they are left alone here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidegate.broker.turn.walks import STEP_LISTS, Walk
 
 _log = logging.getLogger("tidegate.broker.limit")
 
-#: All durable subscriptions are looked at each so many calls: one is ended late by that much at most.
+#: All durable subscriptions are checked once in so many calls: one ends late by that much at most.
 LOOK_EVERY: Final = 10
 
 
@@ -24,9 +24,9 @@ LOOK_EVERY: Final = 10
 class Abandoned:
     """Call :meth:`look` every second.
 
-    Args: has_session: a client, by its key, has a session of its own; is_on: some policy wants it.
+    Args: has_session: tells whether a client, by its key, has a session; is_on: some policy wants this.
 
-    Attributes: expired: subscriptions that were ended, since the start.
+    Attributes: expired: subscriptions ended since the start.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class Abandoned:
         self._destinations = destinations
         self._has_session = has_session
         self.is_on = is_on
-        # Since when nobody has it, as far as was seen, and how often somebody had had it by then.
+        # Since when it was seen unattended, and how often somebody had been attached by then.
         self._away: dict[PendingList, tuple[int, int]] = {}
         self._calls = 0
         self.expired = 0
 
     def look(self, elapsed: int) -> None:
-        """Look at them now and then. Args: elapsed: see :meth:`TurnWriter.elapsed`."""
+        """Check them now and then. Args: elapsed: see :meth:`TurnWriter.elapsed`."""
         if self.is_on and not self._calls % LOOK_EVERY:
             self._flow.walks.begin(self._look(elapsed))
         self._calls += 1
@@ -57,7 +57,7 @@ class Abandoned:
         for number, ((key, name), item) in enumerate(list(self._destinations.durable.items()), 1):
             if not (item.consumers or item.is_removed or self._has_session(key)):
                 since, times = before.get(item, (elapsed, item.times_attached))
-                if times != item.times_attached:  # somebody had it meanwhile
+                if times != item.times_attached:  # somebody was attached meanwhile
                     since = elapsed
                 expiry = self._destinations.policy(item.destination).subscription_expiry
                 if expiry and elapsed - since >= expiry * 1_000_000:

@@ -1,6 +1,6 @@
 """Who a client is: the configured authenticators, in order, and challenge-response exchanges.
 
-Passwords are checked, and answers in an exchange, when :class:`~.checks.Checks` gives the turn.
+Passwords, and answers in an exchange, are checked when :class:`~.checks.Checks` says it is their turn.
 """
 
 from __future__ import annotations
@@ -38,32 +38,32 @@ T = TypeVar("T")
 
 _log = logging.getLogger("tidegate.broker")
 
-#: The principal of clients that nobody authenticated, whatever name they gave.
+#: The principal of unauthenticated clients, whatever name they gave.
 ANONYMOUS: Final = "anonymous"
 
 
 @dataclass(frozen=True, slots=True)
 class Vouched:
-    """Who a client is, and which extension can say later who that is then (None: none can)."""
+    """Who a client is, and the extension that can later say who it then is (None: none can)."""
 
     principal: Principal
     by: Directory | None = None
 
     def now(self) -> Principal | None:
-        """Who it is now; None: nobody any more."""
+        """Who it is now; None: nobody."""
         return self._ask(self.principal)
 
     def by_name(self) -> Principal | None:
-        """The same, whatever it was let in by; None also when its directory knows nobody by name."""
+        """The same, however it was let in; None also when its directory knows nobody by name."""
         return self._ask(dataclasses.replace(self.principal, proof=""))
 
     @property
     def is_followed(self) -> bool:
-        """Its directory knows it by name, also after a start."""
+        """Its directory knows it by name, even after a restart."""
         return self.by is not None and self.by_name() is not None
 
     def left_behind(self) -> Principal | None:
-        """Who what it left behind is of: a new password takes back connections, but no wills."""
+        """The owner of what it left behind: a new password revokes connections, but no wills."""
         return self.now() or self.by_name()
 
     def _ask(self, principal: Principal) -> Principal | None:
@@ -71,7 +71,7 @@ class Vouched:
             return principal
         try:
             return self.by.principal_now(principal)
-        except FAILURES:  # whoever cannot say throws nobody out
+        except FAILURES:  # an extension that fails throws nobody out
             _log.exception("directory=%s failed", self.by)
             return self.principal
 
@@ -79,8 +79,8 @@ class Vouched:
 class Authentication:
     """Asks the extensions.
 
-    Args: extensions: all that are configured, in order; others are ignored. config: how fast.
-        refused: told of each attempt that fails.
+    Args: extensions: all configured ones, in order; others are ignored. config: how fast.
+        refused: told of each failed attempt.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Authentication:
         self._enhanced: dict[str, EnhancedAuthenticator] = {}
         for extension in extensions:
             if isinstance(extension, EnhancedAuthenticator):
-                for method in extension.methods:  # the first one that offers a method has it
+                for method in extension.methods:  # the first that offers a method has it
                     self._enhanced.setdefault(method, extension)
         self.failed_logins = FailedLogins(
             free=config.login_failures_free,
@@ -112,7 +112,7 @@ class Authentication:
         )
 
     def counts(self) -> Mapping[str, int]:
-        """What system topics tell of logins; docs/mqtt.md says what each is."""
+        """What system topics say about logins; docs/mqtt.md says what each is."""
         checks = self.checks
         return {
             "logins.refused": self.refused_count,
@@ -125,9 +125,9 @@ class Authentication:
         }
 
     def known_by_name(self, principal: Principal) -> Principal | None:
-        """Who one that was known by its name is by now; None: nobody any more."""
+        """Who a principal known by its name is now; None: nobody."""
         if not self._directories:
-            return principal  # who could say is not asked any more
+            return principal  # the one that could say is no longer configured
         for directory in self._directories:
             found = Vouched(principal, directory).by_name()
             if found is not None:
@@ -135,7 +135,7 @@ class Authentication:
         return None
 
     def refused(self, request: ConnectRequest, error: AccessError) -> None:
-        """Somebody was not let in."""
+        """A client was not let in."""
         self.refused_count += 1
         self._refused(request, error)
 
@@ -154,7 +154,7 @@ class Authentication:
         return _TakenInTurn(self, exchange, authenticator, request)
 
     async def principal_of(self, request: ConnectRequest) -> Vouched:
-        """Who the client is; as :meth:`_principal_of`, and tells of a refusal."""
+        """Who the client is; like :meth:`_principal_of`, and reports a refusal."""
         try:
             return await self._principal_of(request)
         except AccessError as error:
@@ -164,9 +164,9 @@ class Authentication:
     async def _principal_of(self, request: ConnectRequest) -> Vouched:
         """Who the client is.
 
-        Raises: AccessError when nobody vouches for it and the listener wants somebody to;
+        Raises: AccessError when nobody vouches for it, but the listener requires that;
             FlowControlError when too many wait to be checked.
-        Cancellation: safe; what waits for its turn then never has one.
+        Cancellation: safe; what waits for its turn then never gets one.
         """
         exchange = request.exchange
         if request.tls_principal is not None:
@@ -185,7 +185,7 @@ class Authentication:
     async def in_turn(
         self, attempt: Attempt, size_bytes: int, check: Callable[[], Awaitable[tuple[T, bool]]]
     ) -> T:
-        """Await *check* when its turn has come, and remember how it went.
+        """Await *check* when its turn comes, and remember how it went.
 
         Args: check: its result, and whether that lets the client in.
         """
@@ -225,17 +225,17 @@ class Authentication:
                 ) from None
             return _vouched(answer, authenticator)
         if request.anonymous_allowed:
-            # A name that nobody checked must not open what it is allowed.
+            # An unchecked name must not get the rights of that name.
             return Vouched(Principal(ANONYMOUS))
         raise AccessError("user name and password are required", principal=request.username)
 
 
 class _OutOfOrderError(AccessError):
-    """Nobody was refused: an extension failed."""
+    """Not a refusal: an extension failed."""
 
 
 class _TakenInTurn:
-    """An exchange whose steps wait for their turns. Implements AuthenticationExchange."""
+    """An exchange whose steps wait their turn. Implements AuthenticationExchange."""
 
     def __init__(
         self,
@@ -299,17 +299,17 @@ def vouched_of(exchange: AuthenticationExchange) -> Vouched:
 
 
 def _vouched(principal: Principal, by: object) -> Vouched:
-    """Raises: AccessError when it is nobody any more: what it showed may have been checked long ago."""
+    """Raises: AccessError when it is nobody now: what it showed may have been checked long ago."""
     vouched = Vouched(_checked(principal), by if isinstance(by, Directory) else None)
     now = vouched.now()
     if now is None:
         raise AccessError("the authentication is no longer valid", principal=principal.name)
-    # Of a directory's answer only the groups count: how long the login lasts it need not know.
+    # Only the groups of a directory's answer count: it need not know how long the login lasts.
     return Vouched(dataclasses.replace(principal, groups=now.groups), vouched.by)
 
 
 def _checked(principal: Principal) -> Principal:
-    """What an extension answered. Raises: AccessError for a name that it cannot give."""
+    """What an extension answered. Raises: AccessError for a name that it may not give."""
     if not principal.name or principal.name == ANONYMOUS:
         raise AccessError(
             f"{principal.name!r} is not allowed as a user name; give the user another name",
@@ -319,9 +319,9 @@ def _checked(principal: Principal) -> Principal:
 
 
 def _attempt(request: ConnectRequest, claimed: str = "") -> Attempt:
-    """Many say only in an exchange or a token who they are: until then the client id stands for it.
+    """Many clients say only in an exchange or a token who they are: until then the client id counts.
 
-    Args: claimed: what was said in the exchange.
+    Args: claimed: the name given in the exchange.
     """
     name = counted_name(claimed or request.username) or request.client_id
     return Attempt(address_of(request.peer), name, request.client_id)

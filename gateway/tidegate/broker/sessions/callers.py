@@ -1,4 +1,4 @@
-"""Operators with credentials of users: asked about as clients are, but no connections."""
+"""Operators with credentials of users: authorized like clients, but without connections."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidegate.spi import AccessError, Identity
 
 @dataclass(slots=True)
 class LoggedIn:
-    """A :class:`tidegate.spi.clients.operators.Caller`. What it may do is asked anew each time.
+    """A :class:`tidegate.spi.clients.operators.Caller`. What it may do is asked each time.
 
     Args: vouched: by whom; identity: when it logged in; now: microseconds since the epoch.
     """

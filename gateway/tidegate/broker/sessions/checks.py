@@ -1,13 +1,13 @@
 """Whose password is checked next: a bounded number at a time, addresses in turn.
 
-A check costs memory and a core for a while, on purpose, and anybody may ask for one. So they wait
-here, by address and within an address by user (:class:`_Line`), and each address in turn gives one.
-Whoever leaves meanwhile is forgotten before it costs anything. Where an address has failed for a
-user, that line has one check at a time, with the pauses that
-:class:`~tidegate.broker.sessions.failed_logins.FailedLogins` tells, and the newest of it comes first:
-those who guess come in great number, and whoever is right must not stand behind all of them. For
-the same reason an address that fails for many users has the newest of its lines in every other turn.
-Known clients have lines of their own and come before strangers, three times out of four.
+A check costs memory and a core for a while, on purpose, and anybody may ask for one. So checks wait
+here, by address and within an address by user (:class:`_Line`), and addresses take turns.
+A client that leaves meanwhile is forgotten before it costs anything. Where an address has failed for
+a user, that line gets one check at a time, with the pauses that
+:class:`~tidegate.broker.sessions.failed_logins.FailedLogins` asks for, and its newest comes first:
+guesses come in great number, and the right user must not stand behind all of them. For the same
+reason an address that fails for many users gets its newest line served in every other turn.
+Known clients have their own lines and come before strangers, three times out of four.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tidegate.spi import FlowControlError
 
 T = TypeVar("T")
 
-#: What one that waits takes besides what it sent: its task, its timer and its place here.
+#: Bytes a waiting check takes besides what its client sent: its task, its timer and its place here.
 WAITER_BYTES: Final = 2048
 
-#: Every so many times strangers come before known clients, so that these cannot keep them out.
+#: Once in so many times strangers come first, so that known clients cannot keep them out.
 _STRANGERS_EVERY: Final = 4
 
-#: How far below the limit an address is taken that waits for more than its share: each look at all
-#: addresses makes room for many.
+#: How far below the limit the waiting checks are cut when another address is far above its share:
+#: one look at all addresses then makes room for many.
 _ROOM_PART: Final = 10
 
 
@@ -47,8 +47,8 @@ class _Waiter:
 class _Turn:
     """What has turns.
 
-    Attributes: running: its checks under way; is_pausing: until a time; is_blocked: until its check
-    that is running has ended.
+    Attributes: running: its checks under way; is_pausing: until a time; is_blocked: until its
+    running check has ended.
     """
 
     __slots__ = ("is_blocked", "is_pausing", "running")
@@ -60,7 +60,7 @@ class _Turn:
 
 
 class _Line(_Turn):
-    """Those of one address who want to be one user; or who say to be one known client."""
+    """Attempts from one address to be one user; or one known client."""
 
     __slots__ = ("attempt", "key", "lane", "waiting")
 
@@ -73,9 +73,9 @@ class _Line(_Turn):
 
 
 class _Lane(_Turn):
-    """All lines of one address, known clients apart.
+    """All lines of one address, with known clients apart.
 
-    Attributes: ready: lines that may have a turn; takes_newest: the next one has it, if many failed.
+    Attributes: ready: lines that may have a turn; takes_newest: if many failed, the newest is next.
     """
 
     __slots__ = ("address", "is_known", "lines", "ready", "size_bytes", "takes_newest", "waiting")
@@ -95,13 +95,13 @@ class Checks:
     """See the module. All on one event loop.
 
     Args:
-        failed_logins: who has to pause.
+        failed_logins: who must pause.
         running_max: checks at a time, 1 or more.
-        waiting_bytes_max: what those that wait may take; beyond it, of the address that has most of
-            it, the one that has waited longest is refused.
+        waiting_bytes_max: what waiting checks may take; beyond it the longest-waiting one of the
+            address that has most is refused.
 
-    Attributes: delayed: those that had to wait; dropped: that were refused because too many did;
-        abandoned: whose client left before their turn. Since the start.
+    Attributes: delayed: checks that had to wait; dropped: refused because too many waited;
+        abandoned: whose client left before their turn. All since the start.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Checks:
         self._waiting_bytes = 0
         self._running = 0
         self._lanes: dict[tuple[bool, str], _Lane] = {}
-        # Those that may have a turn, known clients apart.
+        # Lanes that may have a turn, with known clients apart.
         self._queues: dict[bool, OrderedDict[_Lane, None]] = {
             True: OrderedDict(),
             False: OrderedDict(),
@@ -122,13 +122,13 @@ class Checks:
         self._numbers = itertools.count()
         self._turns = itertools.count(1)
         self._timer: asyncio.TimerHandle | None = None
-        # Ours, since the timer cannot always tell: uvloop's is none any more once it is due.
+        # Kept here, since the timer cannot always tell: uvloop's forgets it once it is due.
         self._timer_due = 0.0
         self.delayed = self.dropped = self.abandoned = 0
 
     @property
     def waiting_count(self) -> int:
-        """Those that wait."""
+        """How many checks wait."""
         return sum(len(lane.waiting) for lane in self._lanes.values())
 
     @property
@@ -137,11 +137,11 @@ class Checks:
         return self._running
 
     async def run(self, attempt: Attempt, size_bytes: int, check: Callable[[], Awaitable[T]]) -> T:
-        """Await ``check()`` when its turn has come.
+        """Await ``check()`` when its turn comes.
 
-        Args: size_bytes: what the client sent and is kept meanwhile.
+        Args: size_bytes: of what the client sent, kept meanwhile.
         Raises: FlowControlError when too many wait; what *check* raises.
-        Cancellation: safe; one that waits costs nothing.
+        Cancellation: safe; one that still waits costs nothing.
         """
         waiter = self._join(attempt, WAITER_BYTES + size_bytes)
         self.delayed += not waiter.future.done()
@@ -184,7 +184,7 @@ class Checks:
         return waiter
 
     def _leave(self, waiter: _Waiter) -> None:
-        """It does not wait any more. Idempotent."""
+        """It no longer waits. Idempotent."""
         if waiter in waiter.line.waiting:
             self._taken(waiter)
             self._tidy(waiter.line)
@@ -196,7 +196,7 @@ class Checks:
         self._waiting_bytes -= waiter.size_bytes
 
     def _tidy(self, line: _Line) -> None:
-        """Forget what nobody needs. What pauses is forgotten afterwards."""
+        """Forget what nobody needs. A pausing line is forgotten afterwards."""
         lane = line.lane
         if line.waiting:
             return
@@ -213,7 +213,7 @@ class Checks:
             self._lanes.pop((lane.is_known, lane.address), None)
 
     def _make_room(self, lane: _Lane) -> None:
-        """Refuse some: of the new check's address, unless another one has far more than its share."""
+        """Refuse some of the new check's address, unless another address has far more than its share."""
         share = self._waiting_bytes / len(self._lanes)
         enough = self._waiting_bytes_max
         if lane.size_bytes < share:
@@ -257,7 +257,7 @@ class Checks:
             self._queues[lane.is_known][lane] = None
 
     def _serve(self) -> None:
-        """Give turns while there are any."""
+        """Give turns while there are any to give."""
         now = asyncio.get_running_loop().time()
         pausing = self._pausing
         while pausing and pausing[0][0] <= now:
@@ -314,7 +314,7 @@ class Checks:
             self._taken(waiter)
             if line.waiting:
                 self._ready(line)
-            if not waiter.future.done():  # else it is leaving just now
+            if not waiter.future.done():  # otherwise it is leaving
                 return waiter
             self._tidy(line)
         return None

@@ -1,13 +1,13 @@
-"""Which addresses have failed to log in, as whom, and when each may try again.
+"""Which addresses have failed to log in, as which user, and when each may try again.
 
-Only guessing is slowed down, never a user: what an address did wrong delays that address. The
-clock is the caller's, and nothing here waits; :mod:`.checks` does.
+Only guessing is slowed down, never a user: an address's failures delay that address. The caller
+passes the time, and nothing here waits; :mod:`.checks` does.
 
 * An address that failed for a user is delayed for that user, twice as long after each failure.
 * One that failed for many users is slowed down as a whole (somebody tries one password on all).
-* A user for whom many addresses failed gives the next ones no failure without a delay.
-* Who was let in before, from the same address with the same user name and client id, is *known*: is
-  asked before strangers, is delayed by what was tried under the same client id only, and
+* Once many addresses have failed for a user, further ones are delayed from their first failure on.
+* A client that was let in before, from the same address with the same user name and client id, is
+  *known*: it comes before strangers, is delayed only by attempts under the same client id, and
   never for longer than :data:`KNOWN_DELAY_MAX_S`.
 """
 
@@ -23,36 +23,36 @@ from typing import Final
 
 from tidegate.spi.clients.bind import host_of
 
-#: Failures of one address, whoever it wanted to be, and of one user, wherever they came from, each
-#: as a multiple of ``login_failures_free``: a router with a hundred devices behind it has a few
-#: that were set up wrong.
+#: Failures of one address, for any user, and for one user, from any address, each as a multiple of
+#: ``login_failures_free``: a router with a hundred devices behind it has a few that are
+#: misconfigured.
 MANY: Final = 10
 
 #: The longest delay of a known client, seconds: well below the time that clients give a CONNECT.
 KNOWN_DELAY_MAX_S: Final = 1.0
 
-#: Of one entry of a table: measured, 16 bytes of key and an object of three numbers in an OrderedDict.
+#: Of one table entry: measured, 16 bytes of key and an object of three numbers in an OrderedDict.
 ENTRY_BYTES: Final = 320
 
-#: The first address bits that count as one address of IPv6: what one customer is given.
+#: The leading bits that count as one IPv6 address: what one customer gets.
 _IPV6_PREFIX: Final = 64
 
 _EXPONENT_MAX: Final = 30
 
-#: Characters of a user name that tell it from others.
+#: Characters of a user name that count.
 _NAME_MAX: Final = 256
 
-#: RFC 3454 table B.1 has it besides what a category says.
+#: In RFC 3454 table B.1 besides what a category covers.
 _UNSEEN: Final = frozenset(" \u1806")
 
 
 def address_of(peer: str) -> str:
-    """What counts as one address: of *peer* (``host:port``) the IPv4 address or IPv6 /64."""
+    """What counts as one address: the IPv4 address or IPv6 /64 of *peer* (``host:port``)."""
     host = host_of(peer).partition("%")[0]
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        return host  # a socket without an address: all of them are one
+        return host  # sockets without an address all count as one
     if isinstance(address, ipaddress.IPv4Address):
         return str(address)
     if address.ipv4_mapped is not None:
@@ -62,15 +62,15 @@ def address_of(peer: str) -> str:
 
 
 def counted_name(username: str) -> str:
-    """What counts as one user name: authenticators take many spellings for the same one.
+    """What counts as one user name: authenticators accept many spellings of the same one.
 
-    Compatibility forms, letter case, and what cannot be seen or stands above a letter make no
-    difference, so that nobody has a free try with each of them. Some names that are two to an
+    Compatibility forms, letter case, invisible characters and marks above letters make no
+    difference, so that nobody gets a free try with each of them. Some names that differ for an
     authenticator count as one here.
     """
     if username.isascii():
         return username.lower().replace(" ", "")
-    # First as SASLprep does it, which keeps to an old Unicode.
+    # First as in SASLprep, which uses an old Unicode.
     text = unicodedata.ucd_3_2_0.normalize("NFKC", username[:_NAME_MAX])
     text = unicodedata.normalize("NFKC", text).casefold()
     text = unicodedata.normalize("NFKD", text)
@@ -98,11 +98,11 @@ class FailedLogins:
     """See the module.
 
     Args:
-        free: failures of an address for a user that cost nothing, 0 or more.
+        free: failures of an address for a user without a delay, 0 or more.
         delay_s: after the next one, doubled with each; 0: nobody is ever delayed.
-        delay_max_s: the longest.
+        delay_max_s: the longest delay.
         age_s: failures older than this are forgotten.
-        limit_bytes: for both tables together; what was used least recently is forgotten. Known
+        limit_bytes: for both tables together; the least recently used entries are forgotten. Known
             clients have half of it, which nobody without a password can take from them.
     """
 
@@ -116,12 +116,12 @@ class FailedLogins:
         self._entries_max = max(1, limit_bytes // 2 // ENTRY_BYTES)
         self._failures: OrderedDict[bytes, _Failures] = OrderedDict()
         self._known: OrderedDict[bytes, None] = OrderedDict()
-        # Keys are of one length whatever clients send, and nobody can choose which collide.
+        # Keys have one length whatever clients send, and nobody can make them collide.
         self._secret = secrets.token_bytes(16)
 
     @property
     def size_bytes(self) -> int:
-        """What the tables take."""
+        """Bytes the tables take."""
         return ENTRY_BYTES * (len(self._failures) + len(self._known))
 
     def is_known(self, attempt: Attempt) -> bool:
@@ -129,10 +129,10 @@ class FailedLogins:
         return self._whole_key(attempt) in self._known
 
     def pause_s(self, attempt: Attempt, now: float) -> float | None:
-        """None for whom no check has to wait, which is nearly everybody.
+        """None if checks need not wait, which is so for nearly everybody.
 
-        Else the seconds from *now* until the next one of this client, or of this address for this
-        user; 0 when it may be now. Then there is to be one at a time.
+        Otherwise the seconds from *now* until the next check of this client, or of this address for
+        this user; 0 when it may be now. Then only one runs at a time.
         """
         if not self._delay_s:
             return None
@@ -168,9 +168,9 @@ class FailedLogins:
             self._count_up(key, now)
 
     def abandoned(self, attempt: Attempt, now: float) -> None:
-        """Its client left in the middle of the check: what that cost is its address's.
+        """Its client left in the middle of the check: the cost counts against its address.
 
-        Of the user nothing is known: clients leave because they have waited too long, too.
+        It says nothing about the user: clients also leave because they have waited too long.
         """
         self._count_up(self._key(b"address", attempt.address), now)
 

@@ -1,12 +1,12 @@
 """QoS 2 messages of shared subscriptions whose client left in the middle of the handshake.
 
-Whether the client has such a message is not known until it is back: it alone can complete the
-handshake [MQTT-4.8.2-4], and no other member of the group may get the message, also not when the
-client's session ends before [MQTT-4.8.2-5]. So it stays out of the group's list with the session,
-is handed to the same client again, and is discarded with the session.
+Whether the client has such a message is unknown until it is back: it alone can complete the
+handshake [MQTT-4.8.2-4], and no other member of the group may get the message, even if the client's
+session ends before [MQTT-4.8.2-5]. So it stays out of the group's list with the session, is handed
+to the same client again, and is discarded with the session.
 
-A subscription of its own needs none of this: what is in doubt returns to a list that only the same
-client consumes from. The store knows such a message as pending; after a restart it is claimed from
+An unshared subscription needs none of this: what is in doubt returns to a list that only the same
+client consumes from. The store has such a message as pending; after a restart it is claimed from
 the list before anybody is served.
 """
 
@@ -45,7 +45,7 @@ def set_aside(
     """The connection ends: take what is in doubt out of its consumers' hands.
 
     Args: session: None when it ends with the connection; unanswered: by key, sequences of QoS 2
-        messages that were sent and not answered.
+        messages that were sent but not answered.
     """
     for key, sequences in unanswered.items():
         consumer = consumers.get(key)
@@ -68,9 +68,9 @@ def set_aside(
 
 
 def settle_ids(writer: TurnWriter, session: SessionState) -> None:
-    """Messages that went back to a group or queue are anyone's now: their packet ids are free, or
-    for QoS 2 to be completed, so that the client does not take the next message under the same id
-    for a repetition."""
+    """Messages that went back to a group or queue may go to anyone: their packet ids are free or,
+    for QoS 2, must be completed, so that the client does not take the next message under the same
+    id for a repetition."""
     in_doubt = {
         (key, message.sequence) for key, found in session.in_doubt.items() for message in found
     }
@@ -94,7 +94,7 @@ def settle_ids(writer: TurnWriter, session: SessionState) -> None:
 
 
 def hand_back(writer: TurnWriter, session: SessionState, consumer: Consumer) -> None:
-    """The client is back and can be written to: it is the first thing that it gets."""
+    """The client is back and can be written to: it gets these first."""
     messages = session.in_doubt.pop(consumer.key, None)
     if not messages:
         return
@@ -115,7 +115,7 @@ def discard(
     session: SessionState,
     subscription: Subscription,
 ) -> None:
-    """The session or this *subscription* of it ends."""
+    """The session, or this *subscription* of it, ends."""
     messages = session.in_doubt.pop(subscription.name, None)
     pending_list = destinations.shared.get(group_of(subscription))
     if messages and pending_list is not None:

@@ -46,18 +46,18 @@ from tidegate.spi import (
     Subscription,
 )
 
-#: Subscriptions that go with a session before the clock is looked at: some 50 microseconds each.
+#: Subscriptions removed with a session between looks at the clock: some 50 microseconds each.
 REMOVED_AT_ONCE: Final = 16
 
-#: The same of sessions of which it is found out that they are not over.
+#: The same for sessions found not to be over.
 LOOKED_AT_ONCE: Final = 1000
 
-#: The beginning of 2020: a clock that says less was not set yet.
+#: The beginning of 2020: an earlier clock has not been set yet.
 _CLOCK_SET_US: Final = 1_577_836_800_000_000
 
 
 class Client(Requester, Protocol):
-    """Whose session it is, while it is connected."""
+    """The connected client of a session."""
 
     vouched: Vouched
 
@@ -66,7 +66,7 @@ class Client(Requester, Protocol):
 class Sessions:
     """All sessions of the gateway.
 
-    Attributes: who_now: who the client of a session is by now, None: nobody any more.
+    Attributes: who_now: tells who the client of a session is now, None: nobody.
     """
 
     _flow: Flow
@@ -85,15 +85,15 @@ class Sessions:
         return len(self._by_key)
 
     def all(self) -> list[SessionState]:
-        """Those that there are now."""
+        """All current sessions."""
         return list(self._by_key.values())
 
     # --- start ---------------------------------------------------------------------------------
 
     def recover(self, state: RecoveredState) -> None:
-        """Take up what the store knows. A session that was connected when the gateway died counts
-        as disconnected now, and so does one of which the clock says what cannot be: that it was
-        left in the future, or before there were any gateways (a clock that was not set yet)."""
+        """Restore what the store knows. A session that was connected when the gateway died counts
+        as disconnected now, and so does one left at an impossible time: in the future, or before
+        there were any gateways (the clock was not set yet)."""
         now, elapsed = self._writer.now(), self._writer.elapsed()
         for stored in state.sessions:
             if not _CLOCK_SET_US <= stored.disconnected_at <= now:
@@ -105,7 +105,7 @@ class Sessions:
         for subscription in state.subscriptions:
             if subscription.session:
                 session = self._by_key.get(subscription.session)
-                if session is None:  # no gateway writes that; nobody could ever remove it
+                if session is None:  # no gateway writes that, and nobody could remove it
                     self._writer.add_operation(RemoveSubscription(subscription.pending_list))
                 else:
                     self._keep(session, subscription)
@@ -117,12 +117,12 @@ class Sessions:
             session.charge()
 
     async def recover_in_doubt(self, store: MessageStore) -> None:
-        """Destinations and subscriptions are there, clients are not. Raises: StoreError."""
+        """Destinations and subscriptions exist, clients are not here yet. Raises: StoreError."""
         attached = [item for item in self._by_key.values() if item.attached]
         await in_doubt.recover(self._writer, self._destinations, store, attached)
 
     def end_recovery(self) -> None:
-        """Destinations and subscriptions are there: wills of clients that are gone take effect."""
+        """Destinations and subscriptions exist: wills of clients that are gone take effect."""
         for session in list(self._by_key.values()):
             stored = session.stored
             if stored.will is not None:
@@ -140,7 +140,7 @@ class Sessions:
         return self._by_key.get(key)
 
     def find(self, key: str) -> SessionState | None:
-        """The session that a client takes up, or one that is just ending; none when it is over."""
+        """The session that a client resumes, or one that is ending; none when it is over."""
         session = self.get(key)
         if session is not None and self._is_over(session, self._writer.elapsed()):
             self._expire(session)
@@ -163,7 +163,7 @@ class Sessions:
     def begin(
         self, request: ConnectRequest, identity: Identity, *, is_followed: bool = False
     ) -> SessionState:
-        """Create the session, or take up the existing one, as *request* wants it to be.
+        """Create the session, or resume the existing one, as *request* wants it.
 
         Args: is_followed: see :class:`SessionState`.
         """
@@ -196,13 +196,13 @@ class Sessions:
         return session
 
     def take_up(self, session: SessionState, connection: Client) -> None:
-        """*connection* has it from now on."""
+        """*connection* owns it from now on."""
         session.connection = connection
         self._connected.add(session)
         session.charge()
 
     def identify(self, session: SessionState, identity: Identity) -> None:
-        """Its client has other groups now: by those its will is asked about after a kill."""
+        """Its client's groups have changed: after a kill its will is authorized by them."""
         before = session.stored
         kept = {name: before.options[name] for name in KEPT_OPTIONS if name in before.options}
         options = identity_options(identity) | kept
@@ -211,9 +211,9 @@ class Sessions:
             self._writer.add_operation(PutSession(session.stored))
 
     def end_connection(self, session: SessionState, connection: Client, *, has_will: bool) -> None:
-        """Its connection is gone; from now on its expiry interval runs.
+        """Its connection is gone; its expiry interval runs from now on.
 
-        Args: has_will: the will is to be published.
+        Args: has_will: the will must be published.
         """
         session.connection = None
         self._connected.discard(session)
@@ -237,7 +237,7 @@ class Sessions:
             in_doubt.settle_ids(self._writer, session)
 
     def set_expiry(self, session: SessionState, interval_s: int) -> None:
-        """Replace its expiry interval; stored with the end of the connection."""
+        """Replace its expiry interval; stored when the connection ends."""
         session.stored = msgspec.structs.replace(session.stored, expiry_interval=interval_s)
 
     def _leave_will(
@@ -262,12 +262,12 @@ class Sessions:
         self._wills.take(will)
 
     def remove(self, session: SessionState, why: str = "its session ended") -> None:
-        """Forget the session with its subscriptions and packet-id states; a will that waits is
-        published [MQTT-3.1.2-8 of 5.0].
+        """Forget the session with its subscriptions and packet-id states; a waiting will is published
+        [MQTT-3.1.2-8 of 5.0].
 
-        One with many subscriptions is there, and ending, until the last of them is gone: a few in one
-        turn, so that a kill never leaves a session that lives on without some of them. Args: why: for
-        the rows of what they held.
+        A session with many subscriptions exists, and is ending, until the last one is gone. A few go
+        in each turn, so that a kill never leaves a session that lives on without some of them.
+        Args: why: for the rows of what they held.
         """
         if session.is_ending:
             return
@@ -275,7 +275,7 @@ class Sessions:
         self._wills.session_ended(session)
         if self._size_of(session) >= REMOVED_AT_ONCE:
             session.gone = asyncio.Event()
-            # After a kill in the middle of it its time is over, and the rest is removed at the start.
+            # After a kill in the middle it has expired, and the rest is removed at the start.
             session.stored = msgspec.structs.replace(session.stored, expiry_interval=0, will=None)
             self._writer.add_operation(PutSession(session.stored))
         self._flow.walks.begin(self._remove(session, why))
@@ -283,7 +283,7 @@ class Sessions:
     def _remove(self, session: SessionState, why: str) -> Walk:
         destinations, flow = self._destinations, self._flow
         work = STATE_WORK * REMOVED_AT_ONCE
-        lists = destinations.lists_of(session.key)  # which become fewer
+        lists = destinations.lists_of(session.key)  # shrinks meanwhile
         while lists:
             for pending_list in list(islice(lists.values(), REMOVED_AT_ONCE)):
                 destinations.remove_subscription(pending_list, why)
@@ -310,10 +310,9 @@ class Sessions:
         return len(self._by_key) - len(self._connected)
 
     def expire(self, elapsed: int) -> Iterator[int]:
-        """Remove the sessions whose time is over; *elapsed*: :meth:`BrokerCore.elapsed`.
+        """Remove expired sessions; *elapsed*: :meth:`BrokerCore.elapsed`.
 
-        Yields: after each of them, what it was: the subscriptions that went with it, and itself; and now
-        and then 0.
+        Yields: after each, its cost: the subscriptions that went with it, and itself; and now and then 0.
         """
         for count, session in enumerate(list(self._by_key.values()), 1):
             if self._is_over(session, elapsed) and self._by_key.get(session.key) is session:
@@ -338,14 +337,14 @@ class Sessions:
         self.remove(session, "its session expired")
 
     def delivers_once(self, subscription: Subscription) -> bool:
-        """See :attr:`tidegate.spi.ClientRules.delivers_once`, of a stored subscription's client."""
+        """See :attr:`tidegate.spi.ClientRules.delivers_once`, for a stored subscription's client."""
         session = self.get(key_of(subscription))
         return session is not None and ONCE_OPTION in session.stored.options
 
     def half_sent(self, subscription: Subscription, messages: Sequence[StoredMessage]) -> set[int]:
         """Which of *messages* the session's client may have been sent already: onward delivery has
-        begun, so it is completed although they expired since ([MQTT-3.3.2-5], [MQTT-4.3.3-7] of
-        5.0)."""
+        begun, so it is completed although they have expired since ([MQTT-3.3.2-5], [MQTT-4.3.3-7]
+        of 5.0)."""
         session = self.get(key_of(subscription))
         if session is None:
             return set()
@@ -363,7 +362,7 @@ class Sessions:
     # --- what it shares with others ------------------------------------------------------------
 
     def attach(self, session: SessionState, subscription: Subscription) -> None:
-        """The session consumes from a queue or a shared subscription from now on, also later."""
+        """The session consumes from a queue or a shared subscription from now on, even after it is resumed."""
         before = session.attached.get(subscription.name)
         list_id = before.pending_list if before is not None else self._writer.take_list_id()
         kept = msgspec.structs.replace(subscription, pending_list=list_id, session=session.key)
@@ -374,7 +373,7 @@ class Sessions:
         session.charge()
 
     def detach(self, session: SessionState, name: str) -> None:
-        """It does so no more."""
+        """It no longer does."""
         if name in session.attached:
             self._forget(session, name)
             session.charge()

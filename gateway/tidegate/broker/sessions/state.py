@@ -20,28 +20,28 @@ from tidegate.spi import (
     text_bytes,
 )
 
-#: Options kept with a stored session: what else than its fields say who the client was. A will that
-#: only the gateway's next run publishes is authorized by them.
+#: Options kept with a stored session: who the client was, beyond its fields. A will that only the
+#: gateway's next run publishes is authorized by them.
 GROUPS_OPTION: Final = "groups"  # a JSON list
 ADDRESS_OPTION: Final = "address"
 
-#: And this one, for a client that :attr:`tidegate.spi.ClientRules.delivers_once` is said of.
+#: And this one, for a client with :attr:`tidegate.spi.ClientRules.delivers_once`.
 ONCE_OPTION: Final = "delivers-once"
 
-#: And this one, where a directory knows the owner by name, and can say after a start who it is then.
+#: And this one, if a directory knows the owner by name, and can say after a start who it then is.
 FOLLOWED_OPTION: Final = "followed"
-#: Those that stay as they are while the client is connected.
+#: Those that do not change while the client is connected.
 KEPT_OPTIONS: Final = (ONCE_OPTION, FOLLOWED_OPTION)
 
-#: What a session takes without its names, and one more subscription that it has attached: measured
-#: over 10,000 sessions and rounded up.
+#: What a session takes without its names, and each subscription attached to it: measured over
+#: 10,000 sessions and rounded up.
 SESSION_BYTES: Final = 1500
 
-#: What a packet id takes that is kept, and how many are charged at a time.
+#: What a kept packet id takes, and how many are charged at a time.
 ID_BYTES: Final = 300
 ID_STEP: Final = 16
 
-#: By name of the subscription, its messages in doubt, in order.
+#: Messages in doubt, in order, by name of their subscription.
 InDoubt: TypeAlias = dict[str, list[StoredMessage]]
 
 Inflight: TypeAlias = dict[tuple[InflightDirection, int], InflightRecord]
@@ -53,15 +53,15 @@ class SessionState:
 
     Attributes:
         inflight: stored packet-id states by (direction, packet id).
-        connection: the one that has it now, if any.
-        is_ending: it is being removed, a few subscriptions at a time; gone: set when it is.
+        connection: the one that owns it now, if any.
+        is_ending: it is being removed, a few subscriptions at a time; gone: set when that is done.
         is_removed: it is over.
         left_at: when its last connection ended, by :meth:`TurnWriter.elapsed`: its expiry and the
-            delay of its will run from there, whatever the wall clock does.
+            delay of its will run from then, whatever the wall clock does.
         in_doubt: by name of a shared subscription, QoS 2 messages whose handshake its last
             connection left unfinished (:mod:`tidegate.broker.sessions.in_doubt`).
-        attached: by name, queues and shared subscriptions that it consumes from whenever it is
-            connected; changed by attach() and detach().
+        attached: by name, queues and shared subscriptions it consumes from whenever it is connected;
+            changed by attach() and detach().
         account: of its principal.
     """
 
@@ -79,20 +79,20 @@ class SessionState:
     _charged: tuple[int, int, int] = (0, 0, 0)
 
     def attach(self, subscription: Subscription) -> None:
-        """It has *subscription*, instead of one of this name."""
+        """It has *subscription*, which replaces any of the same name."""
         if subscription.name in self.attached:
             self.detach(subscription.name)
         self.attached[subscription.name] = subscription
         self._attached_bytes += SESSION_BYTES + text_bytes(subscription.filter)
 
     def detach(self, name: str) -> Subscription:
-        """It has it no more. Returns: what it was."""
+        """It no longer has it. Returns: what it was."""
         subscription = self.attached.pop(name)
         self._attached_bytes -= SESSION_BYTES + text_bytes(subscription.filter)
         return subscription
 
     def charge(self) -> None:
-        """Charge its principal with it as it is now. Its will is the connection's while there is one."""
+        """Charge its principal for it as it is now. While there is a connection, that is charged for the will."""
         stored = self.stored
         size = SESSION_BYTES + text_bytes(stored.client_id)
         size += self._attached_bytes
@@ -101,14 +101,14 @@ class SessionState:
         self._put(size, will, -(-len(self.inflight) // ID_STEP) * ID_STEP)
 
     def check_room(self) -> None:
-        """Call before a packet id is kept. Raises: FlowControlError: no more may be."""
+        """Call before a packet id is kept. Raises: FlowControlError: no more may be kept."""
         size, will, ids = self._charged
         if len(self.inflight) >= ids and self.account is not None:
             self.account.check(Held.PACKET_IDS, ID_STEP * ID_BYTES)
             self._put(size, will, ids + ID_STEP)
 
     def removed(self) -> None:
-        """Packet ids are not kept any more."""
+        """Packet ids are no longer kept."""
         size, will, ids = self._charged
         if len(self.inflight) < ids - 2 * ID_STEP:
             self._put(size, will, len(self.inflight) + ID_STEP)
@@ -150,7 +150,7 @@ class SessionState:
 
     @property
     def is_followed(self) -> bool:
-        """A directory can say who its owner is by now."""
+        """A directory can say who its owner is now."""
         return FOLLOWED_OPTION in self.stored.options
 
     def records(self) -> list[InflightRecord]:
@@ -159,7 +159,7 @@ class SessionState:
 
 
 def identity_options(identity: Identity) -> dict[str, str]:
-    """What a stored session keeps of *identity* besides its fields, where there is any."""
+    """What a stored session keeps of *identity* besides its fields, if anything."""
     options: dict[str, str] = {}
     if identity.groups:
         options[GROUPS_OPTION] = json.dumps(sorted(identity.groups))

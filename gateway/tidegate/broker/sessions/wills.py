@@ -1,8 +1,8 @@
-"""Wills: what is published for a client that went without saying goodbye, at once or later.
+"""Wills: what is published for a client that left without saying goodbye, at once or later.
 
-The will of a client whose session is stored is stored with it, so that it is published also when
-the gateway was killed, and in one batch with the note that it was, so that it is published once.
-One that finds the store full waits for room.
+The will of a client with a stored session is stored with it, so that it is published even if the
+gateway was killed, and in one batch with a note of that, so that it is published once. A will that
+finds the store full waits for room.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from tidegate.spi import (
 
 _log = logging.getLogger("tidegate.broker.wills")
 
-#: Wills that may wait for their delay or for room; past it one that cannot go out at once is lost.
+#: Wills that may wait for their delay or for room; beyond this, one that cannot go out at once is lost.
 WAITING_MAX: Final = 100_000
 
-#: How long a will that found no room waits before it is tried again.
+#: How long a will that found no room waits before the next try.
 RETRY_US: Final = 1_000_000
 
 
@@ -45,17 +45,16 @@ RETRY_US: Final = 1_000_000
 class Will:
     """A will whose client is gone.
 
-    Stands for the client where a connection is expected: as author of the publish, and as who is
-    told of its failure.
+    Stands in for the client where a connection is expected: as author of the publish, and to be told
+    of its failure.
 
     Attributes:
-        message: what to publish; identity, address: of the client, as it was when it was connected
-            last.
+        message: what to publish; identity, address: of the client, as it was when last connected.
         session: the stored session that holds it; None when none does.
         due: when to publish, by :meth:`TurnWriter.elapsed`.
-        is_late: its time came, but there was no room: nothing takes it back any more.
+        is_late: its time came, but there was no room: nothing takes it back now.
         rights: see :class:`~tidegate.broker.publish.access.Requester`.
-        who_now: tells who the client would be by now; None: nobody can.
+        who_now: tells who the client would be now; None: nobody can.
     """
 
     _wills: Wills
@@ -87,7 +86,7 @@ class Will:
 
 
 def _identify(will: Will) -> None:
-    """Who its client is by now. Raises: AccessError when it is nobody any more."""
+    """Find out who its client is now. Raises: AccessError when it is nobody."""
     if will.who_now is not None:
         principal = will.who_now()
         if principal is None:
@@ -111,24 +110,24 @@ class Wills:
         return len(self._waiting)
 
     def take(self, will: Will) -> None:
-        """The client is gone: publish now, or when it is due."""
+        """The client is gone: publish its will now, or when it is due."""
         if will.due <= self._writer.elapsed():
             self._publish(will)
         else:
             self._wait(will)
 
     def cancel(self, session: SessionState) -> None:
-        """The client is back before the delay was over [MQTT-3.1.3-9 of 5.0]."""
+        """The client came back before the delay was over [MQTT-3.1.3-9 of 5.0]."""
         will = self._by_session.pop(session, None)
         if will is None:
             return
         if will.is_late:
-            will.session = None  # which has another will by now, or none
+            will.session = None  # it has another will now, or none
         else:
             self._waiting.pop(will, None)
 
     def session_ended(self, session: SessionState) -> None:
-        """The session is over before the delay was: its will is published now."""
+        """The session ended before the delay did: its will is published now."""
         will = self._by_session.pop(session, None)
         if will is not None:
             self._waiting.pop(will, None)
@@ -144,12 +143,12 @@ class Wills:
             self._publish(will)
 
     def forget_rights(self) -> None:
-        """Rights are other ones now."""
+        """Rights have changed."""
         for will in self._waiting:
             will.rights.forget()
 
     def publish_failed(self, will: Will, error: GatewayError) -> None:
-        """It was not written: no room means later, anything else never."""
+        """It was not written: for lack of room it is tried later, otherwise never."""
         if error.retryable:
             session = will.session
             if session is not None and session.stored.will is not will.message:
@@ -183,14 +182,14 @@ class Wills:
             self._add(will)
         except GatewayError as error:
             self.publish_failed(will, error)
-        except FAILURES as error:  # one client's will must not keep the others from going
+        except FAILURES as error:  # one client's will must not hold up the others
             self._lose(will, failure_of(error))
 
     def _add(self, will: Will) -> None:
         writer, publisher = self._writer, self._publisher
         now = writer.now()
         message = will.message
-        # Its life begins now (MQTT 5.0 section 3.1.3.2.4).
+        # Its lifetime begins now (MQTT 5.0 section 3.1.3.2.4).
         life = message.expires_at - message.received_at if message.expires_at else 0
         expires_at = now + life if message.expires_at else 0
         message = msgspec.structs.replace(message, received_at=now, expires_at=expires_at)
