@@ -1,1 +1,1 @@
-"""STOMP and MQTT front-ends; they import nothing of Tidegate but `tidegate.spi`."""
+"""STOMP and MQTT front-ends; of Tidegate they import only `tidegate.spi`."""

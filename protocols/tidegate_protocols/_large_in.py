@@ -1,9 +1,9 @@
 """Streams large bodies of one connection to the store as they arrive, in either protocol.
 
-While a body arrives nothing else of the connection can: it is behind it in the stream. Once it is
-complete, the next body may arrive while this one is synced. Any other frame or packet waits until
-all messages before it are published, so the client's order is kept. So does the end of the
-connection, or of readable input: what arrived whole before it counts, as with small messages.
+While a body arrives nothing else of the connection can: everything else comes after it in the stream.
+Once it is complete, the next body may arrive while this one is synced. Any other frame or packet waits
+until all messages before it are published, so the client's order is kept. So does the end of the
+connection, or of readable input: what arrived completely before it counts, as with small messages.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _Body(Generic[HeadT]):
         self.is_complete = False
         self.result: LargeBody | None = None
         self.wake = asyncio.Event()
-        self.task: Task | None = None  # that writes it
+        self.task: Task | None = None  # the task that writes it
 
     @property
     def is_done(self) -> bool:
@@ -86,15 +86,15 @@ class _Body(Generic[HeadT]):
 
 
 class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
-    """See the module. Types: what the decoder returns when a large body follows, and what is kept
-    of that until the body is here.
+    """See the module. Type parameters: what the decoder returns, what it returns when a large body follows,
+    and what is kept of that until the body is here.
 
     Args:
         spawn: runs a coroutine as a task.
         adjust: called when :attr:`wants_pause` changed.
         failed: called once when the connection has to end, in its turn, with the head that caused
             it, if any.
-        go_on: called when all is published and :attr:`held`, and what is behind it, can be handled.
+        go_on: called when everything is published and :attr:`held`, and what follows, can be handled.
         crashed: called for unexpected errors.
         pace: how long a body may stall.
 
@@ -132,7 +132,7 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
 
     @abc.abstractmethod
     def _next(self) -> EventT | None:
-        """The next event of the decoder, when all of it is here. Raises: PeerProtocolError."""
+        """The decoder's next event, once complete. Raises: PeerProtocolError."""
 
     @abc.abstractmethod
     def _as_large(self, event: EventT) -> StreamedT | None:
@@ -144,7 +144,7 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
 
     @abc.abstractmethod
     def _publish(self, head: HeadT, body: LargeBody | None) -> None:
-        """In the client's order; body: None when it was not kept. Raises: GatewayError."""
+        """Publish in the client's order; body: None when it was not kept. Raises: GatewayError."""
 
     def _is_wanted(self, head: HeadT) -> bool:
         """Whether its body is to be kept."""
@@ -170,7 +170,7 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
         return self._is_full or self.held is not None or self._error is not None
 
     def begin(self, event: StreamedT) -> None:
-        """A large body follows. Raises: GatewayError if the connection has to end for it."""
+        """Begin a large body. Raises: GatewayError if the connection has to end for it."""
         head = self._admit(event)
         body = _Body(head)
         if self._is_wanted(head):
@@ -187,7 +187,7 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
     def receive(self) -> bool:
         """Take from the decoder what belongs to large messages.
 
-        Returns: True when :attr:`held`, and what follows it, can be handled: all is published.
+        Returns: True when :attr:`held`, and what follows, can be handled: everything is published.
         """
         queue = self._queue
         while queue and self._error is None:
@@ -280,7 +280,7 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
         return body.is_complete
 
     def _give_up(self, body: _Body[HeadT], error: GatewayError) -> None:
-        """Drop a body that cannot be kept; skip the rest of it if the connection goes on."""
+        """Drop a body that cannot be kept; skip the rest of it if the connection continues."""
         self._drop(body)
         try:
             self._refuse(body.head, error)
@@ -289,7 +289,7 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
             self.fail(fatal, body.head)
 
     def _fail_coming(self, error: GatewayError) -> None:
-        """The body has stalled: end the connection, after what came whole before."""
+        """The body has stalled: end the connection after whatever arrived completely before it."""
         body = self._coming
         if body is not None:
             self._drop_from(body)
@@ -300,7 +300,7 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
             self._drop_from(self._coming)
 
     def _drop_from(self, first: _Body[HeadT]) -> None:
-        """Forget *first* and all bodies behind it."""
+        """Forget *first* and all bodies after it."""
         self._idle.stop()
         self._coming = body = None  # it is the last one
         while body is not first:
@@ -371,7 +371,7 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
             self._go_on()
 
     def _end_done(self) -> None:
-        """Publish what is complete, in order of arrival; then the end has its turn."""
+        """Publish what is complete, in order of arrival; then handle the end of the connection."""
         queue = self._queue
         while queue and queue[0].is_done:
             body = queue.popleft()
@@ -385,8 +385,8 @@ class LargeIn(abc.ABC, Generic[EventT, StreamedT, HeadT]):
             self._end(*self._error)
 
     def _end(self, error: GatewayError, blamed: object) -> None:
-        # Outside the except block: an error held by its own frames is collected only much later,
-        # and with it what those hold: a body and its file.
+        # Outside the except block: an error held by its own frames is collected much later, and with it
+        # whatever they hold: a body and its file.
         self.held = self._error = None
         self._is_over = True
         self._failed(error, blamed)

@@ -20,7 +20,7 @@ from tidegate_protocols.transport import Link
 
 logger = logging.getLogger("tidegate.large")
 
-#: Bytes read from the store and given to the link at a time: the most, and the least however many
+#: Bytes read from the store and given to the link at a time: the maximum, and the minimum however many
 #: clients there are. One piece waits in the link, one is read ahead, and one of the next body.
 PIECE_BYTES_MAX: Final = 1 << 20
 PIECE_BYTES_MIN: Final = 64 << 10
@@ -48,7 +48,7 @@ class Share:
 
     @property
     def ahead(self) -> int:
-        """How many bodies of a client may be read ahead now, behind the one being written."""
+        """How many of a client's bodies may be read ahead now, after the one being written."""
         fair = _SHARED_BYTES // (PIECE_BYTES_MAX * max(self.clients, 1)) - _PIECES_MIN + 1
         return min(AHEAD_MAX, max(1, fair))
 
@@ -63,7 +63,7 @@ class Streamed(msgspec.Struct, frozen=True):
     Attributes:
         head, tail: the bytes before and after the body.
         body: where the body is stored.
-        reader: open since the message was handed out, so that the body stays until it is written.
+        reader: open since the message was delivered, so that the body stays until it is written.
         missing: called when the body cannot be read and nothing of the message is written yet.
     """
 
@@ -84,7 +84,7 @@ class LargeWire(bytes):
 
     @classmethod
     def made(cls, head: bytes, large: LargeBody) -> LargeWire:
-        """*head* before *large*."""
+        """*head* followed by *large*."""
         wire = cls(head)
         wire.large = large
         return wire
@@ -125,7 +125,7 @@ class LargeOut:
         return self._task is not None
 
     def send(self, data: bytes) -> None:
-        """Write *data* after what is queued; at once if nothing is."""
+        """Write *data* after whatever is queued; at once if nothing is."""
         if self._task is None:
             self._link.send(data)
         else:

@@ -12,8 +12,8 @@ from tidegate.spi import FlowControlError, GatewayError, format_duration, format
 from tidegate_protocols._pace import Pace, Timer
 from tidegate_protocols.transport import nobody
 
-#: The broker is told each time this much more has arrived. Every connection may have less waiting
-#: anyway, and that is reported only if it stays.
+#: The broker is told each time this much more has arrived. Any connection may have less than this
+#: waiting, which is reported only if it stays.
 STEP_BYTES: Final = 64 * 1024
 
 #: Bytes that must arrive within each ``frame_timeout``: 17 KiB/s by default.

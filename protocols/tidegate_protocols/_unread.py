@@ -26,8 +26,8 @@ class UnreadOutput:
 
     Args:
         limit: bytes of answers above which the client is not read (``unread_output_max``).
-        timeout_s: a client that was not read for so long, and took no byte of what waits for it,
-            is disconnected (``unread_output_timeout``); 0: never.
+        timeout_s: a client not read for this long that took no byte of what waits for it is
+            disconnected (``unread_output_timeout``); 0: never.
         call_later: the event loop's.
         stop_reading: called when the limit is reached; :meth:`resumed` must undo it.
 

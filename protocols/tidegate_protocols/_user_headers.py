@@ -42,8 +42,8 @@ MAPPED: Final = (
     "retain",
 )
 
-#: The producer's id of a message; one that was sent under the same id before is discarded (the name
-#: is Artemis's, "Duplicate Message Detection"). It also stays what it is, a header of the user's.
+#: The producer's id of a message; a message whose id was already used is discarded (the name is
+#: Artemis's, "Duplicate Message Detection"). It also remains a header of the user's.
 DUPLICATE_ID: Final = "_AMQ_DUPL_ID"
 
 _PREFIX: Final = "user-"

@@ -1,4 +1,4 @@
 """`tidegate stomp` and `tidegate mqtt`: clients for the terminal, entry points of `tidegate.commands`.
 
-They speak to any broker, through clients that are not ours, and share nothing with the front ends.
+They speak to any broker, through third-party clients, and share nothing with the front-ends.
 """

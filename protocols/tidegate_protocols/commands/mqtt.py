@@ -36,7 +36,7 @@ from tidegate_protocols.commands.values import (
     read_wait,
 )
 
-#: Messages of --lines that may be on their way; more lines are read as these are confirmed.
+#: Unconfirmed messages of --lines; more lines are read as these are confirmed.
 _PENDING_MAX: Final = 100
 
 app = typer.Typer(
@@ -48,7 +48,7 @@ app = typer.Typer(
 
 
 class RetainHandling(StrEnum):
-    """When a subscription is sent the retained messages (5.0, section 3.8.3.1)."""
+    """When a subscription gets the retained messages (5.0, section 3.8.3.1)."""
 
     ALWAYS = "always"
     NEW = "new"
@@ -320,8 +320,8 @@ def sub(
             try:
                 values.show(message, output)
             except BrokenPipeError:
-                # The reader of our output went away (`| head`); it has what it wanted, and typer
-                # would call that a failure. The message was not printed: not acknowledged either.
+                # The reader of our output went away (`| head`); it has what it wanted, and typer would
+                # report a failure. The message was not printed, so it is not acknowledged either.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 return
             received += 1

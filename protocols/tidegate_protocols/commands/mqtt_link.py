@@ -28,11 +28,11 @@ from tidegate_protocols.commands.mqtt_values import (
 
 #: Events that may wait; then paho's thread waits, and TCP holds the broker back.
 _WAITING_MAX: Final = 1000
-#: Seconds after which a full queue is looked at again.
+#: Seconds after which a full queue is checked again.
 _FULL_PAUSE_S: Final = 0.1
 #: Seconds that leaving may take before the socket is cut.
 _LEAVE_S: Final = 1.0
-#: Reason codes from here on are failures (5.0, section 2.4).
+#: Reason codes from this one on are failures (5.0, section 2.4).
 _FAILURE: Final = 0x80
 _PACKET_ID_NOT_FOUND: Final = 0x92
 
@@ -76,7 +76,7 @@ def _load() -> Any:
 class Link:
     """All waits end after the login's `answer_timeout_s` with a ClientError.
 
-    Messages are acknowledged by `acknowledge` alone, which a caller does after it used them.
+    Messages are acknowledged only by `acknowledge`, which the caller calls after using them.
     """
 
     def __init__(self, paho: Any, login: Login) -> None:
@@ -118,13 +118,13 @@ class Link:
             client.username_pw_set(login.user, login.password)
         if login.will is not None:
             self._set_will(client, login.will)
-        # What each callback hears, without the client and its user data.
+        # What each callback passes on, without the client and its user data.
         client.on_connect = self._hears("CONNACK")  # flags, code, properties
         client.on_subscribe = self._hears("SUBACK")  # packet id, codes, properties
         client.on_publish = self._hears("DONE")  # packet id, code, properties
         client.on_message = self._hears("MESSAGE")  # message
         client.on_disconnect = self._on_disconnect
-        # paho raises in its thread at bytes that are no MQTT; nobody would hear of it there.
+        # For bytes that are not MQTT, paho raises in its own thread, where nobody would notice.
         loop_forever = client.loop_forever
 
         def loop(*arguments: Any, **named: Any) -> Any:
@@ -160,7 +160,7 @@ class Link:
             raise self._refused("the connection", code, more)
 
     def subscribe(self, filters: list[str], wanted: Wanted) -> None:
-        """Subscribe to all *filters* and wait for SUBACK. Raises: ClientError, also for one."""
+        """Subscribe to all *filters* and wait for SUBACK. Raises: ClientError, even if only one is refused."""
         if self._is_5:
             options = self._paho.SubscribeOptions(
                 wanted.qos, wanted.no_local, wanted.retain_as_published, wanted.retain_handling
@@ -192,7 +192,7 @@ class Link:
         return int(info.mid)
 
     def wait_published(self, mid: int) -> str:
-        """Wait until the broker has taken *mid* (QoS 0: until it was written). Its reason's name."""
+        """Wait until the broker has taken *mid* (QoS 0: until it was written). Returns its reason's name."""
         deadline = time.monotonic() + self._login.answer_timeout_s
         while mid not in self._published:
             number, code, more = self._wait("DONE", f"confirmation of message {mid}", deadline)
@@ -200,7 +200,7 @@ class Link:
         code, more = self._published.pop(mid)
         if code.value >= _FAILURE:
             if code.value == _PACKET_ID_NOT_FOUND:
-                # The PUBREC said why, which paho passes over; the PUBCOMP says only this.
+                # The PUBREC said why, but paho ignores it; the PUBCOMP says only this.
                 raise ClientError(
                     f"{self._login.address} refused the message; with --qos 1 it can give a reason"
                 )
@@ -218,7 +218,7 @@ class Link:
             return None
 
     def acknowledge(self, message: Any) -> None:
-        """Tell the broker that it may forget *message*; nothing to do for QoS 0."""
+        """Tell the broker that it may forget *message*; does nothing for QoS 0."""
         self.client.ack(message.mid, message.qos)
 
     def properties(self, wanted: MessageProperties, packet: str = "PUBLISH") -> Any:
@@ -242,7 +242,7 @@ class Link:
         return found
 
     def close(self) -> None:
-        """Leave with DISCONNECT where that is still possible, and let go of the socket."""
+        """Leave with DISCONNECT if still possible, and close the socket."""
         self._is_closed = True  # paho's thread may be waiting for room
         if self.client.socket() is None:
             self.client.loop_stop()

@@ -89,7 +89,7 @@ class Will:
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """All of a connection. Times are in seconds; `session_expiry_s` None: a clean session."""
+    """All settings of a connection. Times are in seconds; `session_expiry_s` None: a clean session."""
 
     address: Address
     version: Version = Version.V5
@@ -201,7 +201,7 @@ def show(message: Any, output: Output) -> None:
 
 
 def describe(message: Any) -> dict[str, Any]:
-    """The message for machines. Bytes that are no UTF-8 come in base64 under a name of their own."""
+    """The message for machines. Bytes that are not UTF-8 are given in base64 under a separate name."""
     shown: dict[str, Any] = {
         "topic": message.topic,
         "qos": message.qos,

@@ -40,9 +40,9 @@ _DEFAULT_PORT: Final = 61613
 _SUBSCRIPTION: Final = "1"
 #: Frames that may wait to be printed; then stomp.py's thread waits, and TCP holds the broker back.
 _WAITING_MAX: Final = 1000
-#: Seconds after which a full queue is looked at again.
+#: Seconds after which a full queue is checked again.
 _FULL_PAUSE_S: Final = 0.1
-#: stomp.py's own extra wait is not wanted: one attempt, and our own clock.
+#: Disables stomp.py's own retries: one attempt, and our own clock.
 _ATTEMPTS: Final = 1
 
 app = typer.Typer(
@@ -216,9 +216,9 @@ def browse(
 
 
 class _Listener:
-    """What stomp.py calls, in its own thread: everything goes into one bounded queue.
+    """Called by stomp.py, in its own thread: puts everything into one bounded queue.
 
-    Attributes: heard: kind and frame; is_closed: nobody listens any more.
+    Attributes: heard: kind and frame; is_closed: nobody is listening any more.
     """
 
     def __init__(self) -> None:
@@ -303,12 +303,12 @@ class _Link:
 
     def leave(self) -> None:
         """DISCONNECT, and wait for its receipt: everything before it has been taken."""
-        # Not its disconnect(): that tells listeners that the connection is lost before the RECEIPT.
+        # Not its disconnect(): that reports a lost connection to listeners before the RECEIPT.
         self._call(self.connection.send_frame, "DISCONNECT", {"receipt": "leave"})
         self._wait("RECEIPT", "RECEIPT for DISCONNECT")
 
     def close(self) -> None:
-        """Let go of the socket, whatever state it is in."""
+        """Close the socket, whatever state it is in."""
         self._listener.is_closed = True  # stomp.py's thread may be waiting for room
         with contextlib.suppress(Exception):
             self.connection.transport.disconnect_socket()
@@ -321,7 +321,7 @@ class _Link:
             raise ClientError(f"lost the connection to {self._broker}{_because(error)}") from error
 
     def _raise_what_was_said(self) -> None:
-        """Of a connection that broke, the ERROR that came before says why."""
+        """When a connection broke, the ERROR received before says why."""
         with contextlib.suppress(queue.Empty):
             while True:
                 kind, frame = self._listener.heard.get(timeout=1.0)
@@ -378,7 +378,7 @@ def _load() -> Any:
 
 
 def _refused(broker: str, frame: Any) -> ClientError:
-    """The broker's own words: the short ones, and the body's first line when it says more."""
+    """The broker's own words: the short message, and the body's first line if it says more."""
     short = str(frame.headers.get("message", "")).strip()
     body = frame.body
     text = body.decode("utf-8", "replace") if isinstance(body, bytes) else str(body or "")

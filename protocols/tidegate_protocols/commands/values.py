@@ -1,4 +1,4 @@
-"""What the command-line clients read from their options and print; no protocol here.
+"""What the command-line clients read from their options and print; nothing of the protocols.
 
 Every refusal is a `typer.BadParameter` that names the option.
 """
@@ -16,7 +16,7 @@ import typer
 from tidegate.spi import parse_duration
 from tidegate.spi.printable import printable_lines
 
-#: 30 days, which every wait of the platform can take.
+#: 30 days, which every wait of the platform accepts.
 WAIT_MAX: Final = 30 * 86_400
 
 
@@ -25,9 +25,9 @@ def bad(option: str, text: str) -> typer.BadParameter:
 
 
 def read_password(user: str | None, variable: str, file: Path | None, else_: str) -> bytes | None:
-    """From *file* without its last line end, from the environment, or asked for.
+    """The password from *file* without its last line end, from the environment, or from a prompt.
 
-    Args: else_: what can be done besides setting the environment's *variable*.
+    Args: else_: the alternative to setting the environment's *variable*, for the error.
     """
     if user is None:
         if file is not None:
@@ -54,7 +54,7 @@ def read_file(file: Path, option: str) -> bytes:
 
 
 def read_wait(text: str, option: str) -> float:
-    """A time above 0 that we wait ourselves."""
+    """A time above 0 that this program waits itself."""
     seconds = read_time(text, option)
     if not 0 < seconds <= WAIT_MAX:
         raise bad(option, "it must be above 0 and at most 30d")
@@ -69,7 +69,7 @@ def read_time(text: str, option: str) -> float:
 
 
 def read_pairs(lines: list[str] | None, option: str) -> tuple[tuple[str, str], ...]:
-    """Lines NAME:VALUE: a name may come more than once, and the order stays."""
+    """Lines NAME:VALUE: names may repeat, and the order is kept."""
     pairs: list[tuple[str, str]] = []
     for line in lines or ():
         name, colon, value = line.partition(":")
@@ -80,7 +80,7 @@ def read_pairs(lines: list[str] | None, option: str) -> tuple[tuple[str, str], .
 
 
 def text_of(name: str, data: bytes) -> dict[str, str]:
-    """For machines: bytes that are no UTF-8 come in base64 under a name of their own."""
+    """For machines: bytes that are not UTF-8 are given in base64 under a separate name."""
     try:
         return {name: data.decode()}
     except UnicodeDecodeError:
@@ -90,7 +90,7 @@ def text_of(name: str, data: bytes) -> dict[str, str]:
 def write_body(body: bytes, head: bytes = b"") -> None:
     """Print a line of bytes on stdout, and flush: the next step acknowledges it.
 
-    As they are, for a file or another program; on a terminal without what would act on it.
+    Unchanged for a file or another program; on a terminal without control characters.
     """
     if sys.stdout.isatty():
         sys.stdout.write(printable_lines((head + body).decode("utf-8", "replace")) + "\n")

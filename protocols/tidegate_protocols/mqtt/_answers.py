@@ -64,9 +64,9 @@ class Answers:
 
     Args:
         level: of its protocol.
-        packet_bytes_max: largest packet it takes, whole; reason strings and user properties are
-            left out of what is larger [MQTT-3.1.2-24].
-        with_problems: it wants reason strings also where it can do without [MQTT-3.1.2-29].
+        packet_bytes_max: largest whole packet it accepts; reason strings and user properties are
+            left out of larger ones [MQTT-3.1.2-24].
+        with_problems: it wants reason strings even where they are optional [MQTT-3.1.2-29].
     """
 
     __slots__ = ("is_v5", "level", "packet_bytes_max", "with_problems")
@@ -84,7 +84,7 @@ class Answers:
     def connack(
         self, session_present: bool, properties: Properties = NO_PROPERTIES, problem: str = ""
     ) -> bytes:
-        """A CONNACK that accepts, with anything the client may not expect in *problem*.
+        """A CONNACK that accepts; *problem* tells the client what it may not expect.
 
         Raises: FrameTooLargeError.
         """
@@ -104,7 +104,7 @@ class Answers:
         return encode_within(Connack(False, reason, properties), self.packet_bytes_max)
 
     def disconnect(self, reason: ReasonCode, problem: str, server_reference: str = "") -> bytes:
-        """A DISCONNECT; b"" before MQTT 5.0, where only clients have it, and when too large."""
+        """A DISCONNECT; b"" before MQTT 5.0, where only clients send it, and when too large."""
         if not self.is_v5:
             return b""
         properties = Properties(
@@ -116,9 +116,9 @@ class Answers:
     def ending(
         self, reason: ReasonCode, problem: str, server_reference: str = "", *, is_accepted: bool
     ) -> bytes:
-        """Why a connection ends [MQTT-4.13.0-1], of a client of MQTT 5.0; b"" when too large.
+        """Tells a client of MQTT 5.0 why its connection ends [MQTT-4.13.0-1]; b"" when too large.
 
-        Args: is_accepted: CONNACK was sent; there is no DISCONNECT before [MQTT-3.14.0-1].
+        Args: is_accepted: CONNACK was sent; before that there is no DISCONNECT [MQTT-3.14.0-1].
         """
         if is_accepted:
             return self.disconnect(reason, problem, server_reference)
@@ -144,13 +144,13 @@ class Answers:
         return self._encode(Pubrec(packet_id, reason, _reason_string(problem)))
 
     def pubrel(self, packet_id: int, *, is_known: bool) -> bytes:
-        """A PUBREL, also for a packet id that we do not know (any more)."""
+        """A PUBREL, also for a packet id that is unknown, or no longer known."""
         if is_known or not self.is_v5:
             return acknowledgement(PUBREL, packet_id)
         return bytes((0x62, 3)) + packet_id.to_bytes(2, "big") + b"\x92"
 
     def pubcomp(self, packet_id: int, *, is_known: bool) -> bytes:
-        """A PUBCOMP, also for a packet id that we do not know (any more)."""
+        """A PUBCOMP, also for a packet id that is unknown, or no longer known."""
         if is_known or not self.is_v5:
             return acknowledgement(PUBCOMP, packet_id)
         return self._encode(Pubcomp(packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
@@ -158,7 +158,7 @@ class Answers:
     # -------------------------------------------------------------------------- subscriptions
 
     def suback(self, packet_id: int, codes: Sequence[int], problem: str = "") -> bytes:
-        """A SUBACK; all reasons from 0x80 on are one before MQTT 5.0. Raises: FrameTooLargeError."""
+        """A SUBACK; before MQTT 5.0 all reasons from 0x80 on are the same. Raises: FrameTooLargeError."""
         if self.is_v5:
             return self._encode(Suback(packet_id, tuple(codes), _reason_string(problem)))
         return encode(Suback(packet_id, tuple(min(code, SUBACK_FAILURE) for code in codes)))

@@ -1,4 +1,4 @@
-"""The MQTT listener: sockets in, sessions behind them."""
+"""The MQTT listener: accepts sockets and gives each a session."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ logger = logging.getLogger("tidegate.mqtt")
 DEFAULT_PORT: Final = 1883
 
 
-#: MQTT 3.1.1 section 6: subprotocol "mqtt", binary messages only [MQTT-6.0.0-1], packets cut and
-#: joined at will [MQTT-6.0.0-2]. "mqttv3.1" is what clients of 3.1 offer.
+#: MQTT 3.1.1 section 6: subprotocol "mqtt", binary messages only [MQTT-6.0.0-1], packets split and
+#: joined arbitrarily [MQTT-6.0.0-2]. Clients of 3.1 offer "mqttv3.1".
 WEB_SOCKET: Final = WebSocketProfile(subprotocols=("mqtt", "mqttv3.1"), text_allowed=False)
 
 
 def address_of(host: str, port: int, transport: str = "tcp") -> str:
-    """The listener as a URL; an IPv6 address stands in brackets (RFC 3986 section 3.2.2)."""
+    """The listener as a URL; an IPv6 address is in brackets (RFC 3986 section 3.2.2)."""
     scheme = "mqtt" if transport == "tcp" else f"mqtt+{transport}"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 

@@ -31,14 +31,14 @@ _ENDINGS: Final[Mapping[str, ReasonCode]] = {
     "use-another-server": ReasonCode.USE_ANOTHER_SERVER,
     "server-moved": ReasonCode.SERVER_MOVED,
 }
-#: Those that a client which is not admitted is told too.
+#: Those that are also sent to a client that is not admitted.
 _REDIRECTS: Final = frozenset({ReasonCode.USE_ANOTHER_SERVER, ReasonCode.SERVER_MOVED})
 
 
 class RefusedError(GatewayError):
-    """A request that is refused with a reason of its own.
+    """A request that is refused with its own reason.
 
-    Attributes: reason, problem; server_reference: where to go instead, "": nobody says so.
+    Attributes: reason, problem; server_reference: where to go instead, "" when unknown.
     """
 
     def __init__(self, reason: ReasonCode, problem: str, server_reference: str = "") -> None:
@@ -71,7 +71,7 @@ def connect_reason(error: GatewayError, *, has_username: bool) -> ReasonCode:
 
 
 def reference_of(error: GatewayError) -> str:
-    """The Server Reference that a client is told with *error* (MQTT 5.0 section 4.11); "" for none."""
+    """The Server Reference sent to a client with *error* (MQTT 5.0 section 4.11); "" for none."""
     return error.server_reference if isinstance(error, ConnectionEndedError) else ""
 
 

@@ -1,1 +1,1 @@
-"""MQTT packets to bytes and back, in all versions: no I/O, no clock, no state of a session."""
+"""MQTT packets to bytes and back, in all versions: no I/O, no clock, no session state."""

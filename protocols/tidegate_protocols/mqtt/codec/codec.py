@@ -1,4 +1,4 @@
-"""The incremental decoder: bytes in pieces of any size to packets. No I/O, no clock.
+"""The incremental decoder: turns bytes in pieces of any size into packets. No I/O, no clock.
 
 Any bytes either parse or raise :class:`~tidegate.spi.PeerProtocolError`; what came before the
 first wrong byte is still returned.
@@ -38,8 +38,8 @@ class NeedData:
         return "NEED_DATA"
 
 
-#: A packet other than a PUBLISH with more than this behind its remaining length is the last one that
-#: one call returns: a SUBSCRIBE can hold thousands of filters, a microsecond or two each.
+#: A packet other than a PUBLISH with more bytes than this after its remaining length ends a call's
+#: results: a SUBSCRIBE can hold thousands of filters, a microsecond or two each.
 LONG_BYTES: Final = 1024
 
 
@@ -52,11 +52,11 @@ class Codec:
     """Decodes one direction of one connection.
 
     Attributes:
-        level: protocol level of the connection; set by the CONNECT that is decoded.
-            A CONNECT that cannot be read sets it too when its version can, so that the answer can
-            be in that version.
+        level: protocol level of the connection; set by the decoded CONNECT.
+            A CONNECT that cannot be read also sets it if its version can be read, so that the
+            answer can be in that version.
 
-    Args: from_client: whose packets they are, which MQTT 5.0 has rules for; None: not known.
+    Args: from_client: who sends the packets, which matters in MQTT 5.0; None: unknown.
     """
 
     __slots__ = (
@@ -89,33 +89,33 @@ class Codec:
         self._validate_publish_v5 = (
             validate_publish_from_client if from_client else validate_publish_v5
         )
-        self._large_bytes_min = 0  # 0: no body is given out in pieces
+        self._large_bytes_min = 0  # 0: no body is returned in pieces
         self._large_packet_bytes_max = 0
-        self.packet_bytes_max = packet_bytes_max  # sets what _whole_max is
-        self._buffer = b""  # bytes not looked at yet begin at _position
+        self.packet_bytes_max = packet_bytes_max  # also sets _whole_max
+        self._buffer = b""  # undecoded bytes begin at _position
         self._position = 0
-        # A packet whose end has not come is collected here until it has _needed bytes: appending
-        # is linear, where joining the buffer with each piece would be quadratic.
+        # An incomplete packet is collected here until it has _needed bytes: appending is linear, where
+        # joining the buffer with each piece would be quadratic.
         self._partial = bytearray()
         self._needed = 0
         self._error: PeerProtocolError | None = None
-        self._body_left = 0  # of the LargePublish that was given out, bytes that were not taken
+        self._body_left = 0  # untaken bytes of the LargePublish last returned
         self._is_halted = False  # there is an error, or a body has to be taken first
 
     @property
     def packet_bytes_max(self) -> int:
         """The largest packet accepted; may be changed at any time.
 
-        MQTT 5.0 counts the whole packet (section 3.2.2.3.6); before it the limit is ours and
-        counts what is behind the remaining length.
+        MQTT 5.0 counts the whole packet (section 3.2.2.3.6). For earlier versions the limit is ours and
+        counts what follows the remaining length.
         """
         return self._packet_bytes_max
 
     @packet_bytes_max.setter
     def packet_bytes_max(self, value: int) -> None:
         self._packet_bytes_max = value
-        # A remaining length above these is looked at more closely: one comparison for each packet
-        # does for what is too large and for what is to be given out in pieces.
+        # Any remaining length above these is examined further: one comparison per packet covers both
+        # what is too large and what is to be returned in pieces.
         self._whole_max = value
         self._whole_max_v5 = _remaining_max(value, LEVEL_5_0)
         if self._large_bytes_min:
@@ -123,12 +123,12 @@ class Codec:
             self._whole_max_v5 = min(self._whole_max_v5, self._large_bytes_min - 1)
 
     def stream_bodies(self, size_min: int, packet_bytes_max: int) -> None:
-        """Give out each PUBLISH whose body has *size_min* bytes or more as a LargePublish.
+        """Return each PUBLISH whose body has *size_min* bytes or more as a LargePublish.
 
-        Not one that is to be retained, as long as it is within :attr:`packet_bytes_max`. Behind a
-        LargePublish nothing comes before its body has been taken (:meth:`take_body`).
+        Except those to be retained that are within :attr:`packet_bytes_max`. After a LargePublish
+        nothing is returned until its body has been taken (:meth:`take_body`).
 
-        Args: size_min: 1 or more; packet_bytes_max: of such a PUBLISH, in place of the other limit.
+        Args: size_min: 1 or more; packet_bytes_max: for such a PUBLISH, in place of the other limit.
         """
         self._large_bytes_min = size_min
         self._large_packet_bytes_max = packet_bytes_max
@@ -136,7 +136,7 @@ class Codec:
 
     @property
     def incomplete_bytes(self) -> int:
-        """Length, with its header, of the packet whose end has not come, as far as is known.
+        """Length, with its header, of the incomplete packet, as far as it is known.
 
         0 when the last byte received was the end of a packet.
         """
@@ -144,7 +144,7 @@ class Codec:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that are here and not decoded yet, of that packet and of others."""
+        """Bytes received but not decoded yet, of that packet and of others."""
         return len(self._partial) + len(self._buffer) - self._position
 
     @property
@@ -154,7 +154,7 @@ class Codec:
 
     @property
     def left_behind(self) -> bool:
-        """Tell whether :meth:`events` has left packets, an error or a body behind."""
+        """Tell whether :meth:`events` left packets, an error or a body behind."""
         return self._is_halted or self._position < len(self._buffer)
 
     def receive_data(self, data: bytes) -> None:
@@ -175,12 +175,12 @@ class Codec:
             self._position = 0
 
     def forget(self) -> None:
-        """Let go of what was received: nothing more is decoded."""
+        """Drop what was received: nothing more is decoded."""
         self._buffer = b""
         self._position = 0
         self._partial = bytearray()
         if self._error is not None:
-            self._error = self._error.with_traceback(None)  # which holds all that was under way
+            self._error = self._error.with_traceback(None)  # the traceback holds everything that was under way
 
     def next_event(self) -> Event | NeedData:
         """Return the next packet, or NEED_DATA. Raises: as :meth:`events`."""
@@ -188,12 +188,12 @@ class Codec:
         return events[0] if events else NEED_DATA
 
     def events(self, limit: int = sys.maxsize) -> list[Event]:
-        """Return the packets that are complete, in order, at most *limit*; [] when there is none.
+        """Return the complete packets, in order, at most *limit*; [] when there is none.
 
-        Also fewer: see `LONG_BYTES`, and :attr:`left_behind`.
+        It may return fewer: see `LONG_BYTES`, and :attr:`left_behind`.
 
         Raises: MalformedPacketError, PacketViolationError, FrameTooLargeError,
-            UnsupportedVersionError. All that came before the error has been returned by then, and
+            UnsupportedVersionError. Everything before the error has been returned by then, and
             every further call raises it again.
         """
         if self._is_halted:
@@ -222,8 +222,8 @@ class Codec:
                 length = buffer[position + 1]
                 start = position + 2
                 if length > 127:
-                    # Nearly every long one has two bytes, of which the second is neither 0 nor
-                    # the first of more: this is a third of the call.
+                    # Nearly every long one has two bytes, and the second is neither 0 nor followed by more:
+                    # this is a third of the call.
                     if start < end and 0 < (byte := buffer[start]) < 128:
                         length += (byte << 7) - 128
                         start += 1
@@ -285,7 +285,7 @@ class Codec:
         return packets
 
     def take_body(self) -> bytes:
-        """The bytes of the LargePublish's body that are here; b"" when there are none."""
+        """The received bytes of the LargePublish's body; b"" when there are none."""
         buffer, position = self._buffer, self._position
         left = self._body_left
         size = min(left, len(buffer) - position)
@@ -301,14 +301,14 @@ class Codec:
         return buffer[position : position + size]
 
     def end_body(self) -> bool:
-        """All of the LargePublish's body has been taken."""
+        """True when all of the LargePublish's body has been taken."""
         return not self._body_left
 
     def _find_body(self, first: int, buffer: bytes, start: int, length: int) -> int:
-        """Where the body of the packet begins, if it is to be given out in pieces.
+        """Where the body of the packet begins, if it is to be returned in pieces.
 
-        Returns: 0 when the packet is to be taken whole; more than ``len(buffer)`` when it takes so
-            many bytes to tell.
+        Returns: 0 when the packet is to be taken whole; more than ``len(buffer)`` when that many
+            bytes are needed to tell.
         Raises: FrameTooLargeError; MalformedPacketError.
         """
         level = self.level
@@ -317,7 +317,7 @@ class Codec:
         if (
             not self._large_bytes_min
             or first & 0xF0 != 0x30
-            or (fits and first & 0x01)  # what is retained is kept in memory
+            or (fits and first & 0x01)  # retained messages are kept in memory
         ):
             if fits:
                 return 0
@@ -327,7 +327,7 @@ class Codec:
         stop = start + length
         found = body_start(first, buffer, start, level)
         if found > stop:
-            # It cannot be read, and there is no need to wait for the rest to say so.
+            # It cannot be read, and there is no need to wait for the rest to report that.
             decode_one = decode_publish_v5 if level == LEVEL_5_0 else decode_publish
             decode_one(first, buffer, start, stop)
         if stop - found < self._large_bytes_min:
@@ -348,10 +348,10 @@ class Codec:
 
 
 def _remaining_max(packet_bytes_max: int, level: int) -> int:
-    """The largest remaining length of a packet that has at most so many bytes."""
+    """The largest remaining length of a packet of at most *packet_bytes_max* bytes."""
     if level != LEVEL_5_0:
         return packet_bytes_max  # see Codec.packet_bytes_max
-    return max(  # what fits with the bytes it takes to say it
+    return max(  # what fits together with its own length bytes
         min(packet_bytes_max - 2, 127),
         min(packet_bytes_max - 3, 16_383),
         min(packet_bytes_max - 4, 2_097_151),
@@ -369,9 +369,9 @@ def _too_large(length: int, limit: int) -> FrameTooLargeError:
 def _long_length(buffer: bytes, start: int, length: int, level: int) -> tuple[int, int]:
     """Finish a remaining length of more than one byte whose first byte is *length*.
 
-    MQTT 5.0 wants it as short as it can be; for a CONNECT the version is not known yet.
+    MQTT 5.0 requires the shortest form; for a CONNECT the version is not known yet.
 
-    Returns: it and where it ends; (0, 0) when its end has not come yet.
+    Returns: the length and where it ends; (0, 0) when its end has not arrived yet.
     """
     length &= 127
     for shift in (7, 14, 21):

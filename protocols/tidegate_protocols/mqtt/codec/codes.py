@@ -1,7 +1,7 @@
 """Numbers of the MQTT wire: packet types, protocol levels, reason codes, and the errors that carry them.
 
-One table of codes serves all versions. Reasons are named as in MQTT 5.0 section 2.4; what MQTT 3.1
-and 3.1.1 can say of them is :data:`CONNACK_RETURN_CODES`.
+One table of codes serves all versions. Reasons are named as in MQTT 5.0 section 2.4;
+:data:`CONNACK_RETURN_CODES` is what MQTT 3.1 and 3.1.1 can express of them.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def _reasons(*codes: int) -> Mapping[int, ReasonCode]:
 _ACKNOWLEDGED = _reasons(0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99)
 _RELEASED = _reasons(0x00, 0x92)
 
-#: The reasons that each packet may carry, by their byte (MQTT 5.0 table 2-6); any other there is
-#: malformed.
+#: The reasons that each packet may carry, by their byte (MQTT 5.0 table 2-6); any other is malformed
+#: there.
 PACKET_REASONS: Final[Mapping[PacketType, Mapping[int, ReasonCode]]] = {
     PacketType.CONNACK: _reasons(  # MQTT 5.0 table 3-1
         0x00, *range(0x80, 0x8B), 0x8C, 0x90, 0x95, 0x97, *range(0x99, 0x9E), 0x9F
@@ -129,13 +129,13 @@ PACKET_REASONS: Final[Mapping[PacketType, Mapping[int, ReasonCode]]] = {
     PacketType.AUTH: _reasons(0x00, 0x18, 0x19),  # table 3-11
 }
 
-#: The reasons of DISCONNECT that a client may give (MQTT 5.0 table 3-10, column "Sent by").
+#: The reasons for DISCONNECT that a client may give (MQTT 5.0 table 3-10, column "Sent by").
 CLIENT_DISCONNECT_REASONS: Final = frozenset(
     {0x00, 0x04, 0x80, 0x81, 0x82, 0x83, 0x90, *range(0x93, 0x9A)}
 )
 
-#: The return code of a refusing CONNACK before MQTT 5.0 (MQTT 3.1.1 table 3.1). A reason that is
-#: not here has none: the connection is closed without CONNACK [MQTT-3.2.2-6].
+#: The return code of a refusing CONNACK before MQTT 5.0 (MQTT 3.1.1 table 3.1). For a reason that is
+#: missing here, the connection is closed without CONNACK [MQTT-3.2.2-6].
 CONNACK_RETURN_CODES: Final[Mapping[ReasonCode, int]] = {
     ReasonCode.SUCCESS: 0,
     ReasonCode.UNSUPPORTED_PROTOCOL_VERSION: 1,
@@ -150,7 +150,7 @@ SUBACK_FAILURE: Final = 0x80
 
 
 class MalformedPacketError(PeerProtocolError):
-    """Bytes that no packet has. Attributes: clause, the id of the rule they break."""
+    """Bytes that no packet may have. Attributes: clause, the id of the rule they break."""
 
     def __init__(self, problem: str, clause: str) -> None:
         super().__init__(f"{problem} [{clause}]", wire_code=ReasonCode.MALFORMED_PACKET)
@@ -158,7 +158,7 @@ class MalformedPacketError(PeerProtocolError):
 
 
 class PacketViolationError(PeerProtocolError):
-    """A packet that can be read but says what it must not, or comes when it must not.
+    """A packet that can be read but has forbidden content, or comes at a forbidden moment.
 
     Attributes: clause, the id of the rule it breaks.
     """
@@ -171,7 +171,7 @@ class PacketViolationError(PeerProtocolError):
 
 
 class UnsupportedVersionError(PeerProtocolError):
-    """A CONNECT of a version that is not spoken here. Attributes: level, its protocol level."""
+    """A CONNECT of an unsupported version. Attributes: level, its protocol level."""
 
     def __init__(self, level: int) -> None:
         super().__init__(

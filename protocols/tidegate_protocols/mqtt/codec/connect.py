@@ -1,4 +1,4 @@
-"""CONNECT, the packet that says which version the others are of: bytes to value and back."""
+"""CONNECT, the packet that determines the version of the others: bytes to value and back."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _FLAG_CLAUSES: Final[Mapping[bool, tuple[str, str, str, str]]] = {
 
 
 def level_of_connect(body: bytes, at: int) -> int:
-    """The protocol level of a CONNECT that perhaps cannot be read, so that the answer can be in
-    its version; 0 when it is none of :data:`VERSIONS`. Args: at: where the protocol name is."""
+    """The protocol level of a CONNECT that may be unreadable, so that the answer can be in its version;
+    0 when it is none of :data:`VERSIONS`. Args: at: where the protocol name is."""
     for (name, level), _ in VERSIONS.items():
         head = len(name).to_bytes(2, "big") + name + bytes((level,))
         if body.startswith(head, at):
@@ -45,7 +45,7 @@ def level_of_connect(body: bytes, at: int) -> int:
 
 
 def decode_connect(body: bytes) -> Connect:
-    """Read what is behind the remaining length. Raises: MalformedPacketError; UnsupportedVersionError."""
+    """Read what follows the remaining length. Raises: MalformedPacketError; UnsupportedVersionError."""
     name, at = read_bytes(body, 0, "protocol name")
     if name not in (b"MQTT", b"MQIsdp"):
         raise MalformedPacketError(f"unknown protocol name {name[:16]!r}", "MQTT-3.1.2-1")
@@ -63,7 +63,7 @@ def decode_connect(body: bytes) -> Connect:
     properties = will_properties = NO_PROPERTIES
     if is_v5:
         properties, at = read_properties(body, at, PacketType.CONNECT)
-    # The order of the fields: [MQTT-3.1.3-1]. Clauses of MQTT 5.0 are behind a slash.
+    # The order of the fields: [MQTT-3.1.3-1]. Clauses of MQTT 5.0 follow a slash.
     client_id, at = read_string(body, at, "client id", clauses)  # [MQTT-3.1.3-4]
     will = None
     if flags & 0x04:  # [MQTT-3.1.2-9]
@@ -75,7 +75,7 @@ def decode_connect(body: bytes) -> Connect:
         will_body, at = read_bytes(body, at, "will payload", clauses)
         will = Will(topic, will_body, flags >> 3 & 3, flags & 0x20 == 0x20, will_properties)
     username = password = None
-    # MQTT 3.1 section 3.1: the remaining length goes before the user name and password flags.
+    # MQTT 3.1 section 3.1: the remaining length overrides the user name and password flags.
     lenient = level == LEVEL_3_1
     if flags & 0x80 and not (lenient and at == len(body)):
         # [MQTT-3.1.2-19], [MQTT-3.1.3-11] / [MQTT-3.1.2-17], [MQTT-3.1.3-12]
@@ -116,7 +116,7 @@ def _check_flags(flags: int, level: int) -> None:
 
 
 def connect_parts(packet: Connect) -> list[bytes]:
-    """What goes behind the remaining length. The caller has checked the packet."""
+    """What follows the remaining length. The caller has checked the packet."""
     will, is_v5 = packet.will, packet.level == LEVEL_5_0
     flags = packet.clean_session << 1
     if will is not None:

@@ -1,6 +1,7 @@
 """Bytes of one packet to its value. What cannot be read is a :class:`MalformedPacketError`.
 
-MQTT 3.1 and 3.1.1 are here, MQTT 5.0 in ``decode_v5``. Pure functions; whether what was read is allowed is asked in ``validate``.
+MQTT 3.1 and 3.1.1 are here, MQTT 5.0 is in ``decode_v5``. Pure functions; whether the content is allowed is checked
+in ``validate``.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def decode(first: int, body: bytes, level: int) -> Packet:
 
     Args:
         first: the first byte of the fixed header.
-        body: everything behind the remaining length, whole.
+        body: everything after the remaining length.
         level: protocol level of the connection (ignored for CONNECT, which brings its own).
     Raises: MalformedPacketError; UnsupportedVersionError.
     """
@@ -94,8 +95,8 @@ def decode(first: int, body: bytes, level: int) -> Packet:
         raise MalformedPacketError(f"packet type {kind} is reserved", "MQTT 3.1.1 2.2.1")
     flags = first & 0x0F
     if level == LEVEL_3_1:
-        # MQTT 3.1 section 2.1 gives PUBREL, SUBSCRIBE and UNSUBSCRIBE the DUP flag, and the flags
-        # of the others have no meaning there.
+        # MQTT 3.1 section 2.1 gives PUBREL, SUBSCRIBE and UNSUBSCRIBE the DUP flag; the flags of the
+        # others have no meaning there.
         flags = flags & ~0x08 if kind in _FLAGS_2 else 0
     if flags != (0x02 if kind in _FLAGS_2 else 0):
         raise MalformedPacketError(f"flags {flags:#x} in packet type {kind}", "MQTT-2.2.2-2")

@@ -91,7 +91,7 @@ def decode_publish_v5(first: int, buffer: bytes, start: int, stop: int) -> Publi
 
 
 def decode_v5(first: int, body: bytes) -> Packet:
-    """Read one packet of any type but CONNECT and PUBLISH. Args: as of ``decode.decode``."""
+    """Read one packet of any type but CONNECT and PUBLISH. Args: as for ``decode.decode``."""
     kind = first >> 4
     decoder = _DECODERS.get(kind)
     if decoder is None:
@@ -137,7 +137,7 @@ def _reason_of(byte: int, kind: PacketType) -> ReasonCode:
 def _reason_and_properties(body: bytes, at: int, kind: PacketType) -> tuple[ReasonCode, Properties]:
     """Read the end of a packet whose reason and properties may be left out.
 
-    AUTH may leave out only both together (section 3.15.2.1). Args: at: where the reason would be.
+    AUTH may omit them only together (section 3.15.2.1). Args: at: where the reason would be.
     """
     if at == len(body):
         return ReasonCode.SUCCESS, NO_PROPERTIES

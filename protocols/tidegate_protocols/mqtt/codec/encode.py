@@ -1,7 +1,7 @@
-"""Packets to bytes. What the protocol cannot say is a :class:`LocalProtocolError`: a bug of ours.
+"""Packets to bytes. What the protocol cannot express is a :class:`LocalProtocolError`: a bug of ours.
 
-:func:`fixed_header` and :func:`acknowledgement` are what the hot path is made of; :func:`encode`
-serves everything that is not sent once a message. MQTT 5.0 packets are in ``encode_v5``.
+The hot path uses :func:`fixed_header` and :func:`acknowledgement`; :func:`encode` serves everything
+that is not sent for every message. MQTT 5.0 packets are in ``encode_v5``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from tidegate_protocols.mqtt.codec.validate import validate
 
 _ACK: Final = struct.Struct("!HH")
 
-#: First two bytes (type, flags, remaining length 2) of the packets that are only a packet id.
+#: First two bytes (type, flags, remaining length 2) of packets that consist of a packet id.
 PUBACK: Final = 0x4002
 PUBREC: Final = 0x5002
 PUBREL: Final = 0x6202  # flags 0010 [MQTT-3.6.1-1]
@@ -78,8 +78,8 @@ def connack(session_present: bool, reason: ReasonCode, level: int) -> bytes:
 def encode(packet: Packet, level: int = LEVEL_3_1_1) -> bytes:
     """Encode any packet for a connection of protocol *level*; CONNECT brings its own.
 
-    Raises: LocalProtocolError for one that the protocol does not allow, and for one with
-        properties or reasons where the version has none.
+    Raises: LocalProtocolError for a packet that the protocol does not allow, or that has
+        properties or reasons which the version lacks.
     """
     if type(packet) is Connect:
         level = packet.level
@@ -139,7 +139,7 @@ def _encode_other(packet: Packet) -> bytes:
 
 
 def _refuse_what_is_new(packet: Packet) -> None:
-    """Raise LocalProtocolError for what MQTT 3.1 and 3.1.1 have no place for."""
+    """Raise LocalProtocolError for what MQTT 3.1 and 3.1.1 cannot carry."""
     kind = type(packet)
     if getattr(packet, "properties", NO_PROPERTIES) is not NO_PROPERTIES:
         raise LocalProtocolError(f"{kind.__name__} with properties before MQTT 5.0")

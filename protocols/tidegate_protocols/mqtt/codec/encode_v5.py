@@ -1,7 +1,7 @@
-"""MQTT 5.0 packets to bytes, and the quick ways to the packets that are sent once a message.
+"""MQTT 5.0 packets to bytes, and fast paths for the packets that are sent for every message.
 
-What the protocol cannot say is a :class:`LocalProtocolError`: a bug of ours. A PUBLISH is put
-together by its sender from parts: ``fixed_header``, topic field, packet id, the properties of
+What the protocol cannot express is a :class:`LocalProtocolError`: a bug of ours. The sender assembles
+a PUBLISH from parts: ``fixed_header``, topic field, packet id, the properties from
 ``encode_publish_properties``, body.
 """
 
@@ -42,7 +42,7 @@ from tidegate_protocols.mqtt.codec.properties import NO_PROPERTIES, Properties
 from tidegate_protocols.mqtt.codec.property_blocks import encode_properties
 from tidegate_protocols.mqtt.codec.validate_v5 import validate_v5
 
-#: First byte of the packets, with the flags they must have [MQTT-2.1.3-1].
+#: First byte of the packets, with their mandatory flags [MQTT-2.1.3-1].
 _FIRST: Final[Mapping[type, int]] = {
     Connect: 0x10,
     Connack: 0x20,
@@ -62,15 +62,15 @@ _FIRST: Final[Mapping[type, int]] = {
 
 
 def encode_within(packet: Packet, packet_bytes_max: int, *, with_problems: bool = True) -> bytes:
-    """Encode *packet* for a client that takes at most *packet_bytes_max* bytes.
+    """Encode *packet* for a client that accepts at most *packet_bytes_max* bytes.
 
-    Its user properties and then its reason string are left out when it is too large with them
+    If it is too large, its user properties and then its reason string are left out
     [MQTT-3.2.2-19] [MQTT-3.4.2-2] [MQTT-3.14.2-3]; those of a PUBLISH belong to the message and
     stay.
 
     Args: with_problems: False when the client asked for no problem information: only CONNACK,
         PUBLISH and DISCONNECT then have a reason string or user properties [MQTT-3.1.2-29].
-    Returns: b"" when it is too large all the same and must not be sent [MQTT-3.1.2-24].
+    Returns: b"" when it is still too large and must not be sent [MQTT-3.1.2-24].
     Raises: LocalProtocolError, as encode.
     """
     if not with_problems and type(packet) not in _ALWAYS_WITH_PROBLEMS:
@@ -98,7 +98,7 @@ def _without(packet: Packet, **changes: Any) -> Packet:
 
 
 def encode_v5(packet: Packet) -> bytes:
-    """Encode any packet of MQTT 5.0. Raises: LocalProtocolError for one that it does not allow."""
+    """Encode any packet of MQTT 5.0. Raises: LocalProtocolError for one that is not allowed."""
     try:
         validate_v5(packet)
     except PacketViolationError as error:
@@ -176,7 +176,7 @@ def _auth_parts(packet: Auth) -> list[bytes]:
 
 
 def _reason_and_properties(code: int, properties: Properties, kind: PacketType) -> list[bytes]:
-    """The end of a packet, which is left out as far as the protocol allows."""
+    """The end of a packet, omitted as far as the protocol allows."""
     reason = bytes((_reason(code, kind),))
     if properties is not NO_PROPERTIES:
         return [reason, encode_properties(properties, kind)]

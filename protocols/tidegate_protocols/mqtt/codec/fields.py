@@ -1,6 +1,6 @@
-"""The fields that packets are made of (section 1.5): reading and writing them.
+"""The fields that packets consist of (section 1.5): reading and writing them.
 
-What cannot be read is a :class:`MalformedPacketError`, what cannot be written a
+What cannot be read is a :class:`MalformedPacketError`, what cannot be written is a
 :class:`LocalProtocolError`.
 """
 
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from tidegate.spi import LocalProtocolError, PeerProtocolError
 from tidegate_protocols.mqtt.codec.codes import MalformedPacketError, ReasonCode
 
-#: Filters in one SUBSCRIBE or UNSUBSCRIBE. The specification has no limit; without one a packet of
+#: Filters in one SUBSCRIBE or UNSUBSCRIBE. The specification has no limit; without one, a packet of
 #: the largest size would hold millions of them and stop the loop for seconds.
 FILTERS_PER_PACKET_MAX: Final = 4096
 
@@ -53,7 +53,7 @@ _VARIABLE_SHIFTS: Final = (0, 7, 14, 21)
 def read_bytes(
     body: bytes, at: int, what: str, clauses: FieldClauses = CLAUSES_3_1_1
 ) -> tuple[bytes, int]:
-    """Read two length bytes and what they count; return it and where it ends."""
+    """Read two length bytes and that many bytes; return these and where they end."""
     start = at + 2
     stop = start + (body[at] << 8 | body[at + 1]) if start <= len(body) else start
     if stop > len(body):
@@ -64,7 +64,7 @@ def read_bytes(
 def read_string(
     body: bytes, at: int, what: str, clauses: FieldClauses = CLAUSES_3_1_1
 ) -> tuple[str, int]:
-    """As :func:`read_bytes` for UTF-8; a BOM is a character like others [MQTT-1.5.3-3]."""
+    """As :func:`read_bytes` for UTF-8; a BOM is a character like any other [MQTT-1.5.3-3]."""
     start = at + 2
     stop = start + (body[at] << 8 | body[at + 1]) if start <= len(body) else start
     if stop > len(body):
@@ -128,7 +128,7 @@ def check_filter_count(count: int) -> None:
 
 
 def fixed_header(first: int, remaining: int) -> bytes:
-    """First byte and remaining length. Raises: LocalProtocolError when it is too long to say."""
+    """First byte and remaining length. Raises: LocalProtocolError when it is too long to encode."""
     if remaining < 128:
         return bytes((first, remaining))
     if remaining < 16_384:
@@ -137,9 +137,9 @@ def fixed_header(first: int, remaining: int) -> bytes:
 
 
 def variable_bytes(value: int) -> bytes:
-    """A variable byte integer in as few bytes as it needs [MQTT-1.5.5-1].
+    """A variable byte integer in as few bytes as possible [MQTT-1.5.5-1].
 
-    Raises: LocalProtocolError when it is larger than four bytes can say.
+    Raises: LocalProtocolError when it does not fit into four bytes.
     """
     if value < 128:
         return bytes((value,))
@@ -173,7 +173,7 @@ def string_field(text: str) -> bytes:
 
 
 def packet_of(first: int, *parts: bytes) -> bytes:
-    """A whole packet. Args: first: its type and flags; parts: what is behind the remaining length."""
+    """A whole packet. Args: first: its type and flags; parts: what follows the remaining length."""
     body = b"".join(parts)
     return fixed_header(first, len(body)) + body
 

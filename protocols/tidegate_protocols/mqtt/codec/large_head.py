@@ -1,6 +1,6 @@
-"""Where the body of a PUBLISH begins whose body is not to be waited for.
+"""Finds where the body of a PUBLISH begins, when its body is not waited for.
 
-Pure functions on the receive buffer; whether the header can be read at all is ``decode``'s.
+Pure functions on the receive buffer; whether the header is readable at all is checked in ``decode``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _VARIABLE_SHIFTS = (0, 7, 14, 21)
 
 
 def body_start(first: int, buffer: bytes, start: int, level: int) -> int:
-    """Where the body of the PUBLISH begins whose variable header begins at *start* (section 3.3).
+    """Where the body begins in the PUBLISH whose variable header begins at *start* (section 3.3).
 
-    Returns: more than ``len(buffer)`` when the header is not whole yet: it has to be at least that
-        long to tell more. Of a header that cannot be read, any number.
+    Returns: more than ``len(buffer)`` when the header is incomplete: at least that many bytes are
+        needed to tell more. For an unreadable header, any number.
     """
     end = len(buffer)
     at = start + 2
@@ -43,16 +43,16 @@ def body_start(first: int, buffer: bytes, start: int, level: int) -> int:
 
 @final
 class TextCheck:
-    """Whether a body that comes in pieces is UTF-8 (MQTT 5.0 section 3.3.2.3.2)."""
+    """Checks that a body arriving in pieces is UTF-8 (MQTT 5.0 section 3.3.2.3.2)."""
 
     __slots__ = ("_decoder", "_is_between")
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")()
-        self._is_between = True  # two characters: no piece of one is in the decoder
+        self._is_between = True  # between two characters: the decoder holds no partial one
 
     def accepts(self, data: bytes, *, is_last: bool) -> bool:
-        """Take the next piece. Returns: False when the body is not UTF-8, and ever after."""
+        """Take the next piece. Returns: False when the body is not UTF-8, and from then on."""
         if self._is_between and data.isascii():
             return True
         try:
@@ -64,7 +64,7 @@ class TextCheck:
 
 
 def text_check(properties: Properties, *, is_wanted: bool) -> TextCheck | None:
-    """The check of a body, when there is one: its sender says that it is text, and that counts."""
+    """The check of a body, if it is needed: the sender says that it is text, and checks are wanted."""
     if is_wanted and properties.payload_format_indicator == 1:
         return TextCheck()
     return None

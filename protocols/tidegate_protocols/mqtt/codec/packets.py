@@ -3,7 +3,7 @@
 :class:`msgspec.Struct` types, because a PUBLISH and its PUBACK are built for every message. One
 type serves all versions: what MQTT 5.0 adds (properties, reason codes, subscription options) comes
 last and defaults to what the older versions mean. ``properties`` *is* :data:`NO_PROPERTIES`, the
-one object, in every decoded packet that has none.
+same object, in every decoded packet that has none.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Connect(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Section 3.1.
 
     keep_alive: seconds, 0 to 65535; username, password, will: None when absent; clean_session:
-    "Clean Start" in MQTT 5.0, where it says nothing of how long the session is kept.
+    "Clean Start" in MQTT 5.0, where it does not say how long the session is kept.
     """
 
     client_id: str
@@ -74,10 +74,10 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
 
 @final
 class LargePublish(msgspec.Struct, frozen=True, gc=False):
-    """A PUBLISH whose body does not come with it, but behind it, in pieces.
+    """A PUBLISH whose body does not come with it, but after it, in pieces.
 
-    head: all of it but the body, which is empty there; size: bytes of the body, 1 or more. A codec
-    gives it out when it was asked to (``Codec.stream_bodies``); nobody encodes it.
+    head: everything but the body, which is empty there; size: bytes of the body, 1 or more. A codec
+    returns it when asked to (``Codec.stream_bodies``); it is never encoded.
     """
 
     head: Publish
@@ -214,5 +214,5 @@ Packet: TypeAlias = (
     | Auth
 )
 
-#: What a codec gives out: packets, and the beginnings of those that are not waited for.
+#: What a codec returns: packets, and the heads of those that are not waited for.
 Event: TypeAlias = Packet | LargePublish

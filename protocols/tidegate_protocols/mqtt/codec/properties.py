@@ -1,4 +1,4 @@
-"""The properties of MQTT 5.0 packets (section 2.2.2): their value and the table of all of them."""
+"""The properties of MQTT 5.0 packets (section 2.2.2): their value type and the table of all of them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tidegate_protocols.mqtt.codec.codes import PacketType
 class Properties(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """The properties of one packet or will; the names are those of section 2.2.2.2.
 
-    None: the property is absent. Intervals and the keep-alive are seconds; what the specification
-    calls a byte that is 0 or 1 is an int here, so that a wrong one can be named. Which packet may
-    have which is :data:`PROPERTIES`. ``subscription_identifiers``: one in SUBSCRIBE, any number in
-    PUBLISH. ``user_properties``: (name, value) in their order; a name may come again.
+    None: the property is absent. Intervals and the keep-alive are seconds. What the specification
+    calls a byte that is 0 or 1 is an int here, so that a wrong value can be reported.
+    :data:`PROPERTIES` says which packet may have which. ``subscription_identifiers``: one in
+    SUBSCRIBE, any number in PUBLISH. ``user_properties``: (name, value) in order; names may repeat.
     """
 
     payload_format_indicator: int | None = None
@@ -58,7 +58,7 @@ class Properties(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return f"Properties({', '.join(shown)})"
 
 
-#: No property at all: the one value of every packet that has none, compared with ``is``.
+#: No properties: the one value of every packet that has none, compared with ``is``.
 NO_PROPERTIES: Final = Properties()
 
 
@@ -74,7 +74,7 @@ class PropertyType(enum.Enum):
     STRING_PAIR = "UTF-8 string pair"
 
 
-#: Where properties can stand: in a packet of a PacketType, or in the will of a CONNECT.
+#: Where properties can occur: in a packet of a PacketType, or in the will of a CONNECT.
 WILL: Final = 0
 
 

@@ -1,8 +1,8 @@
 """Properties of MQTT 5.0 to bytes and back (section 2.2.2).
 
 A *block* is the properties of one packet without their length. Blocks of PUBLISH packets are
-decoded once and remembered, because a device says the same with each of its messages. What the
-broker sends is put together from parts that can be kept, see :func:`encode_publish_properties`.
+decoded once and cached, because a device sends the same ones with each message. For sending, a block
+is assembled from parts that can be kept, see :func:`encode_publish_properties`.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from tidegate_protocols.mqtt.codec.properties import (
     PropertyType,
 )
 
-#: Properties in one packet. The specification has no limit; without one a packet of the largest
+#: Properties in one packet. The specification has no limit; without one, a packet of the largest
 #: size would hold hundreds of thousands of user properties and stop the loop for a long time.
 PROPERTIES_PER_PACKET_MAX: Final = 4096
 
 #: Decoded blocks kept, and the longest kept: a bound on the memory that clients can take by
-#: inventing properties (about 4 MB), and room for what the devices of a busy gateway say.
+#: inventing properties (about 4 MB), with room for the devices of a busy gateway.
 CACHE_COUNT_MAX: Final = 4096
 CACHED_BLOCK_BYTES_MAX: Final = 256
 
@@ -59,11 +59,11 @@ _SIZES: Final[Mapping[PropertyType, int]] = {
 
 
 def read_properties(body: bytes, at: int, place: int) -> tuple[Properties, int]:
-    """Read a property length and the properties behind it.
+    """Read a property length and the properties after it.
 
     Args: place: the packet's type, or WILL.
     Returns: the properties (NO_PROPERTIES when there are none) and where they end.
-    Raises: MalformedPacketError; PacketViolationError for a property that comes twice.
+    Raises: MalformedPacketError; PacketViolationError for a property that occurs twice.
     """
     if at < len(body) and not body[at]:
         return NO_PROPERTIES, at + 1
@@ -129,7 +129,7 @@ def _read_four_bytes(block: bytes, at: int, name: str) -> tuple[int, int]:
 
 
 def _read_text(block: bytes, at: int, name: str) -> tuple[str, int]:
-    """As ``read_string``, which finds the words when something is wrong; half its cost."""
+    """As ``read_string``, which words the error when something is wrong; half its cost."""
     start = at + 2
     if start <= len(block):
         stop = start + (block[at] << 8 | block[at + 1])
@@ -171,7 +171,7 @@ _READERS: Final[Mapping[PropertyType, Callable[[bytes, int, str], tuple[Any, int
     PropertyType.STRING_PAIR: _read_pair,
 }
 
-#: Properties whose value is a tuple, though a place may allow one only.
+#: Properties whose value is a tuple, even if a place allows only one.
 _SEVERAL: Final = frozenset({"user_properties", "subscription_identifiers"})
 
 #: For each place and identifier: name, reader, whether the value is a tuple, whether it repeats.
@@ -208,7 +208,7 @@ PUBLISH_BLOCKS: Final = _BlockCache()
 def encode_properties(properties: Properties, place: int) -> bytes:
     """A property length and the properties, in the order of their identifiers.
 
-    Raises: LocalProtocolError for one that *place* may not have or that cannot be written.
+    Raises: LocalProtocolError for a property that *place* does not allow or that cannot be written.
     """
     if properties is NO_PROPERTIES:
         return NO_PROPERTIES_BYTES
@@ -256,10 +256,10 @@ def encode_message_properties(
     correlation_data: bytes | None = None,
     user_properties: Iterable[tuple[str, str]] = (),
 ) -> bytes:
-    """The part of a PUBLISH's block that is the message's own and the same for every receiver.
+    """The part of a PUBLISH's block that belongs to the message and is the same for every receiver.
 
-    Returns: no length; b"" when there is nothing to say.
-    Raises: LocalProtocolError for text that MQTT cannot say (U+0000, surrogates, 65,536 bytes).
+    Returns: no length; b"" when there are no properties.
+    Raises: LocalProtocolError for text that MQTT cannot carry (U+0000, surrogates, 65,536 bytes).
     """
     parts: list[bytes] = []
     if payload_format_indicator is not None:
@@ -276,7 +276,7 @@ def encode_message_properties(
 
 
 def encode_subscription_identifiers(identifiers: Sequence[int]) -> bytes:
-    """The part of a PUBLISH's block that says which subscriptions it is for; no length."""
+    """The part of a PUBLISH's block that says which subscriptions it is for, without a length."""
     return b"".join([b"\x0b" + variable_bytes(identifier) for identifier in identifiers])
 
 
@@ -290,10 +290,10 @@ def encode_publish_properties(
     """The properties of a PUBLISH with their length, from parts that the caller keeps.
 
     Args:
-        message: of :func:`encode_message_properties`.
-        message_expiry_interval: seconds that are left, 0 to 4,294,967,295; None: never.
+        message: from :func:`encode_message_properties`.
+        message_expiry_interval: seconds left, 0 to 4,294,967,295; None: never.
         topic_alias: 1 to 65535; 0: none.
-        subscription_identifiers: of :func:`encode_subscription_identifiers`.
+        subscription_identifiers: from :func:`encode_subscription_identifiers`.
     """
     block = message
     if message_expiry_interval is not None:

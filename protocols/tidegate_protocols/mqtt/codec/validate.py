@@ -1,7 +1,7 @@
-"""Whether a packet that could be read says something that is allowed.
+"""Checks that the content of a readable packet is allowed.
 
-The answers here are :class:`PacketViolationError`: legal bytes, illegal content. Which packet may
-come when is the session's table, in ``states``. MQTT 5.0 packets are checked in ``validate_v5``.
+Errors here are :class:`PacketViolationError`: legal bytes, illegal content. Which packet may come
+when is the session's table, in ``states``. MQTT 5.0 packets are checked in ``validate_v5``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FILTERS_3_1_1: Final = FilterClauses("MQTT-4.7.3-1", "MQTT-4.7.1-2", "MQTT-4.7.
 
 
 def validate_publish(packet: Publish) -> None:
-    """Check a PUBLISH. Apart from :func:`validate` because it is called for every message."""
+    """Check a PUBLISH. Separate from :func:`validate` because it is called for every message."""
     topic = packet.topic
     if not topic:
         raise PacketViolationError("the topic name is empty", "MQTT-4.7.3-1")

@@ -1,4 +1,4 @@
-"""Whether an MQTT 5.0 packet that could be read says something that is allowed.
+"""Checks that the content of a readable MQTT 5.0 packet is allowed.
 
 Clause ids in errors are written ``5.0:MQTT-…``; in comments here they are all of MQTT 5.0.
 """
@@ -35,7 +35,7 @@ SHARE_PREFIX: Final = "$share/"
 
 
 def validate_publish_v5(packet: Publish) -> None:
-    """Check a PUBLISH. Apart from :func:`validate_v5` because it is called for every message."""
+    """Check a PUBLISH. Separate from :func:`validate_v5` because it is called for every message."""
     topic = packet.topic
     if "+" in topic or "#" in topic:
         raise PacketViolationError("the topic name contains a wildcard", "5.0:MQTT-3.3.2-2")
@@ -62,7 +62,7 @@ def validate_publish_v5(packet: Publish) -> None:
 
 
 def validate_publish_from_client(packet: Publish) -> None:
-    """As :func:`validate_publish_v5`, with what only a server may say."""
+    """As :func:`validate_publish_v5`, and refuse what only a server may send."""
     validate_publish_v5(packet)
     properties = packet.properties
     if properties is not NO_PROPERTIES and properties.subscription_identifiers:
@@ -83,7 +83,7 @@ _FILTERS_5_0: Final = FilterClauses("5.0:MQTT-4.7.3-1", "5.0:MQTT-4.7.1-1", "5.0
 def check_filter(topic_filter: str, clauses: FilterClauses) -> None:
     """Raise PacketViolationError unless the wildcards of a topic filter are whole levels.
 
-    What is well-formed and still not accepted (0x8F in SUBACK) is the session's to say.
+    Whether a well-formed filter is refused anyway (0x8F in SUBACK) is decided by the session.
     """
     if not topic_filter:
         raise PacketViolationError("the topic filter is empty", clauses.empty)
@@ -100,9 +100,9 @@ def check_filter(topic_filter: str, clauses: FilterClauses) -> None:
 
 
 def payload_matches_format(properties: Properties, body: bytes) -> bool:
-    """Whether a payload that is said to be UTF-8 is UTF-8 (section 3.3.2.3.2).
+    """Whether a payload declared as UTF-8 is UTF-8 (section 3.3.2.3.2).
 
-    The specification lets a receiver check it; it costs a pass over the body.
+    The specification allows a receiver to check it; it costs a pass over the body.
     """
     if properties.payload_format_indicator != 1:
         return True
@@ -121,7 +121,7 @@ def validate_v5(packet: Packet) -> None:
 
 
 def validate_sender(packet: Packet, *, from_client: bool) -> None:
-    """Check that a DISCONNECT, AUTH or PUBLISH says only what its sender may say."""
+    """Check that a DISCONNECT, AUTH or PUBLISH has only content that its sender may send."""
     match packet:
         case Publish() if from_client:
             validate_publish_from_client(packet)

@@ -19,9 +19,9 @@ _EMPTY_TOPIC: Final = b"\0\0"
 
 @final
 class AliasesIn:
-    """What the client's aliases mean.
+    """The topics that the client's aliases stand for.
 
-    Args: alias_max: 0 to 65535; bounds the table; tell: told from time to time how many bytes the
+    Args: alias_max: 0 to 65535; bounds the table; tell: called from time to time with how many bytes the
         topics take. May raise FlowControlError.
     """
 
@@ -36,7 +36,7 @@ class AliasesIn:
     def resolve(self, topic: str, alias: int) -> str:
         """The topic of a PUBLISH that has an alias; learns it when *topic* is given.
 
-        Raises: PacketViolationError for an alias that we did not offer, or that means nothing yet;
+        Raises: PacketViolationError for an alias that we did not offer, or that is not defined yet;
             FlowControlError: no more may be held for this client.
         """
         if not 0 < alias <= self._alias_max:
@@ -60,7 +60,7 @@ class AliasesIn:
 
 @final
 class AliasesOut:
-    """Our aliases for a client: the first topics that it is sent get one each, for good.
+    """Our aliases for a client: the first topics sent to it get one each, permanently.
 
     First come, first served, not least recently used: with more topics than aliases, replacement
     would send the long name nearly every time, plus the alias.
@@ -78,7 +78,7 @@ class AliasesOut:
         """The topic field and alias of the next PUBLISH to *destination*, which must then be sent.
 
         Returns: an empty topic and the alias when the client knows it; *topic* and a new alias
-            while there are some left; *topic* and 0 otherwise.
+            while there are some left; otherwise *topic* and 0.
         """
         aliases = self._aliases
         alias = aliases.get(destination, 0)

@@ -1,7 +1,7 @@
 """MQTT 5.0 PUBLISH and will properties to a :class:`~tidegate.spi.Message`, and back.
 
 The tables are in docs/mqtt.md, "Bridging". What belongs to a connection and not to the message
-(topic alias, subscription identifiers, will delay) is the session's.
+(topic alias, subscription identifiers, will delay) is handled by the session.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ PROTOCOL: Final = "mqtt"
 #: Longest remaining time in seconds (136 years); messages of other protocols may exceed it.
 EXPIRY_INTERVAL_MAX: Final = 0xFFFF_FFFF
 
-#: Messages whose properties are remembered in bytes, and the longest body of one: what one turn hands
-#: to many subscribers is encoded once. Together a bound on the memory that they are kept alive with.
+#: Messages whose encoded properties are cached, and the longest body of one: what one turn delivers
+#: to many subscribers is encoded once. Together they bound the memory that the cache keeps alive.
 BLOCKS_COUNT_MAX: Final = 64
 BLOCKS_BODY_BYTES_MAX: Final = 64 * 1024
 
 _SECOND_US: Final = 1_000_000
 
-# User properties that the gateway adds to what came through another protocol.
+# User properties that the gateway adds to messages from another protocol.
 _ORIGIN_PROTOCOL: Final = "origin-protocol"
 _ORIGIN_DESTINATION: Final = "origin-destination"
 
@@ -94,10 +94,9 @@ def publish_properties(
 
     Args:
         now_us: microseconds since the epoch; the expiry interval is what is left of it then,
-            begun seconds counting as whole ones [MQTT-3.3.2-6].
-        subscription_identifiers: as ``encode_subscription_identifiers`` made them.
+            rounded up to whole seconds [MQTT-3.3.2-6].
+        subscription_identifiers: as made by ``encode_subscription_identifiers``.
         topic_alias: 1 to 65535; 0: none.
-    Raises: LocalProtocolError for a message from another protocol that MQTT cannot say.
     """
     is_own = message.protocol == PROTOCOL
     expires_at = message.expires_at
@@ -124,12 +123,12 @@ def publish_properties(
     )
 
 
-#: By the identity of the message, which cannot be another's as long as it is in here.
+#: By the identity of the message, which no other message can have while it is in here.
 _blocks: dict[int, tuple[Message, bytes]] = {}
 
 
 def _message_block(message: Message, is_own: bool) -> bytes:
-    """What the message itself has to say, the same for every receiver; no length."""
+    """The properties of the message itself, the same for every receiver; no length."""
     known = _blocks.get(id(message))
     if known is not None:
         return known[1]
@@ -155,9 +154,9 @@ def _has_more_to_say(message: Message) -> bool:
 
 
 def _user_properties(message: Message) -> list[tuple[str, str]]:
-    """Of a message from another protocol: what MQTT has no property for, then the user's own."""
+    """For a message from another protocol: what MQTT has no property for, then the user's own."""
     found: list[tuple[str, str]] = []
-    if message.protocol:  # else the gateway's own
+    if message.protocol:  # otherwise the gateway's own
         found.append((_ORIGIN_PROTOCOL, message.protocol))
     if message.original_name:
         found.append((_ORIGIN_DESTINATION, message.original_name))
@@ -178,8 +177,8 @@ def _seconds_left(expires_at: int, now_us: int) -> int:
 
 
 def _reply_destination(topic: str) -> str:
-    """The canonical form of a response topic; any topic has one, and comes back from it
-    [MQTT-3.3.2-15]. Whether one may publish to it is asked when somebody does."""
+    """The canonical form of a response topic; any topic has one, and is recovered from it
+    [MQTT-3.3.2-15]. The right to publish to it is checked when somebody does."""
     if topic.startswith(QUEUE_PREFIX) and len(topic) > len(QUEUE_PREFIX):
         return names.queue(names.swap_separators(topic[len(QUEUE_PREFIX) :]))
     return names.topic(names.swap_separators(topic))

@@ -1,9 +1,9 @@
 """QoS 0 to many: packets encoded for one client are reused for others sent the same messages.
 
-One message to a hundred subscribers is otherwise encoded a hundred times. With QoS 0 the packets
-of all clients of one version are the same bytes, unless something of their own is in them (aliases,
-subscription identifiers, retain as published), and the broker hands the same messages to one
-subscriber after the other. So remembering one batch is enough.
+Otherwise one message to a hundred subscribers is encoded a hundred times. With QoS 0 the packets
+for all clients of one version are the same bytes, unless they contain something of the client's own
+(aliases, subscription identifiers, retain as published), and the broker delivers the same messages to
+one subscriber after the other. So caching one batch is enough.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class FanOut:
         self._wire = b""
 
     def find(self, messages: Sequence[StoredMessage]) -> bytes:
-        """The packets for *messages*, b"" when other ones were the last.
+        """The packets for *messages*; b"" when the last batch was a different one.
 
         The same objects in the same order: lists compare by identity first, so a hit costs little
         and a miss ends at the first message.
@@ -36,6 +36,6 @@ class FanOut:
         return self._wire if messages == self._messages else b""
 
     def keep(self, messages: Sequence[StoredMessage], wire: bytes) -> None:
-        """*wire* is what any client may be sent for *messages*, now and later."""
+        """*wire* may be sent to any client for *messages*, now and later."""
         if len(wire) <= KEPT_BYTES_MAX:
             self._messages, self._wire = messages, wire

@@ -1,7 +1,7 @@
 """A client's publishes: from PUBLISH to message, and the QoS 1 and 2 handshakes towards us.
 
-A *token* given to the broker is the answer that leaves when the message is durable. In MQTT 5.0 it
-is a ``bytearray``, because what it says (nobody subscribes; the write failed) is known only after
+A *token* given to the broker is the answer to send when the message is durable. In MQTT 5.0 it
+is a ``bytearray``, because its content (nobody subscribes; the write failed) is known only after
 the broker has it.
 """
 
@@ -46,7 +46,7 @@ from tidegate_protocols.mqtt.messages.names import DESTINATIONS
 logger = logging.getLogger("tidegate.mqtt")
 
 _IN: Final = InflightDirection.IN
-#: Memory of a packet id with its answer, and how many more are reported to the broker at a time.
+#: Memory of a packet id with its answer, and the step in which their number is reported to the broker.
 _ID_BYTES: Final = 170
 _ID_STEP: Final = 256
 
@@ -63,9 +63,9 @@ class Coming:
     Attributes:
         packet: without its body.
         destination: canonical; "" when it is not to be published.
-        is_repeated: a QoS 2 message that came before: it is only answered again.
+        is_repeated: a QoS 2 message received before: it is only answered again.
         error: why it is refused; the answer is sent once its body has arrived.
-        text: the check of its body as it arrives; None: no check.
+        text: checks its body as it arrives; None: no check.
     """
 
     __slots__ = ("destination", "error", "is_repeated", "packet", "text")
@@ -140,12 +140,12 @@ class Incoming:
         self._is_resumed = is_resumed
         self._options = options
         self._aliases: AliasesIn | None = None  # most clients use none
-        # There are no more packet ids than the default allows, so only less has to be counted.
+        # There are no more packet ids than the default allows, so only a smaller maximum is enforced.
         self._is_counting = answers.is_v5 and options.receive_maximum < RECEIVE_MAXIMUM_DEFAULT
         self._unanswered_count = 0
         self._log_level = logging.INFO  # for the first refused PUBLISH; later ones are not news
-        self._charged = 0  # packet ids that the broker was told of
-        # Packet ids of QoS 2 messages that came and are not released, with the answer to them.
+        self._charged = 0  # packet ids reported to the broker
+        # Packet ids of unreleased QoS 2 messages, with their answers.
         self._received: dict[int, Token] = {
             record.packet_id: acknowledgement(PUBREC, record.packet_id)
             for record in records
@@ -155,16 +155,16 @@ class Incoming:
     # ---------------------------------------------------------------------- before MQTT 5.0
 
     def publish_with_care(self, packet: Publish, now_us: int) -> None:
-        """A PUBLISH of MQTT 3.1 or 3.1.1 with QoS 2, or to be retained.
+        """Handle a PUBLISH of MQTT 3.1 or 3.1.1 that has QoS 2 or is to be retained.
 
-        Raises: GatewayError, for which that version has no word: the connection ends unanswered.
+        Raises: GatewayError, which that version cannot express: the connection ends unanswered.
         """
         connection = self._connection
         packet_id, qos = packet.packet_id, packet.qos
         token = acknowledgement(PUBLISH_ANSWERS[qos], packet_id) if qos else None
         if qos == 2 and packet_id in self._received:
-            # Known already: answered again, not published again [MQTT-4.3.3-2]; behind the first
-            # one's batch, which may not be durable yet.
+            # Already known: answered again, not published again [MQTT-4.3.3-2]; after the first one's
+            # batch, which may not be durable yet.
             connection.synchronize(token)
             return
         if qos == 2 and len(self._received) >= self._charged:
@@ -201,7 +201,7 @@ class Incoming:
     # ------------------------------------------------------------------------------- MQTT 5.0
 
     def publish(self, packet: Publish, now_us: int) -> None:
-        """A PUBLISH of MQTT 5.0; what is refused is answered with the reason.
+        """Handle a PUBLISH of MQTT 5.0; a refused one is answered with the reason.
 
         Raises: PeerProtocolError; RequestError when the connection has ended.
         """
@@ -284,7 +284,7 @@ class Incoming:
         self._unanswered_count += 1
 
     def _refuse(self, packet: Publish, error: GatewayError) -> None:
-        """Answer a PUBLISH that is not accepted; the connection goes on."""
+        """Answer a PUBLISH that is not accepted; the connection continues."""
         reason = publish_reason(error)
         logger.log(
             self._log_level,
@@ -296,7 +296,7 @@ class Incoming:
         self._log_level = logging.DEBUG
         if packet.qos:
             answer = self._failure(packet.qos, packet.packet_id, reason, error.for_client)
-            # Behind the answers to what came before [MQTT-4.6.0-2] [MQTT-4.6.0-3].
+            # After the answers to everything before it [MQTT-4.6.0-2] [MQTT-4.6.0-3].
             self._connection.synchronize(answer)
 
     def _failure(self, qos: int, packet_id: int, reason: ReasonCode, problem: str) -> bytes:
@@ -309,7 +309,7 @@ class Incoming:
     def begin_large(self, packet: Publish) -> Coming:
         """Check a PUBLISH whose body is still to come, in every version.
 
-        Raises: PeerProtocolError; before MQTT 5.0 any GatewayError, for which it has no word.
+        Raises: PeerProtocolError; before MQTT 5.0 any GatewayError, which it cannot express.
         """
         qos, packet_id, properties = packet.qos, packet.packet_id, packet.properties
         topic = packet.topic
@@ -337,9 +337,9 @@ class Incoming:
         return Coming(packet, destination)
 
     def refuse_large(self, coming: Coming, error: GatewayError) -> None:
-        """It cannot be published; the client hears so once the body has arrived.
+        """It cannot be published; the client is told once the body has arrived.
 
-        Raises: *error*, where MQTT before 5.0 has no word for it.
+        Raises: *error*, if the MQTT version cannot express it.
         """
         if not self._answers.is_v5 or isinstance(error, PeerProtocolError):
             raise error
@@ -350,7 +350,7 @@ class Incoming:
         return text_check(packet.properties, is_wanted=self._options.payload_format_check)
 
     def end_large(self, coming: Coming, body: LargeBody | None, now_us: int) -> None:
-        """All of a PUBLISH is here. body: where, None when it was not kept.
+        """All of a PUBLISH is here. body: its handle, None when it was not kept.
 
         Raises: as :meth:`publish`; before MQTT 5.0 any GatewayError.
         """
@@ -394,15 +394,15 @@ class Incoming:
             self._received[packet_id] = token
 
     def failed(self, token: Token, error: GatewayError) -> bool:
-        """A PUBLISH that the broker had taken was not carried out after all.
+        """A PUBLISH that the broker had accepted was not carried out after all.
 
-        Returns: False when *token* is no answer to a PUBLISH of MQTT 5.0.
+        Returns: False when *token* is not an answer to a PUBLISH of MQTT 5.0.
         """
         if not isinstance(token, bytearray):
             return False
         packet_id = token[2] << 8 | token[3]
         qos = 1 if token[0] == _PUBACK_BYTE else 2
-        # In place: the same answer may wait once more, for a repetition of the PUBLISH.
+        # In place: the same answer may be waiting a second time, for a repetition of the PUBLISH.
         token[:] = self._failure(qos, packet_id, publish_reason(error), error.for_client)
         if qos == 2:
             # The id is free again [MQTT-4.3.3-9]: the next PUBLISH under it is another message.
@@ -412,24 +412,24 @@ class Incoming:
         return True
 
     def pubrel(self, packet_id: int) -> None:
-        """The client has forgotten the message: so may we (MQTT section 4.3.3)."""
+        """The client has forgotten the message, so we may too (MQTT section 4.3.3)."""
         is_known = self._received.pop(packet_id, None) is not None
         if len(self._received) < self._charged - 2 * _ID_STEP:
             self._charge()
-        # In a session that was taken up it is one whose PUBCOMP was lost with the connection. 0x92 would be
-        # allowed ("not an error during recovery", MQTT 5.0 section 3.7.2.1), but clients such as MQTT.js say
-        # of it that the publish failed, and their users publish once more.
+        # In a resumed session this is an id whose PUBCOMP was lost with the connection. 0x92 would be
+        # allowed ("not an error during recovery", MQTT 5.0 section 3.7.2.1), but clients such as MQTT.js
+        # take it as a failed publish, and their users publish again.
         is_released = is_known or self._is_resumed
         complete = self._answers.pubcomp(packet_id, is_known=is_released)
         if self._is_persistent:
-            # After PUBCOMP the id means another message: the old meaning must be gone for good.
+            # After PUBCOMP the id means another message: its old meaning must be durably removed.
             self._connection.record_inflight(remove=((_IN, packet_id),), token=complete)
         else:
             self.answered((complete,))
             self._send(complete)
 
     def answered(self, tokens: Sequence[Token]) -> None:
-        """These go to the client: it may send as many more [MQTT-4.9.0-2]."""
+        """These answers are sent: the client may send as many more [MQTT-4.9.0-2]."""
         if not self._is_counting:
             return
         for token in tokens:

@@ -22,20 +22,20 @@ SHARE_PREFIX: Final = "$share/"
 SYSTEM_PREFIX: Final = "$SYS/"
 
 _QUEUE_PREFIX_BYTES: Final = QUEUE_PREFIX.encode()
-#: What separators and wildcards become, byte by byte of UTF-8, where only they have these bytes.
+#: Separators and wildcards swapped, byte by byte of UTF-8, where no other character has these bytes.
 _SWAPPED: Final = names.swap_separators(bytes(range(128)).decode()).encode() + bytes(
     range(128, 256)
 )
 
-#: Names kept by each cache: enough for the working set of a busy gateway, and together with
-#: CACHED_NAME_LENGTH_MAX a bound on the memory that clients inventing topics can take (about 3 MB).
+#: Names kept by each cache: enough for the working set of a busy gateway. Together with
+#: CACHED_NAME_LENGTH_MAX it bounds the memory that clients inventing topics can take (about 3 MB).
 CACHE_COUNT_MAX: Final = 4096
 CACHED_NAME_LENGTH_MAX: Final = 256
 
 
 @final
 class NameCache(dict[str, T]):
-    """``cache[name]`` computes and remembers; a hit costs one dictionary lookup."""
+    """``cache[name]`` computes and caches; a hit costs one dictionary lookup."""
 
     def __init__(self, make: Callable[[str], T]) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class FilterTarget(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_own(self) -> bool:
-        """Its messages are this client's alone: neither a queue's nor a group's."""
+        """Its messages belong to this client alone: neither to a queue nor to a group."""
         return not self.share_group and not self.is_queue
 
 
@@ -70,7 +70,7 @@ def destination_of(topic: str) -> str:
     """The canonical destination of a topic name that a client publishes to.
 
     Args: topic: not empty, no wildcards (the codec has checked that).
-    Raises: AccessError for the names that the gateway keeps for itself (MQTT 3.1.1 section 4.7.2:
+    Raises: AccessError for names that the gateway reserves (MQTT 3.1.1 section 4.7.2:
         a server prevents clients from using ``$`` topics to talk to each other); RequestError
         for ``$queue/`` without a name.
     """
@@ -90,7 +90,7 @@ def target_of(topic_filter: str) -> FilterTarget:
     """What a topic filter subscribes to.
 
     Args: topic_filter: well-formed (the codec has checked that).
-    Raises: ValueError when it is not one that the gateway accepts.
+    Raises: ValueError when the gateway does not accept it.
     """
     share_group = ""
     rest = topic_filter
@@ -101,7 +101,7 @@ def target_of(topic_filter: str) -> FilterTarget:
                 f"{topic_filter!r}: write $share/GROUP/FILTER, with a GROUP without wildcards"
             )
     if rest.startswith(QUEUE_PREFIX):
-        # The consumers of a queue share it anyway: the group adds nothing.
+        # The consumers of a queue share it in any case: the group adds nothing.
         name = _queue_name(rest)
         names.check_filter(name)
         return FilterTarget(names.queue(name))
@@ -124,12 +124,12 @@ def topic_of(destination: str) -> str:
 
 
 def topic_field(destination: str) -> bytes:
-    """The topic name as it stands in a PUBLISH, length and all.
+    """The topic name as encoded in a PUBLISH, with its length.
 
-    Raises: LocalProtocolError when it is longer than MQTT can say (a queue's, by its prefix).
+    Raises: LocalProtocolError when it is too long for MQTT (a queue's can be, with its prefix).
     """
     try:
-        # As topic_of, but for a subscriber to 100,000 topics this counts: bytes are quicker.
+        # As topic_of, but bytes are faster, which counts for a subscriber to 100,000 topics.
         name = names.name_of(destination).encode().translate(_SWAPPED)
         return field(_QUEUE_PREFIX_BYTES + name if names.is_queue(destination) else name)
     except UnicodeEncodeError as error:

@@ -1,6 +1,6 @@
 """What a session sends to its client: PUBLISH packets, in order, as far as the window allows.
 
-Which packet ids are in use and what becomes of them is in ``window``.
+Packet ids in use, and what becomes of them, are in ``window``.
 """
 
 from __future__ import annotations
