@@ -1,7 +1,7 @@
 """A connected client: what its frames mean to the broker, and what the broker delivers to it.
 
-Everything a frame needs to be valid in itself is checked here; whether the moment is right for it
-is the session's business. Errors are raised and answered by the session.
+Checks that need only the frame itself are made here; whether the moment is right for it is the
+session's business. Errors are raised here and answered by the session.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from tidegate_protocols.stomp.codec.encoder import MessageEncoder
 from tidegate_protocols.stomp.codec.frames import ACK_RUN, AckRun, Frame, Version
 from tidegate_protocols.stomp.codec.messages import message_of
 
-#: Destination names whose canonical form a session remembers; it starts again when that is full.
+#: Destination names whose canonical form a session caches; when full, the cache starts over.
 _DESTINATIONS_REMEMBERED: Final = 256
-#: Longer names are not remembered: 256 of 64 KB for each connection would be 16 MB.
+#: Longer names are not cached: 256 of 64 KB for each connection would be 16 MB.
 _REMEMBERED_LENGTH_MAX: Final = 256
-#: Browsing subscriptions that are over and whose UNSUBSCRIBE may still come: their ids.
+#: Ids of ended browsing subscriptions whose UNSUBSCRIBE may still come.
 _BROWSED_REMEMBERED: Final = 64
 
 
@@ -101,11 +101,11 @@ class Client:
         self._options = options
         self._message_id_prefix = f"{store_id}-"
         self._make_temporary = connection.make_temporary
-        self._browsed: frozenset[str] = frozenset()  # one that most clients share
+        self._browsed: frozenset[str] = frozenset()  # one object shared by most clients
         self._numbers = 0
         self._by_key: dict[str, Subscription] = {}
         self._by_number: dict[bytes, Subscription] = {}
-        #: Open transactions, and what to put back into the books when one is aborted.
+        #: Open transactions, and what to restore when one is aborted.
         self._transactions: dict[str, list[tuple[Subscription, list[tuple[int, int]]]]] = {}
         self._destinations: dict[str, tuple[str, str]] = {}
         self.received_at = 0
@@ -113,7 +113,7 @@ class Client:
 
     @property
     def is_subscribed(self) -> bool:
-        """It may be sent messages."""
+        """The client may be sent messages."""
         return bool(self._by_key)
 
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> bytes:
@@ -134,8 +134,8 @@ class Client:
     ) -> Iterator[bytes | tuple[StoredMessage, bytes, LargeBody, bytes]]:
         """As :meth:`deliver`, when one of *messages* has a large body: frame by frame.
 
-        Those with a large body come as the message, what goes before the body, the body, and what
-        goes behind it. They are in flight already.
+        Those with a large body come as the message, what precedes the body, the body, and what
+        follows it. They are already in flight.
         """
         encoder = self._by_key[key].encoder
         for stored in messages:
@@ -151,7 +151,7 @@ class Client:
             subscription.withdraw(sequence)
 
     def _end_browsing(self, subscription: Subscription) -> bytes:
-        """The last MESSAGE of a browsing subscription, which is over, as ActiveMQ marks it."""
+        """The last MESSAGE of an ended browsing subscription, marked as ActiveMQ does."""
         key = subscription.key
         self._forget(subscription)
         if len(self._browsed) >= _BROWSED_REMEMBERED:
@@ -165,7 +165,7 @@ class Client:
         del self._by_number[b"%d" % subscription.number]
 
     def check_large(self, frame: Frame) -> None:
-        """Refuse a SEND whose body is still to come, as far as that can be known.
+        """Refuse a SEND whose body is still to come, as far as that is possible yet.
 
         Raises: PeerProtocolError, and what the broker's ``check_publish`` raises.
         """
@@ -182,7 +182,7 @@ class Client:
         self.connection.check_publish(known[0])
 
     def send(self, frame: Frame, large: LargeBody | None = None) -> None:
-        """STOMP 1.2 "SEND". *large*: where its body is, when it is not in the frame."""
+        """STOMP 1.2 "SEND". *large*: handle of its body, when it is not in the frame."""
         headers = frame.headers
         written = headers.pop("destination", None)
         if written is None:
@@ -219,7 +219,7 @@ class Client:
             raise
 
     def _remember(self, written: str, routing_type: str) -> tuple[str, str]:
-        """Canonical destination, and the name as written when that is not how we would write it."""
+        """Canonical destination, and the name as written if we would write it differently."""
         own = temporary(written)
         destination = (
             to_publish(written, routing_type) if own is None else self._make_temporary(own)
@@ -256,7 +256,7 @@ class Client:
         return subscription
 
     def flush_acknowledged(self) -> None:
-        """Pass what was collected to the broker, one call per subscription."""
+        """Pass collected acknowledgements to the broker, one call per subscription."""
         connection = self.connection
         touched = self.touched
         while touched:
@@ -268,7 +268,7 @@ class Client:
             try:
                 connection.acknowledge(subscription.key, sequences)
             except RequestError:
-                # One of them is not in flight, and nothing was done: the ones before it count.
+                # One of them is not in flight, and nothing was done: those before it count.
                 for sequence in sequences:
                     connection.acknowledge(subscription.key, (sequence,))
 
@@ -326,7 +326,7 @@ class Client:
             ),
             destination=written,
             durable_name=durable_name,
-            tracked=version is Version.V1_0,  # there an ACK need not name the subscription
+            tracked=version is Version.V1_0,  # in 1.0 an ACK need not name the subscription
         )
         self._by_key[key] = subscription
         self._by_number[b"%d" % number] = subscription
@@ -380,7 +380,7 @@ class Client:
         self.connection.acknowledge(subscription.key, covered, receipt, transaction)
 
     def reject(self, frame: Frame) -> None:
-        """STOMP 1.2 "NACK": the opposite of ACK, cumulative like it."""
+        """STOMP 1.2 "NACK": the opposite of ACK, and cumulative like it."""
         if self._version is Version.V1_0:
             raise PeerProtocolError("STOMP 1.0 has no NACK")
         self.flush_acknowledged()
@@ -400,7 +400,7 @@ class Client:
         return [sequence for sequence, _ in covered]
 
     def _acknowledged(self, frame: Frame) -> tuple[Subscription, int]:
-        """The message that an ACK or NACK means, by the rules of the version."""
+        """The message that an ACK or NACK refers to, by the rules of the version."""
         if self._version is Version.V1_2:
             ack_id = required(frame, "id")
             number, _, sequence = ack_id.partition("-")
@@ -472,7 +472,7 @@ _CONTROLS: Final[Mapping[str, Callable[[Client, Frame], None]]] = {
     "SUBSCRIBE": Client.subscribe,
     "UNSUBSCRIBE": Client.unsubscribe,
 }
-#: What to do with each frame that a connected client may send, but for DISCONNECT.
+#: What to do with each frame that a connected client may send, except DISCONNECT.
 ACTIONS: Final[Mapping[str, Callable[[Client, Any], None]]] = {
     **dict.fromkeys(_CONTROLS, Client.control),
     "SEND": Client.send,

@@ -10,9 +10,9 @@ from tidegate_protocols.stomp._handshake import SUPPORTED, NoCommonVersionError
 from tidegate_protocols.stomp.codec.encoder import encode_error
 from tidegate_protocols.stomp.codec.frames import Frame, Version
 
-#: Characters of the ``message`` header ("a short description"); the body has all of it.
+#: Characters of the ``message`` header ("a short description"); the body has the full text.
 _MESSAGE_MAX: Final = 200
-#: Header lines of the offending frame that are shown, and characters of each.
+#: Header lines shown of the offending frame, and characters of each.
 _LINES_SHOWN: Final = 20
 _LINE_SHOWN_MAX: Final = 200
 _SECRETS: Final = frozenset({"passcode", "password"})
@@ -23,7 +23,7 @@ def error_frame(
 ) -> bytes:
     """The ERROR frame for *error*.
 
-    Args: frame: the frame that was refused, when it is known; receipt: of the operation refused.
+    Args: frame: the refused frame, if known; receipt: of the refused operation.
     """
     reason = error.for_client
     body = reason if frame is None else f"{reason}\n-----\n{_shown(frame)}\n-----"

@@ -63,7 +63,7 @@ class StompFrontEnd:
         return self._address
 
     async def reload(self) -> bool:
-        """Read the certificates anew, see :class:`tidegate.spi.Reloadable`. Raises: ConfigError."""
+        """Reread the certificates, see :class:`tidegate.spi.Reloadable`. Raises: ConfigError."""
         return await self._listener.reload()
 
     async def stop_accepting(self) -> None:

@@ -1,4 +1,4 @@
-"""CONNECT: which version, which heart-beats, who it is, and what the broker says. STOMP 1.2 "Connecting"."""
+"""CONNECT: the version, the heart-beats, the client, and the broker's answer. STOMP 1.2 "Connecting"."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ logger = logging.getLogger("tidegate.stomp")
 
 #: Newest first: the highest common one is used (STOMP 1.2 "Protocol Negotiation").
 _VERSIONS: Final = (Version.V1_2, Version.V1_1, Version.V1_0)
-#: The value of the ``version`` header of the ERROR when none is common.
+#: The ``version`` header of the ERROR when there is no common version.
 SUPPORTED: Final = ",".join(version.value for version in reversed(_VERSIONS))
 
 
 @final
 class NoCommonVersionError(PeerProtocolError):
-    """The client speaks no version that we speak."""
+    """The client supports no version that we support."""
 
 
 class Handshake(msgspec.Struct, frozen=True):
     """What a CONNECT or STOMP frame says.
 
     Attributes: version; client_id, username ("" when not given); password (None when not given);
-    heart_beat: milliseconds the client can send, and wants to receive.
+    heart_beat: milliseconds between what the client can send, and wants to receive.
     """
 
     version: Version
@@ -51,7 +51,7 @@ class Handshake(msgspec.Struct, frozen=True):
     heart_beat: tuple[int, int]
 
     def request(self, link: Link, listener: str, *, anonymous_allowed: bool) -> ConnectRequest:
-        """The same as the broker wants to hear it."""
+        """The same, as a request to the broker."""
         return ConnectRequest(
             protocol=PROTOCOL,
             version=self.version.value,
@@ -71,7 +71,7 @@ def read_handshake(frame: Frame, *, bound: Version | None = None) -> Handshake:
 
     ``host`` is accepted and ignored: there is one virtual host.
 
-    Args: bound: the only version allowed, where a WebSocket subprotocol has fixed it.
+    Args: bound: the only version allowed, when a WebSocket subprotocol has fixed it.
     Raises: PeerProtocolError.
     """
     headers = frame.headers
@@ -107,15 +107,15 @@ def _negotiate(accepted: str | None, bound: Version | None) -> Version:
 
 @final
 class Admission:
-    """CONNECT, and the broker's answer to it, within a time. Owned by one session.
+    """CONNECT, and the broker's answer to it, within a time limit. Owned by one session.
 
     Args:
         link, loop: of the session.
         listener: its address, known once it is bound; anonymous_allowed: its rule.
         timeout_s: from now until the client is accepted.
-        accept: called with what the broker answers; refuse: called when the client is not let in.
+        accept: called with the broker's answer; refuse: called when the client is not let in.
 
-    Attributes: handshake: what CONNECT says, once it has come.
+    Attributes: handshake: the CONNECT's contents, once received.
     """
 
     __slots__ = (
@@ -158,11 +158,11 @@ class Admission:
 
     @property
     def version(self) -> Version:
-        """The one that is spoken."""
+        """The negotiated version."""
         return Version.V1_0 if self.handshake is None else self.handshake.version
 
     def connect(self, frame: Frame, peer: ClientPeer, *, bound: Version | None) -> Version:
-        """CONNECT or STOMP has come: ask the broker. Args: peer: the session.
+        """CONNECT or STOMP was received: ask the broker. Args: peer: the session.
 
         Raises: PeerProtocolError.
         """
@@ -199,6 +199,6 @@ class Admission:
             self._task = None
 
     def forget(self) -> None:
-        """The link is gone, too: nobody is called any more."""
+        """The link is gone, too: call nobody any more."""
         self.stop()
         self._accept = self._refuse = nobody

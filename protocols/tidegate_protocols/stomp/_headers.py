@@ -1,4 +1,4 @@
-"""What the headers of a control frame say. All raise PeerProtocolError for what is not allowed."""
+"""The meaning of a control frame's headers. All functions raise PeerProtocolError for invalid values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidegate.spi import PeerProtocolError
 from tidegate_protocols.stomp._subscriptions import AckMode
 from tidegate_protocols.stomp.codec.frames import Frame, Version
 
-#: Digits of a sequence (unsigned 64 bit has 20) and of a subscription number that int() is given.
+#: Most digits passed to int(), of a sequence (unsigned 64 bit has 20) or of a subscription number.
 _DIGITS_MAX: Final = 20
 
 #: Three brokers, three spellings; each is accepted.
@@ -32,7 +32,7 @@ def check_no_body(frame: Frame, version: Version) -> None:
 
 
 def required(frame: Frame, name: str) -> str:
-    """A header that must be there and not empty."""
+    """A header that must be present and not empty."""
     value = frame.headers.get(name)
     if not value:
         raise PeerProtocolError(f"{frame.command} needs a non-empty {name} header")
@@ -63,7 +63,7 @@ def is_true(name: str, text: str) -> bool:
 
 
 def prefetch(frame: Frame) -> int:
-    """How many messages a subscription wants at a time; 0: it does not say."""
+    """How many messages a subscription wants at a time; 0 when not given."""
     for name in _PREFETCH_NAMES:
         text = frame.headers.get(name)
         if text is not None:

@@ -1,7 +1,7 @@
 """Heart-beats: negotiation and the two timers. STOMP 1.2 "Heart-beating".
 
-Any byte counts, in both directions. A peer is given :attr:`grace_factor` times its interval,
-because it promises when it *sends* and networks and busy loops delay; strict peers are the most
+Any byte counts, in both directions. A peer is given :attr:`grace_factor` times its interval, because
+it promises when it *sends*, while networks and busy loops cause delays; strict peers are the most
 common cause of needless reconnects.
 """
 
@@ -13,15 +13,15 @@ from typing import Final, final
 
 from tidegate.spi import PeerProtocolError
 
-#: Digits of an interval in milliseconds (11 days); no client means more.
+#: Most digits of an interval in milliseconds (11 days); no client needs more.
 _DIGITS_MAX: Final = 9
 
 #: Our own timer runs twice per interval and writes when nothing was written since the last run, so
 #: that at most one interval lies between two writes.
 _RUNS_PER_INTERVAL: Final = 2
 
-#: After a busy spell of the loop, timers run before sockets are read: what the peer sent may be
-#: waiting in the kernel. So it gets one more look after this many seconds.
+#: After a busy spell of the loop, timers run before sockets are read: the peer's data may be
+#: waiting in the kernel. So it is checked once more after this many seconds.
 _SECOND_LOOK_S: Final = 0.1
 
 
@@ -44,7 +44,7 @@ def parse(header: str) -> tuple[int, int]:
 def negotiate(client: tuple[int, int], server: tuple[int, int]) -> tuple[int, int]:
     """Milliseconds between our heart-beats and between the client's; 0: none.
 
-    *client* and *server* are what each said of itself: (can send every, wants to receive every).
+    *client* and *server*: what each announced: (can send every, wants to receive every).
     """
     send = max(server[0], client[1]) if server[0] and client[1] else 0
     receive = max(client[0], server[1]) if client[0] and server[1] else 0
@@ -96,7 +96,7 @@ class HeartBeat:
         self.is_silent = True
         #: The owner sets it, on the loop's clock, whenever it reads.
         self.heard_at = loop.time()
-        #: The owner clears it while it does not read: then the peer cannot be heard.
+        #: The owner clears it while it does not read: the peer cannot be heard then.
         self.is_reading = True
         self._send_timer = loop.call_later(self._pause_s, self._send) if send_s else None
         self._receive_timer = loop.call_later(self._limit_s, self._look) if receive_s else None

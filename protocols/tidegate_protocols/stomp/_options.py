@@ -115,7 +115,7 @@ class StompOptions(TransportOptions):
     def limits_with(self, large_size_min: int, *, unsized: bool = False) -> Limits:
         """What the decoder enforces when bodies of *large_size_min* bytes and more are streamed.
 
-        Args: unsized: those without content-length too.
+        Args: unsized: including those without content-length.
         """
         return Limits(
             header_count=self.header_count_max,
@@ -129,7 +129,7 @@ class StompOptions(TransportOptions):
 
     @property
     def heart_beat_ms(self) -> tuple[int, int]:
-        """What the gateway says of itself in the ``heart-beat`` header."""
+        """What the gateway announces in the ``heart-beat`` header."""
         return (
             round(self.heart_beat_send_minimum * 1000),
             round(self.heart_beat_receive_minimum * 1000),

@@ -1,8 +1,8 @@
-"""What a connected client sends, from its bytes to what the client does with each frame.
+"""What a connected client sends, from its bytes to the client's handling of each frame.
 
-Bit by bit (:class:`~tidegate_protocols.transport.Share`), in the client's order: a step ends after
-so many frames, and earlier when they are costly. What came whole before the link was lost is
-handled as if it were still there, and so is a large body (:mod:`tidegate_protocols._large_in`).
+In small steps (:class:`~tidegate_protocols.transport.Share`), in the client's order: a step ends after
+a number of frames, and earlier when they are costly. What arrived completely before the link was lost
+is handled as if the link still existed, including a large body (:mod:`tidegate_protocols._large_in`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidegate_protocols.transport import STEP_PACKETS, Share
 
 logger = logging.getLogger("tidegate.stomp")
 
-#: Frames that can take a millisecond: as many as a step has of the others.
+#: Frames that can take a millisecond: each counts as all the frames of a step.
 _COSTS: Final[Mapping[str, int]] = dict.fromkeys(
     ("SUBSCRIBE", "UNSUBSCRIBE", "COMMIT", "ABORT", ACK_RUN), STEP_PACKETS // 2
 )
@@ -34,9 +34,9 @@ _COSTS: Final[Mapping[str, int]] = dict.fromkeys(
 
 @final
 class LargeSends(LargeIn[Frame | AckRun | LargeSend, LargeSend, Frame]):
-    """STOMP has no answer to a frame but the end: what is wrong with one ends the connection.
+    """STOMP can answer a faulty frame only by ending the connection.
 
-    Args: check: looks at a head; publish: called when its body is in the store. Both raise
+    Args: check: checks a head; publish: called when its body is in the store. Both raise
     GatewayError.
     """
 
@@ -83,14 +83,14 @@ class LargeSends(LargeIn[Frame | AckRun | LargeSend, LargeSend, Frame]):
 
 
 class Session(Protocol):
-    """What is needed of the session."""
+    """What receiving needs of the session."""
 
     @property
     def is_connected(self) -> bool: ...
     @property
     def is_closed(self) -> bool: ...
     def step_by(self, frame: Frame | AckRun | LargeSend) -> None:
-        """A frame that changes the state, or one at the wrong moment. Raises: GatewayError."""
+        """Handle a frame that changes the state, or comes at the wrong moment. Raises: GatewayError."""
         ...
 
     def refuse(self, error: GatewayError, frame: object) -> None:
@@ -98,11 +98,11 @@ class Session(Protocol):
         ...
 
     def adjust_reading(self) -> None:
-        """:attr:`Receiving.wants_pause` may be another one."""
+        """:attr:`Receiving.wants_pause` may have changed."""
         ...
 
     def lose(self) -> None:
-        """The link is gone, and all that came whole is handled."""
+        """The link is gone, and everything that arrived completely is handled."""
         ...
 
 
@@ -110,8 +110,8 @@ class Session(Protocol):
 class Receiving:
     """Owned by one session, from CONNECTED to the end.
 
-    Args: decoder: has the bytes; bodies: where large ones go; None: there are none; pace: theirs.
-    Attributes: is_lost: the link is gone, and there is still something to be handled.
+    Args: decoder: has the bytes; bodies: the store for large ones; None: there is none; pace: theirs.
+    Attributes: is_lost: the link is gone, and there is still something to handle.
     """
 
     __slots__ = (
@@ -146,9 +146,9 @@ class Receiving:
         self.is_lost = False
 
     def hold(self, value: bool) -> None:
-        """What was read already has to wait, too, from the next frame on; or it may go on.
+        """Make input already read wait, too, from the next frame on; or let it go on.
 
-        The session also says so when it has ended: one look at a flag for each frame does for both.
+        The session also calls this when it has ended: one flag checked for each frame serves both.
         """
         if value:
             self._share.hold()
@@ -157,12 +157,12 @@ class Receiving:
 
     @property
     def wants_pause(self) -> bool:
-        """The socket is not to be read."""
+        """The socket should not be read."""
         return self._share.is_waiting or (self._large_in is not None and self._large_in.wants_pause)
 
     @property
     def is_behind(self) -> bool:
-        """Large messages came whole that are not published yet."""
+        """Large messages have arrived completely but are not published yet."""
         return self._large_in is not None and self._large_in.is_busy
 
     def run(self) -> None:
@@ -170,14 +170,14 @@ class Receiving:
         self._share.run()
 
     def lost(self) -> bool:
-        """The link is gone. Returns: True when the session is to wait: it is told later."""
+        """The link is gone. Returns: True when the session must wait: it is told later."""
         large = self._large_in
         is_large = large is not None and large.cut()
         self.is_lost = is_large or self._share.is_waiting or self._share.is_held
         return self.is_lost
 
     def fail_behind(self, error: GatewayError) -> bool:
-        """End the connection when all is published that came whole. Returns: False: it is."""
+        """End the connection once everything that arrived completely is published. Returns: False: it is."""
         large = self._large_in
         if large is None or not large.cut():
             return False
@@ -194,12 +194,12 @@ class Receiving:
     # ----------------------------------------------------------------------------------- in steps
 
     def _turned(self) -> None:
-        """The connection has to wait for its turn, or not any more."""
+        """The connection has to wait for its turn, or no longer has to."""
         self._session.adjust_reading()
         self._lose_if_done()
 
     def _work(self, count_max: int) -> bool:
-        """The hot loop: frames of a connected client, at most so many. Returns: True when there may be more."""
+        """The hot loop: handle at most *count_max* frames of the client. Returns: True when there may be more."""
         session, client = self._session, self._client
         if not session.is_connected:
             return False
@@ -232,10 +232,10 @@ class Receiving:
                         return False
                 else:
                     action(client, frame)
-                blamed = None  # what fails from here on is behind it
+                blamed = None  # what fails from here on comes after it
                 left -= 1 if command == "SEND" else _COSTS.get(command, 1)
                 if share.is_held:
-                    if not session.is_connected:  # the broker ended us meanwhile
+                    if not session.is_connected:  # the broker ended the connection meanwhile
                         return False
                     left = 0
                 if left <= 0:
@@ -243,11 +243,11 @@ class Receiving:
             if touched:
                 client.flush_acknowledged()
         except GatewayError as error:
-            with contextlib.suppress(GatewayError):  # the first problem is the one to tell
+            with contextlib.suppress(GatewayError):  # the first problem is the one to report
                 client.flush_acknowledged()  # what came before the bad frame counts
             session.refuse(error, blamed)
             return False
-        return left <= 0  # also when that was all: the decoder lets go of it with the next look
+        return left <= 0  # even when that was all: the decoder releases it at the next look
 
     # ------------------------------------------------------------------------------- large bodies
 
@@ -270,7 +270,7 @@ class Receiving:
 
     def _publish_large(self, frame: Frame, body: LargeBody) -> None:
         if not self._session.is_connected:
-            return  # nobody refers to the body, so it goes
+            return  # nothing refers to the body, so it is removed
         self._client.received_at = time.time_ns() // 1000
         self._client.send(frame, body)
 
@@ -283,12 +283,14 @@ class Receiving:
 
     def _lose_if_done(self) -> None:
         is_busy = self._share.is_waiting or self._share.is_held or self.is_behind
-        if self.is_lost and not is_busy and not self._session.is_closed:  # else it says so itself
+        if (
+            self.is_lost and not is_busy and not self._session.is_closed
+        ):  # otherwise the session reports it itself
             self._session.lose()
 
     def _large_crashed(self, error: Exception) -> None:
         link = self._wire.link
         logger.error("a large message failed peer=%s", link.peer, exc_info=error)
         link.abort()
-        if self.is_lost:  # nobody says so again
+        if self.is_lost:  # nobody else will report it
             asyncio.get_running_loop().call_soon(self._session.lose)

@@ -2,8 +2,8 @@
 
 The steps between states are in ``_transitions``, the meaning of a connected client's frames is in
 ``_client``; here they meet the transport, the broker's answers and time. The frames of one read
-are handled in one go: plain ACKs are collected and passed to the broker in one call for each
-subscription, receipts that become due together leave in one write, and so do messages.
+are handled together: plain ACKs are collected and passed to the broker in one call for each
+subscription; receipts that become due together leave in one write, and so do messages.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class SessionContext:
 class Session:
     """The protocol side of one connection; also the broker's :class:`~tidegate.spi.ClientPeer`.
 
-    Attributes: state: where it stands.
+    Attributes: state: its current state.
     """
 
     __slots__ = (
@@ -153,7 +153,7 @@ class Session:
             self._context.broker.unauthenticated_holds(self, self._decoder.buffered_bytes)
 
     def input_ended(self) -> bool:
-        """The client sends no more. What came whole counts, and it hears what became of that.
+        """The client sends no more. Complete input counts, and the client is told the outcome.
 
         Returns: False when there is nothing to say.
         """
@@ -179,14 +179,14 @@ class Session:
             and receiving is not None
             and receiving.lost()
         ):
-            # What came whole counts: the end waits its turn.
+            # Complete input counts: the end waits its turn.
             self._wire.stop_beating()
             client.connection.writable(False)
             return
         self.lose()
 
     def lose(self) -> None:
-        """The client sends no more, and all that came whole is handled."""
+        """The client sends no more, and everything that arrived completely is handled."""
         if self._farewells.has_ended:
             if self.state is _CONNECTED and not self._waits_behind(b""):
                 self.state = step(self.state, Input.LOST)
@@ -196,7 +196,7 @@ class Session:
         self.state = step(self.state, Input.LOST)
         self._release()
         self._context.ended(self)
-        # Its parts know it: without them reference counts free it (decision 12).
+        # Its parts know it: without those references it is freed by reference counting (decision 12).
         self._wire.forget()
         self._admission.forget()
         self._receiving = None
@@ -208,7 +208,7 @@ class Session:
             self._client.connection.writable(False)
 
     def resume_writing(self) -> None:
-        """The client caught up."""
+        """The client has caught up."""
         self._wire.writable(True)
         if self._is_behind:
             self._is_behind = False
@@ -217,7 +217,7 @@ class Session:
             self._client.connection.writable(True)
 
     def _stop_reading(self) -> None:
-        """It reads so slowly that it is not to ask for more."""
+        """It reads so slowly that it must not ask for more."""
         self._is_behind = True
         self.adjust_reading()
 
@@ -237,24 +237,24 @@ class Session:
         self._farewells.say(tokens[-1])
 
     def _part(self, error: bytes = b"") -> None:
-        """The client knows what became of all that it sent: close. error: the ERROR frame."""
+        """The client knows the outcome of everything it sent: close. error: the ERROR frame."""
         if error:
             self._wire.write(error)
         self.state = step(self.state, Input.SETTLED)
-        if not self._wire.is_streaming:  # else when that is over
+        if not self._wire.is_streaming:  # otherwise when that is over
             self._wire.link.close()
         self._loop.call_soon(self._release)
 
     def failed(self, token: Token, error: GatewayError) -> None:
         """ClientPeer: an operation was not carried out: ERROR, and the connection ends."""
         if self.state is _REFUSED and self._farewells.say(token):
-            return  # of what it waited for everything was confirmed
+            return  # everything it waited for was confirmed
         receipt = token.receipt if isinstance(token, Farewell) else cast("str | None", token)
         self.end(error, receipt=receipt)
 
     @property
     def has_unsent(self) -> bool:
-        """ClientPeer: the client has not taken all."""
+        """ClientPeer: the client has not read everything."""
         return self._wire.has_unsent
 
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
@@ -278,7 +278,7 @@ class Session:
     # ------------------------------------------------------------------------------------- frames
 
     def _process(self) -> None:
-        """Handle the frames that are complete, as far as the state lets us."""
+        """Handle the complete frames, as far as the state allows."""
         if self.state is _CONNECTED and self._receiving is not None:
             self._receiving.run()
         elif self.state is State.CONNECTING:
@@ -296,7 +296,7 @@ class Session:
                 self.refuse(error, frame)
 
     def step_by(self, frame: Frame | AckRun | LargeSend) -> None:
-        """A frame that changes the state, or one at the wrong moment."""
+        """Handle a frame that changes the state, or comes at the wrong moment."""
         after = step(self.state, input_of(frame.command), frame.command.rstrip("*+"))
         assert isinstance(frame, Frame), "no step is taken by an ACK"
         if after is State.CONNECTING:
@@ -343,12 +343,12 @@ class Session:
             connection.writable(False)
         self.adjust_reading()
         self._process()
-        intake.handled(0, self._decoder.buffered_bytes)  # half a frame that came along
+        intake.handled(0, self._decoder.buffered_bytes)  # part of a frame that came along
 
     # ------------------------------------------------------------------------------- large bodies
 
     def _pace(self, timeout_s: float) -> Pace:
-        """For something that may stand still for so long."""
+        """For something that may stall for *timeout_s*."""
         wire = self._wire
         return Pace(
             timeout_s, self._loop.call_later, lambda: not wire.is_reading, lambda: wire.pauses
@@ -361,14 +361,14 @@ class Session:
             self._client.connection.writable(True)
 
     def _large_broke(self, error: GatewayError) -> None:
-        """A body ends in the middle. Only the end of the connection can tell the client."""
+        """A body breaks off in the middle. Only the end of the connection can tell the client."""
         link = self._wire.link
         logger.error(
             "message not delivered whole, connection ends peer=%s error=%s", link.peer, error
         )
         link.abort()
         if self.state is _CONNECTED and self._receiving is not None and self._receiving.is_behind:
-            return  # it is lost in a moment, and what came whole before counts
+            return  # it is lost in a moment, and what arrived completely before counts
         if self.state is not State.CLOSED:
             self.state = step(self.state, Input.FAIL)
         self._loop.call_soon(self._release)
@@ -378,7 +378,7 @@ class Session:
     def refuse(self, error: GatewayError, frame: object = None) -> None:
         """What the client sent is refused: ERROR, then close (STOMP 1.2 "ERROR").
 
-        First it is told what became of all that it sent before: who hears nothing sends that again.
+        It is first told the outcome of everything it sent before: a client that hears nothing resends.
         """
         if self.state is _REFUSED or self.state is State.CLOSED:
             return
@@ -387,7 +387,7 @@ class Session:
             self._close(told)
 
     def _waits_behind(self, told: bytes) -> bool:
-        """First the client hears what became of all that it sent. Returns: False: it has, or cannot."""
+        """The client is first told the outcome of everything it sent. Returns: False: it was, or cannot be."""
         client = self._client
         if (
             client is None
@@ -400,7 +400,7 @@ class Session:
         self.state = step(self.state, Input.REFUSE)
         if self._receiving is not None:
             self._receiving.hold(True)
-        self._loop.call_soon(self._ignore_rest)  # not at once: it may be what calls us
+        self._loop.call_soon(self._ignore_rest)  # not at once: it may be what is calling us
         return True
 
     def end(self, error: GatewayError, *, receipt: str | None = None) -> None:
@@ -410,14 +410,14 @@ class Session:
 
     def _close(self, told: bytes) -> None:
         if self._wire.is_streaming:
-            self._wire.cancel_large()  # a body ends in the middle, so ERROR would be taken for it
+            self._wire.cancel_large()  # a body breaks off, so ERROR would be taken for part of it
         else:
             self._wire.write(told)
         self.state = step(self.state, Input.FAIL)
         if self._receiving is not None:
             self._receiving.hold(True)
         self._wire.link.close()
-        # Not at once: the broker may be calling us, and wants no call before it returned.
+        # Not at once: the broker may be calling us, and must not be called before it returns.
         self._loop.call_soon(self.lose if self._is_lost else self._release)
 
     def _error_frame(self, error: GatewayError, frame: object, receipt: str | None) -> bytes:
@@ -434,7 +434,7 @@ class Session:
         self.adjust_reading()
 
     def _stop_receiving(self) -> None:
-        """Nothing more that was read counts. Idempotent."""
+        """Nothing more of what was read counts. Idempotent."""
         if self._receiving is not None:
             self._receiving.stop()
         if self._intake is not None:
@@ -442,7 +442,7 @@ class Session:
         self._decoder.forget()  # the socket may linger
 
     def _release(self) -> None:
-        """Let go of timers, the task and the broker's side. Idempotent."""
+        """Release timers, the task and the broker's side. Idempotent."""
         self._admission.stop()
         if self._intake is None:
             self._context.broker.unauthenticated_holds(self, 0)
@@ -473,7 +473,7 @@ class Session:
 
     @property
     def is_closed(self) -> bool:
-        """Nothing more is said."""
+        """Nothing more is sent."""
         return self.state is State.CLOSED
 
     @property
@@ -490,7 +490,7 @@ class Session:
         paused = (
             self._throttled
             or self._is_behind
-            # Whoever leaves now is noticed only while its socket is read; so it is, until it sends.
+            # A client that leaves now is noticed only while its socket is read, so read until it sends.
             or (self.state is State.CONNECTING and self._decoder.buffered_bytes > 0)
             or (receiving is not None and receiving.wants_pause)
         )

@@ -1,7 +1,7 @@
 """STOMP over WebSocket: one frame in each message.
 
-STOMP says nothing of WebSocket. Clients that parse a stream do not care, but some parse each message
-as one frame and would lose whatever else is in it; every other broker sends one frame a message.
+STOMP does not mention WebSocket. Clients that parse a stream do not care, but some parse each message
+as one frame and would lose whatever else is in it; every other broker sends one frame per message.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from tidegate_protocols.stomp.codec.frames import Version
 from tidegate_protocols.transport import WebSocketProfile
 
-#: Subprotocol to the version that it binds a connection to, the preferred one first.
+#: Subprotocol to the version that it fixes for a connection, the preferred one first.
 SUBPROTOCOLS: Final = {
     "v12.stomp": Version.V1_2,
     "v11.stomp": Version.V1_1,
@@ -23,7 +23,7 @@ _LENGTH: Final = b"\ncontent-length:"
 
 
 def split(data: bytes) -> Sequence[bytes]:
-    """Cut what the gateway itself encoded into frames; heart-beats stay before the next one.
+    """Split what the gateway itself encoded into frames; heart-beats stay before the next one.
 
     Relies on the encoder: line ends are LF, and each frame with a body has ``content-length``.
     """
@@ -50,11 +50,11 @@ def split(data: bytes) -> Sequence[bytes]:
 
 
 def _command_at(data: bytes, position: int) -> int:
-    """Where the first byte is that is no heart-beat."""
+    """Where the first byte is that is not a heart-beat."""
     while data.startswith(b"\n", position):
         position += 1
     return position
 
 
-#: What STOMP wants of WebSocket.
+#: STOMP's requirements on WebSocket.
 PROFILE: Final = WebSocketProfile(subprotocols=tuple(SUBPROTOCOLS), text_allowed=True, split=split)

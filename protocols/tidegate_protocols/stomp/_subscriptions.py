@@ -25,10 +25,10 @@ class Subscription:
 
     Attributes:
         key: its name towards the broker: the client's id, or in STOMP 1.0 perhaps the destination.
-        number: short name in ``ack`` headers, unique in the session and never used again.
+        number: short name in ``ack`` headers, unique in the session and never reused.
         destination: as the client wrote it.
-        is_individual: an ACK covers its own message only and no books are kept here.
-        collected: sequences that were acknowledged in this turn and not passed on yet.
+        is_individual: an ACK covers its own message only, and deliveries are not tracked here.
+        collected: sequences acknowledged in this turn and not passed on yet.
     """
 
     __slots__ = (
@@ -63,8 +63,8 @@ class Subscription:
         self.durable_name = durable_name
         self.collected: list[int] = []
         # Sequence to delivery ordinal, in order of delivery: what a cumulative ACK covers is the
-        # session's business. With individual ACKs the broker's own books are enough. (OrderedDict,
-        # because taking from the front of a dict costs more the longer it is used so.)
+        # session's business. With individual ACKs the broker's own tracking is enough. (OrderedDict,
+        # because taking from the front of a dict becomes slower the longer that goes on.)
         tracks = tracked or mode is AckMode.CLIENT
         self._in_flight: OrderedDict[int, int] | None = OrderedDict() if tracks else None
         self._ordinal = 0
@@ -90,7 +90,7 @@ class Subscription:
         return self._in_flight is not None and sequence in self._in_flight
 
     def cover(self, sequence: int) -> list[int]:
-        """Take what an ACK or NACK of *sequence* covers out of the books, in delivery order.
+        """Stop tracking what an ACK or NACK of *sequence* covers, and return it in delivery order.
 
         STOMP 1.2 "SUBSCRIBE ack Header": with ``client`` it is cumulative, "all messages sent to
         the subscription before". Raises: PeerProtocolError.

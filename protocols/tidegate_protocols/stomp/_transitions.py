@@ -13,7 +13,7 @@ from tidegate.spi import PeerProtocolError
 
 
 class State(enum.Enum):
-    """Where a session stands; the value completes "… is not allowed <value>"."""
+    """The state of a session; the value completes "… is not allowed <value>"."""
 
     WAITING = "before CONNECT"
     CONNECTING = "before the answer to CONNECT"
@@ -30,7 +30,7 @@ class Input(enum.Enum):
     WORK = "work"  # any client frame but CONNECT, STOMP and DISCONNECT
     DISCONNECT = "DISCONNECT"
     ACCEPT = "accept"  # the broker accepted the client
-    REFUSE = "refuse"  # a frame is refused, and the client is to hear first what became of others
+    REFUSE = "refuse"  # a frame is refused, and the client is first told the outcome of others
     SETTLED = "settled"  # everything before DISCONNECT, or before that frame, is durable
     FAIL = "fail"  # ERROR has been written: our refusal, or the broker ended the connection
     LOST = "lost"  # the socket is gone
@@ -74,7 +74,7 @@ def input_of(command: str) -> Input:
 def step(state: State, what: Input, name: str = "") -> State:
     """The state after *what* happened in *state*.
 
-    Args: name: how to call the input in an error; its own value when "".
+    Args: name: what to call the input in an error; its own value when "".
     Raises: PeerProtocolError when the table has no such step.
     """
     after = _TRANSITIONS.get((state, what))

@@ -35,9 +35,9 @@ class Wire(Output):
         idle, broken: see :class:`LargeOut`.
 
     Attributes:
-        is_reading: the client is read; pauses: how often it was not, so far.
+        is_reading: the client is being read; pauses: how often it was not.
         unread: what the client was sent and does not read.
-        heart_beat: once it is negotiated.
+        heart_beat: once negotiated.
     """
 
     __slots__ = (
@@ -107,7 +107,7 @@ class Wire(Output):
             self.write(data)
 
     def _deliver_large(self, client: Client, key: str, messages: Sequence[StoredMessage]) -> None:
-        """One of *messages* has a large body: this and all behind it is written bit by bit."""
+        """One of *messages* has a large body: write this one and all after it piece by piece."""
         link, bodies = self.link, self._broker.large_bodies
         if bodies is None:
             logger.error("large messages cannot be read any more peer=%s", link.peer)
@@ -131,7 +131,7 @@ class Wire(Output):
         client.connection.writable(False)
 
     def writable(self, value: bool) -> None:
-        """The client reads too slowly (False), or caught up."""
+        """The client reads too slowly (False), or has caught up."""
         if value:
             self.unread.resumed()
         else:
@@ -140,7 +140,7 @@ class Wire(Output):
             self._large.writable(value)
 
     def readable(self, value: bool) -> None:
-        """Read from the client, or do not; while it is not read it cannot be heard."""
+        """Read from the client, or stop; while it is not read it cannot be heard."""
         if self.is_reading and not value:
             self.pauses += 1
         self.is_reading = value
@@ -188,15 +188,15 @@ class Wire(Output):
         )
 
     def forget(self) -> None:
-        """The link is gone: nobody is called any more."""
+        """The link is gone: call nobody any more."""
         self.stop_beating()
         self.unread.forget()
         self._large = None
         self._idle = self._broken = nobody
 
     def _write_heart_beat(self) -> None:
-        # A client that does not read has bytes waiting already.
-        # In the middle of a body it would be part of that.
+        # A client that does not read already has bytes waiting.
+        # In the middle of a body it would become part of that.
         if self.is_writable and not self.is_streaming:
             self.link.send(HEART_BEAT_BYTES)
 

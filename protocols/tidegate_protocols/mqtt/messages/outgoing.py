@@ -98,12 +98,12 @@ class Outgoing:
         self._identifiers = identifiers
         self._length_max = remaining_length_of(packet_bytes_max)
         self._aliases = AliasesOut(topic_alias_max) if topic_alias_max else None
-        # Not for a client that takes smaller packets than others.
+        # Not for a client that accepts only smaller packets.
         self._fan_out = fan_out if self._length_max == REMAINING_LENGTH_MAX else None
         # What the window has no room for: (subscription, messages, index of the first unsent).
-        # Made when needed, as an empty deque would be the largest thing that an idle client has.
+        # Created when needed: an empty deque would be the largest object of an idle client.
         self._waiting: deque[_Waiting] | None = None
-        # What is held back until it is durable, oldest first, with the packet ids that it records.
+        # Packets held back until they are durable, oldest first, with the packet ids that they record.
         self._held: list[tuple[bytes, list[int]]] = []
 
     def deliver(
@@ -126,7 +126,7 @@ class Outgoing:
         waiting.append((subscription, messages, sent))
 
     def _is_common(self, subscription: OutgoingSubscription) -> bool:
-        """What it is sent with QoS 0 has nothing in it of this client alone."""
+        """Its QoS 0 packets contain nothing specific to this client."""
         return (
             self._aliases is None
             and not subscription.retain_as_published
@@ -145,7 +145,7 @@ class Outgoing:
                 return
 
     def confirmed(self, tokens: Sequence[Token]) -> None:
-        """These go to the client now."""
+        """These packets are sent now."""
         held = self._held
         if held:
             for token in tokens:
@@ -154,13 +154,13 @@ class Outgoing:
 
     def unanswered(self) -> dict[str, list[int]]:
         """By key, sequences of QoS 2 messages of shared subscriptions that the client has, or may
-        have, and did not answer."""
+        have, but did not answer."""
         unsent = {packet_id for _, packet_ids in self._held for packet_id in packet_ids}
         found = self._window.unanswered(unsent)
         for subscription, messages, start in self._waiting or ():
             if subscription.is_own:
                 continue
-            # Sent on an earlier connection; here the window had no room for it so far.
+            # Sent on an earlier connection; the window has had no room for it here so far.
             before = subscription.originals
             again = [m.sequence for m in islice(messages, start, None) if m.sequence in before]
             if again:
@@ -168,9 +168,9 @@ class Outgoing:
         return found
 
     def remove(self, subscription: OutgoingSubscription) -> None:
-        """The subscription ended: what waits is the broker's again, what was sent is completed
-        [MQTT-3.10.4-3]. No other member of a group may get what is in doubt [MQTT-4.8.2-5]: the
-        broker learns now that it is this client's."""
+        """The subscription ended: waiting messages return to the broker, sent ones are completed
+        [MQTT-3.10.4-3]. No other member of a group may get one in doubt [MQTT-4.8.2-5]: the
+        broker is told now that it belongs to this client."""
         for sequence in self.unanswered().get(subscription.key, ()):
             self._window.consume(subscription, sequence)
         self._window.acknowledge_received()
@@ -210,15 +210,15 @@ class Outgoing:
         length_max = self._length_max
         qos_max = subscription.qos
         block = b""
-        now: list[bytes] = []  # can be sent
-        later: list[bytes] = []  # may be sent when *held_records* are durable
-        is_behind = bool(self._held)  # and may not overtake what is held back
+        now: list[bytes] = []  # to be sent now
+        later: list[bytes] = []  # to be sent when *held_records* are durable
+        is_behind = bool(self._held)  # then nothing may overtake what is held back
         records: list[InflightRecord] = []
         held_records: list[InflightRecord] = []
         fan_out = self._fan_out
         may_keep = not qos_max and not start and self._is_common(subscription)
         index = start
-        header = b""  # of the packet before: most of a run have the same
+        header = b""  # of the previous packet: most of a run have the same
         header_first = header_length = -1
         large: LargeBody | None = None
         for stored in islice(messages, start, None) if start else messages:
@@ -239,7 +239,7 @@ class Outgoing:
             known = 0
             if originals:
                 known = window.take_original(subscription, sequence)
-                if known:  # with the QoS it was sent with, whatever is granted by now
+                if known:  # with the QoS it was sent with, whatever is granted now
                     qos = inflight[known][1] or qos or 1
                     may_keep = False
                 elif qos and not stored.delivery_count:  # QoS 0 goes past what waits
@@ -249,7 +249,7 @@ class Outgoing:
             is_held = is_recorded or (is_behind and qos > 0)
             try:
                 if message.expires_at:
-                    may_keep = False  # what is left of its time changes
+                    may_keep = False  # its remaining time changes
                     was_sent = known or stored.delivery_count or sequence <= window.sent_before
                     if not was_sent and message.expires_at <= self._now_us():
                         # Not one that was sent before [MQTT-4.3.3-7] [MQTT-3.3.2-5].
@@ -257,7 +257,7 @@ class Outgoing:
                 topic = TOPIC_FIELDS[message.destination]
                 if is_v5:
                     if has_more or not (
-                        # What nearly every message is, so it is asked here.
+                        # True for nearly every message, so it is checked here.
                         message.protocol == "mqtt"
                         and not message.headers
                         and not message.expires_at
@@ -282,8 +282,8 @@ class Outgoing:
                     window.give_up(known)
                 self._leave_out(subscription, stored, qos, error)
                 continue
-            # RETAIN says "this was retained" [MQTT-3.3.1-8] [MQTT-3.3.1-9], or what the publisher
-            # said to those who asked for it [MQTT-3.3.1-12] [MQTT-3.3.1-13].
+            # RETAIN says "this was retained" [MQTT-3.3.1-8] [MQTT-3.3.1-9], or what the publisher set, for
+            # those who asked for it [MQTT-3.3.1-12] [MQTT-3.3.1-13].
             first = 0x30 | qos << 1 | message.retained
             if as_published and message.retain:
                 first |= 1
@@ -298,7 +298,7 @@ class Outgoing:
                 packet_id = wanted_id = known  # again under its own id [MQTT-4.4.0-1]
                 first |= 0x08  # [MQTT-3.3.1-1]
             else:
-                # Of a session that stays, the id that the message would have on any connection.
+                # In a session that stays, the id that the message would have on any connection.
                 before = sequence + id_offset if is_persistent else window.last_packet_id
                 packet_id = wanted_id = before % PACKET_ID_MAX + 1
                 if packet_id in inflight:
@@ -350,9 +350,9 @@ class Outgoing:
         *,
         is_held: bool,
     ) -> tuple[bytes, bytes]:
-        """What MQTT 5.0 puts in the place of the topic, and behind it.
+        """What MQTT 5.0 writes in place of the topic, and after it.
 
-        is_held: the packet leaves later, behind packets that would use an alias which it defined.
+        is_held: the packet leaves later, after packets that would use an alias defined by it.
         Raises: LocalProtocolError.
         """
         identifiers, aliases = self._identifiers, self._aliases
@@ -364,9 +364,9 @@ class Outgoing:
         if aliases is None or is_held:
             return topic, block
         if message.large is not None:
-            return topic, block  # nothing is sent of a body that turns out not to be readable
+            return topic, block  # nothing is sent if the body turns out to be unreadable
         if len(topic) + len(block) + len(message.body) + 2 + _ALIAS_BYTES > self._length_max:
-            return topic, block  # it might not be sent, and then the alias would mean nothing
+            return topic, block  # it might not be sent, and then the alias would be undefined
         topic, alias = aliases.use(message.destination, topic)
         if not alias:
             return topic, block
@@ -375,8 +375,8 @@ class Outgoing:
     def _too_large(self, length: int, *, is_consumed: bool) -> LocalProtocolError:
         if length > REMAINING_LENGTH_MAX:
             return LocalProtocolError(f"{length} bytes are more than an MQTT packet can have")
-        # As if it had been delivered [MQTT-3.1.2-25]; but of a queue or a group another member may
-        # be able to take it, unless this one has it, perhaps, from before [MQTT-4.8.2-5].
+        # As if it had been delivered [MQTT-3.1.2-25]. But from a queue or a group another member may be
+        # able to take it, unless this client may already have it [MQTT-4.8.2-5].
         problem = f"{length} bytes are more than the client accepts"
         return _LeftOutError(problem, is_consumed=is_consumed)
 
@@ -387,7 +387,7 @@ class Outgoing:
         qos: int,
         error: LocalProtocolError,
     ) -> None:
-        """A message that is not sent: what becomes of it is the broker's policy, unless the
+        """A message that is not sent: the broker's policy decides about it, unless the
         specification says that it counts as consumed."""
         is_usual = isinstance(error, _LeftOutError) and stored.message.large is None
         logger.log(
@@ -406,7 +406,7 @@ class Outgoing:
 
 
 class _LeftOutError(LocalProtocolError):
-    """A message that could be sent, but not to this client, or not any more."""
+    """A message that could be sent, but not to this client, or no longer."""
 
     def __init__(self, problem: str, *, is_consumed: bool) -> None:
         super().__init__(problem)

@@ -27,53 +27,53 @@ from tidegate_protocols.mqtt.messages.window import NO_LOCAL_ID_OFFSET, Outgoing
 
 logger = logging.getLogger("tidegate.mqtt")
 
-#: Highest QoS of a subscription to a queue. A message that a consumer was sent and did not answer
-#: goes to another one when that is gone, of whatever protocol, so "exactly once" cannot be promised.
+#: Highest QoS of a subscription to a queue. When a consumer is gone, a message it was sent but did not
+#: answer goes to another one, of any protocol, so "exactly once" cannot be promised.
 #: A lower QoS may always be granted (MQTT 5.0 section 3.9.3).
 QUEUE_QOS_MAX: Final = 1
 
-#: Filters of one packet that are carried out before the clock is looked at: each takes from 20
+#: Filters of one packet that are carried out before the clock is checked: each takes from 20
 #: microseconds to a millisecond.
 FILTERS_IN_STEP: Final = 8
 
 # Names in Subscription.options, which the store keeps for us.
 _IDENTIFIER: Final = "identifier"
 _RETAIN_AS_PUBLISHED: Final = "retain-as-published"
-_ID_OFFSET: Final = "id-offset"  # where it does not follow from no local
+_ID_OFFSET: Final = "id-offset"  # unless implied by no local
 
 
 @final
 class SubscriptionIdentifiers:
     """Which Subscription Identifiers go with a message. has_any: False: the session has none.
 
-    The broker delivers one copy to a session whose subscriptions overlap, and one more for those
-    among them that take no local messages, as these get fewer. A copy carries the identifiers of
-    all that it is for [MQTT-3.3.4-4]; the answer is kept for each destination.
+    The broker delivers one copy to a session with overlapping subscriptions, and one more for those
+    of them that take no local messages, as these get fewer. A copy carries the identifiers of all
+    subscriptions it is for [MQTT-3.3.4-4]; the answer is cached for each destination.
     """
 
     __slots__ = ("_caches", "_subscriptions", "has_any")
 
     def __init__(self, subscriptions: dict[str, OutgoingSubscription]) -> None:
         self._subscriptions = subscriptions
-        # Without and with no local; made when there is the first identifier.
+        # Without and with no local; created with the first identifier.
         self._caches: tuple[NameCache[bytes], NameCache[bytes]] | None = None
         self.has_any = False
 
     def changed(self) -> None:
-        """The subscriptions are not the same any more."""
+        """The subscriptions have changed."""
         self._caches = None
         self.has_any = any(found.identifier for found in self._subscriptions.values())
 
     def added(self, identifier: int) -> None:
-        """As :meth:`changed`, for one more subscription, or one that is another now."""
+        """As :meth:`changed`, when one subscription was added or replaced."""
         self._caches = None
         self.has_any = self.has_any or identifier > 0
 
     def of(self, subscription: OutgoingSubscription, message: Message) -> bytes:
         """Those of all subscriptions that *message* is for, as properties; b"" for none.
 
-        A retained message is sent for the one subscription that was just made, and what a queue or
-        a group holds for that one alone.
+        A retained message is sent for the one subscription that was just made, and a message of a
+        queue or a group for that one alone.
         """
         if message.retained or not subscription.is_own:
             return _field((subscription,))
@@ -110,7 +110,7 @@ class Subscriptions:
     Args:
         is_stored: they belong to a session in the store and come back with it.
         subscriptions_max: at a time.
-        prefetch_count: messages that the broker may hand over ahead.
+        prefetch_count: messages that the broker may deliver ahead.
 
     Attributes:
         by_key: all of them, by topic filter.
@@ -150,9 +150,9 @@ class Subscriptions:
         self.identifiers = SubscriptionIdentifiers(self.by_key)
 
     def restore(self, stored: Sequence[Subscription], refused: Sequence[Subscription]) -> None:
-        """Take up the subscriptions that came back with the session.
+        """Resume the subscriptions that came back with the session.
 
-        Args: refused: those that did not, but are there.
+        Args: refused: those that still exist but did not come back.
         """
         self._refused.update(found.name for found in refused)
         for found in stored:
@@ -188,7 +188,7 @@ class Subscriptions:
                 codes.append(self._subscribe_one(request, identifier))
             except GatewayError as error:
                 codes.append(subscribe_reason(error))
-                if not problem:  # who asks for thousands does not write thousands of lines
+                if not problem:  # a request for thousands does not log thousands of lines
                     problem = error.for_client
                     logger.info(
                         "subscription refused client=%s filter=%s reason=%s",
@@ -245,7 +245,7 @@ class Subscriptions:
         qos = subscription.qos
         if subscription.identifier:
             options[_IDENTIFIER] = str(subscription.identifier)
-        # What is in flight keeps its packet ids, also when no local is not what it was.
+        # What is in flight keeps its packet ids, even when no local has changed.
         if target.is_own and subscription.id_offset != NO_LOCAL_ID_OFFSET * request.no_local:
             options[_ID_OFFSET] = str(subscription.id_offset)
         if request.retain_as_published:
@@ -258,7 +258,7 @@ class Subscriptions:
             durable_name=request.topic_filter if self._is_stored else "",
             qos=qos,
             no_local=request.no_local,
-            # A group is not sent retained messages: they are not news to its other members
+            # A group is sent no retained messages: they are not news to its other members
             # (MQTT 5.0 section 4.8.2).
             retain_handling=RetainHandling.DO_NOT_SEND if target.share_group else handling,
             share_group=target.share_group,
@@ -284,7 +284,7 @@ class Subscriptions:
             self._connection.unsubscribe(topic_filter, forget=True)  # [MQTT-3.10.4-2]
             codes.append(ReasonCode.SUCCESS)
         self.identifiers.changed()
-        # Also when there was none of them [MQTT-3.10.4-5].
+        # Even if none of them existed [MQTT-3.10.4-5].
         self._connection.synchronize(self._answers.unsuback(packet.packet_id, codes))
 
 

@@ -4,21 +4,21 @@ The rules are those of MQTT sections 4.3 (QoS), 4.4 (resending) and 4.9 (flow co
 session that outlives its connection the ids are in the store:
 
 1. A QoS 2 PUBLISH leaves only after its packet id is durable as PUBLISHED. Otherwise a crash would
-   forget the id, the client would not, and the message would come again under a new one.
-2. PUBREC acknowledges the message and turns the id to RELEASED in the same batch; PUBREL leaves
-   after that. Otherwise a crash between the two would publish again what the client has released.
+   lose the id, but the client would keep it, and the message would come again under a new one.
+2. PUBREC acknowledges the message and changes the id to RELEASED in the same batch; PUBREL leaves
+   after that. Otherwise a crash between the two would republish what the client has released.
 3. PUBCOMP removes the id.
-QoS 1 does not wait for the store, and recording each id would double what such a message costs. So
-its id is made from the message's sequence, which a message keeps for ever: sent again, it gets the
-same id again [MQTT-4.4.0-1] without any record. Only when that id is in use by another message (two
-sequences 65,535 apart, at the same time in flight) the one that was taken instead is recorded, and
-removed together with the acknowledgement. While the client is connected the store also knows the
-highest sequence that was sent: what comes again after a crash and is not above it may have been
-sent before and is marked DUP. Losing that in a crash of the machine loses the mark and nothing else.
+QoS 1 does not wait for the store, and recording each id would double the cost of such a message. So
+its id is derived from the message's sequence, which never changes: when resent, the message gets the
+same id [MQTT-4.4.0-1] without any record. Only when that id is in use by another message (two
+sequences 65,535 apart, in flight at the same time) is the substitute recorded, and removed together
+with the acknowledgement. While the client is connected the store also knows the highest sequence that
+was sent: what comes again after a crash and is not above it may have been sent before and is marked
+DUP. If a machine crash loses that, only the mark is lost.
 
-What a queue or a group holds goes to another member when this one is gone. Only a QoS 2 message of
-a shared subscription that was sent stays with the client: its id is stored, and the broker is told
-of it when the connection ends [MQTT-4.8.2-4].
+A message of a queue or a group goes to another member when this one is gone. Only a QoS 2 message of
+a shared subscription that was sent stays with the client: its id is stored, and the broker is told of
+it when the connection ends [MQTT-4.8.2-4].
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ logger = logging.getLogger("tidegate.mqtt")
 
 PACKET_ID_MAX: Final = 65_535
 
-#: Half of the packet ids away.
+#: Half of all packet ids.
 NO_LOCAL_ID_OFFSET: Final = 32_768
 
 #: No packet has this id: in the store it stands for all QoS 1 messages that were sent.
 SENT_THROUGH_ID: Final = 0
 
-# Where a packet id stands. Plain integers: they are compared for every PUBACK.
+# States of a packet id. Plain integers: they are compared for every PUBACK.
 RESERVED: Final = 0  # was in flight on an earlier connection; the broker has yet to bring it back
 QOS_1: Final = 1  # PUBLISH sent, PUBACK awaited
 QOS_2: Final = 2  # PUBLISH sent or about to be, PUBREC awaited
@@ -58,14 +58,14 @@ RELEASED: Final = 3  # PUBREL sent or about to be, PUBCOMP awaited
 
 _OUT: Final = InflightDirection.OUT
 _PUBLISHED: Final = InflightState.PUBLISHED
-REFUSED: Final = 0x80  # reason codes from here on
+REFUSED: Final = 0x80  # reason codes from this one on
 
-#: Of what a client says about a refusal so many characters are kept.
+#: Characters kept of a client's reason for a refusal.
 _REFUSAL_LENGTH_MAX: Final = 512
 
 
 def refusal_of(packet: Puback | Pubrec) -> str:
-    """Why the client refuses the message for good, in words; "": it does not."""
+    """Why the client refuses the message for good, in words; "" when it does not."""
     code = packet.reason_code
     if code < REFUSED:
         return ""
@@ -82,18 +82,18 @@ class OutgoingSubscription:
         key: the topic filter as the client wrote it.
         qos: highest QoS granted.
         is_own: no other client consumes from its list (neither queue nor shared).
-        comes_back: QoS 1 messages come again to this client, on any later connection.
+        comes_back: QoS 1 messages are resent to this client on any later connection.
         records_qos_2: packet ids of QoS 2 messages are stored.
-        id_offset: where its packet ids begin in a session that stays. Those of subscriptions that
-            get copies of the same messages (groups; with no local) are far from each other, or the
-            second copy would look for a free id among all that the first ones use.
+        id_offset: where its packet ids begin in a session that stays. Subscriptions that get copies of
+            the same messages (groups; with no local) have offsets far apart, or the second copy would
+            search for a free id among all those used by the first.
         is_active: False once it was unsubscribed; what is in flight is then only completed
             [MQTT-3.10.4-3].
-        retain_as_published: RETAIN goes on as the publisher set it [MQTT-3.3.1-12].
+        retain_as_published: RETAIN is passed on as the publisher set it [MQTT-3.3.1-12].
         identifier: the Subscription Identifier, 0 for none.
         filter_name: canonical NAME of what it matches; no_local: as in the SUBSCRIBE.
-        acknowledged: sequences whose PUBACK came and that the broker was not told of yet.
-        originals: packet ids by sequence of what was in flight on an earlier connection.
+        acknowledged: sequences whose PUBACK came but was not yet reported to the broker.
+        originals: packet ids, by sequence, of what was in flight on an earlier connection.
     """
 
     __slots__ = (
@@ -139,7 +139,7 @@ class OutgoingSubscription:
         self.originals: dict[int, int] = {}
 
 
-#: Subscription, sequence (of a reserved id: its QoS, 0 when not known), stage.
+#: Subscription, sequence (for a reserved id: its QoS, 0 when unknown), stage.
 Entry: TypeAlias = tuple[OutgoingSubscription, int, int]
 
 
@@ -160,10 +160,10 @@ class Window:
     Args:
         send: writes to the client.
         is_persistent: the session is in the store.
-        size: messages that may be on their way at a time, 1 to 65535 [MQTT-3.3.4-9].
+        size: messages that may be in flight at a time, 1 to 65535 [MQTT-3.3.4-9].
 
     Attributes:
-        inflight: what each id in use is for.
+        inflight: what each id in use stands for.
         last_packet_id: the newest one given, 0 for none.
         sent_before: messages up to this sequence may have been sent before a crash.
     """
@@ -206,27 +206,27 @@ class Window:
         self._size = size
         self._reserved_count = 0
         self.last_packet_id: int = 0
-        self._other_id = 0  # the newest one given in the place of one in use, 0 for none
+        self._other_id = 0  # the newest substitute for an id in use, 0 for none
         self._touched: list[OutgoingSubscription] = []
         self._removals: list[tuple[InflightDirection, int]] = []
         # QoS 1 ids that are in the store; a dict, because an empty set takes three times as much.
         self._recorded: dict[int, None] = {}
-        self._sent_through = 0  # the highest sequence sent with QoS 1 that the store knows
+        self._sent_through = 0  # highest sequence sent with QoS 1 that the store knows
         self.inflight: dict[int, Entry] = {}
         self.sent_before = 0
         self.is_persistent = is_persistent
 
     @property
     def limit(self) -> int:
-        """How many ids may be in use; reserved ones are, but their messages are not on their way."""
+        """How many ids may be in use, including reserved ones, whose messages are not in flight."""
         return min(PACKET_ID_MAX, self._size + self._reserved_count)
 
     def other_id(self, wanted_id: int) -> int:
-        """One that is not in use [MQTT-2.3.1-4], in the place of *wanted_id*, which is.
+        """An unused id [MQTT-2.3.1-4], in place of *wanted_id*, which is in use.
 
-        Where the ids of two subscriptions meet, thousands in a row are in use: the search goes on
-        where the last one ended. From *wanted_id* on each would pass all of them again, and a
-        window of 40,000 messages would keep everybody waiting for half a minute.
+        Where the ids of two subscriptions meet, thousands in a row are in use: the search continues
+        where the last one ended. Starting from *wanted_id*, each search would pass all of them again,
+        and a window of 40,000 messages would keep everybody waiting for half a minute.
         """
         packet_id = self._other_id or wanted_id
         inflight = self.inflight
@@ -236,7 +236,7 @@ class Window:
         return packet_id
 
     def take_original(self, subscription: OutgoingSubscription, sequence: int) -> int:
-        """The recorded id under which the client may know the message already; 0: there is none."""
+        """The recorded id under which the client may already know the message; 0: there is none."""
         packet_id = subscription.originals.pop(sequence, 0)
         if packet_id:
             self._reserved_count -= 1
@@ -246,7 +246,7 @@ class Window:
     def record(
         self, subscription: OutgoingSubscription, sequence: int, packet_id: int, qos: int
     ) -> InflightRecord:
-        """What the store is to know of a PUBLISH whose id does not follow from its sequence."""
+        """The store's record of a PUBLISH whose id does not follow from its sequence."""
         if qos == 1:
             self._recorded[packet_id] = None
         return InflightRecord(
@@ -254,7 +254,7 @@ class Window:
         )
 
     def sent_through(self, sequence: int) -> InflightRecord | None:
-        """What the store is to know after QoS 1 messages up to *sequence* were sent."""
+        """The store's record after QoS 1 messages up to *sequence* were sent."""
         if sequence <= self._sent_through:
             return None
         self._sent_through = sequence
@@ -298,13 +298,13 @@ class Window:
         entry = self.inflight.get(packet_id)
         if entry is None:
             if not refusal:
-                # Left over from a session that is gone: the client waits for a PUBREL all the same.
+                # Left over from a session that is gone: the client waits for a PUBREL anyway.
                 self._send(self._answers.pubrel(packet_id, is_known=False))
             return
         subscription, sequence, stage = entry
         release = acknowledgement(PUBREL, packet_id)
         if stage == RELEASED and not refusal:
-            self._connection.synchronize(release)  # the first one is perhaps not durable yet
+            self._connection.synchronize(release)  # the first one may not be durable yet
             return
         if stage != QOS_2:
             _check(stage == RESERVED, "PUBREC", packet_id)
@@ -352,7 +352,7 @@ class Window:
             self._connection.record_inflight(remove=((_OUT, packet_id),))
 
     def acknowledge_received(self) -> None:
-        """Tell the broker of what was consumed since the last call."""
+        """Tell the broker what was consumed since the last call."""
         touched = self._touched
         if touched:
             self._touched = []
@@ -370,7 +370,7 @@ class Window:
         try:
             self._connection.acknowledge(subscription.key, sequences)
         except RequestError as error:
-            # All or nothing: one message that left the list otherwise (purged, expired) must not
+            # All or nothing: one message that left the list in another way (purged, expired) must not
             # keep the others in flight.
             self._log_not_in_flight(subscription, error)
             if len(sequences) > 1:
@@ -388,8 +388,8 @@ class Window:
     # --------------------------------------------------------------- subscriptions and sessions
 
     def remove(self, subscription: OutgoingSubscription) -> None:
-        """The subscription ended: what was sent is completed, and a QoS 1 message is not sent
-        again after a crash, so its id need not be stored any more."""
+        """The subscription ended: what was sent is completed. A QoS 1 message is not resent after a
+        crash, so its id need not be stored any more."""
         subscription.is_active = False
         for packet_id in list(self._recorded):
             entry = self.inflight.get(packet_id)
@@ -403,9 +403,9 @@ class Window:
         records: Sequence[InflightRecord],
         subscriptions: Mapping[str, OutgoingSubscription],
     ) -> None:
-        """Take up packet ids of earlier connections, before anything is delivered.
+        """Take over packet ids of earlier connections, before anything is delivered.
 
-        Args: records: of the session; subscriptions: those that are there again, by key.
+        Args: records: of the session; subscriptions: the restored ones, by key.
         """
         for record in records:
             if record.direction is not _OUT:
@@ -427,8 +427,8 @@ class Window:
                 subscription.originals[record.sequence] = packet_id
 
     def give_up_before(self, subscription: OutgoingSubscription, sequence: int) -> None:
-        """A message that was never sent before came, and its list is in order: what was in flight
-        and is older has left the list (expired, purged, dropped) and will not come back."""
+        """A message never sent before has come, and its list is in order: older messages that were in
+        flight have left the list (expired, purged, dropped) and will not come back."""
         self._complete(subscription, [lost for lost in subscription.originals if lost < sequence])
 
     def _complete(self, subscription: OutgoingSubscription, sequences: list[int]) -> None:
@@ -436,15 +436,15 @@ class Window:
             self._complete_one(subscription.originals.pop(sequence))
 
     def _complete_one(self, packet_id: int) -> None:
-        """Be done with a reserved id whose message is gone."""
+        """Finish a reserved id whose message is gone."""
         self._reserved_count -= 1
         self.give_up(packet_id)
 
     def give_up(self, packet_id: int) -> None:
-        """Be done with an id of an earlier connection: its message is not sent again.
+        """Finish an id of an earlier connection: its message is not resent.
 
-        A client that knows it from QoS 2 must not take the next message under it for a repetition,
-        so it is sent the PUBREL; to one that had it with QoS 1 that would mean nothing.
+        A client that knows the id from QoS 2 must not take the next message under it for a repetition,
+        so it is sent the PUBREL; to a client that had it with QoS 1 that would mean nothing.
         """
         if self.inflight[packet_id][1] == 1:
             del self.inflight[packet_id]
@@ -456,15 +456,15 @@ class Window:
         self._connection.record_inflight(put=(record,), token=release)
 
     def leave(self) -> None:
-        """The connection ends in order: the broker counts what is in flight as delivered, and the
-        next connection need not guess. Tells the broker what was consumed, too."""
+        """The connection ends in order: the broker counts what is in flight as delivered, so the
+        next connection need not guess. Also tells the broker what was consumed."""
         if self._sent_through:
             self._removals.append((_OUT, SENT_THROUGH_ID))
         self.acknowledge_received()
 
     def unanswered(self, unsent: Container[int]) -> dict[str, list[int]]:
         """By key, sequences of QoS 2 messages of shared subscriptions that the client has, or may
-        have, and did not answer. unsent: packet ids whose PUBLISH was held back and never left.
+        have, but did not answer. unsent: packet ids whose PUBLISH was held back and never left.
         """
         found: dict[str, list[int]] = {}
         for packet_id, (subscription, sequence, stage) in self.inflight.items():
@@ -474,7 +474,7 @@ class Window:
 
 
 def _check(is_allowed: bool, name: str, packet_id: int) -> None:
-    """An answer to a resent PUBLISH may come before it was resent; any other is a violation."""
+    """An answer to a resent PUBLISH may arrive before it was resent; any other is a violation."""
     if not is_allowed:
         raise PacketViolationError(
             f"{name} for packet identifier {packet_id}, which is not waiting for it",

@@ -1,1 +1,1 @@
-"""One MQTT connection: its states, from CONNECT to the end, and what it is read and told."""
+"""One MQTT connection: its states, from CONNECT to the end, and its reading and writing."""

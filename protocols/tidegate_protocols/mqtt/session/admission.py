@@ -1,7 +1,7 @@
-"""From the first byte of a client to its CONNACK: the CONNECT is read, the client authenticates, and the
-broker is asked. A client of MQTT 5.0 may authenticate again later, which is here, too.
+"""From a client's first byte to its CONNACK: the CONNECT is read, the client authenticates, and the
+broker is asked. A client of MQTT 5.0 may authenticate again later, which is also handled here.
 
-What it may do when is in ``states``; the session takes the steps.
+``states`` says what may happen when; the session takes the steps.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _CONNECTED: Final = SessionState.CONNECTED
 
 
 class Session(ClientPeer, Protocol):
-    """What is needed of the session."""
+    """What admission needs of the session."""
 
     @property
     def state(self) -> SessionState: ...
@@ -84,7 +84,7 @@ class Admission:
     """One client's way in.
 
     Args: renew: called when the connected client has authenticated again. Raises: AccessError.
-    Attributes: answers: once the CONNECT has been read; client_id, session_expiry: what it said.
+    Attributes: answers: once the CONNECT has been read; client_id, session_expiry: from the CONNECT.
     """
 
     __slots__ = (
@@ -132,12 +132,12 @@ class Admission:
         self.session_expiry = 0
 
     def cancel(self) -> None:
-        """The connection has ended. No effect when nothing is under way."""
+        """The connection has ended. Does nothing when no task is running."""
         if self._task is not None:
             self._task.cancel()
 
     def forget(self) -> None:
-        """The link is gone, too: nobody is called any more, but by what is under way."""
+        """The link is gone, too: call nobody any more, except from work under way."""
         self.cancel()
         self._session = cast("Session", None)
         self._send = self._renew = nobody
@@ -145,11 +145,11 @@ class Admission:
     # --------------------------------------------------------------------------------- CONNECT
 
     def received(self, data: bytes) -> None:
-        """Bytes of a client that is not accepted yet."""
+        """Bytes from a client that is not accepted yet."""
         session, codec = self._session, self._codec
         is_first = session.state is SessionState.CONNECTING and not codec.incomplete_bytes
         if is_first and data and (said := _no_connect(data)):
-            # Another protocol is recognized by its first bytes, not after a packet's worth of them.
+            # Another protocol is recognized by its first bytes, not only after a packet's worth of them.
             session.end(Input.BAD_INPUT, f"{said} [MQTT-3.1.0-1]", logging.INFO)
             return
         codec.receive_data(data)
@@ -184,12 +184,12 @@ class Admission:
         self._spawn(self._authenticate())
 
     def _wait_for_answer(self) -> None:
-        """Whoever leaves now is noticed only while its socket is read; so it is, until it sends."""
+        """A client that leaves now is noticed only while its socket is read, so read until it sends."""
         if self._codec.has_more:
             self._reading.pause(Pause.AUTHENTICATING)
 
     def _tell_stranger(self, error: PeerProtocolError) -> None:
-        """Answer a CONNECT that cannot be read, where its version has an answer for that."""
+        """Answer a CONNECT that cannot be read, if its version has an answer for that."""
         if isinstance(error, UnsupportedVersionError):
             level = LEVEL_3_1_1  # a later version must know at least this answer
         elif self._codec.level == LEVEL_5_0:
@@ -325,7 +325,7 @@ class Admission:
         self._spawn(self._step_again(authentication, packet.properties.authentication_data or b""))
 
     async def _step_again(self, authentication: EnhancedAuthentication, data: bytes) -> None:
-        """One step of authenticating again; the connection goes on meanwhile. Raises: RefusedError."""
+        """One step of authenticating again; the connection continues meanwhile. Raises: RefusedError."""
         session = self._session
         answer = await authentication.step(data)
         if session.state is not _CONNECTED:
@@ -338,12 +338,12 @@ class Admission:
             except AccessError as error:
                 raise RefusedError(ReasonCode.NOT_AUTHORIZED, str(error)) from error
             if session.state is not _CONNECTED:
-                return  # in its groups of now it may not be here
+                return  # with its current groups it may not be here
             reason = ReasonCode.SUCCESS
         self._send(self._auth(reason, answer))
 
     def changed_expiry(self, packet: Disconnect) -> int | None:
-        """When the client's session is to end after its DISCONNECT, if it says so there.
+        """When the client's session is to end, if its DISCONNECT changes that.
 
         Raises: PacketViolationError.
         """
@@ -374,7 +374,7 @@ class Admission:
             connack = self._connack(terms, result, authentication_data)
             self._task = None  # what follows runs in it
             self._terms = self._request = (
-                None  # an idle client is not to keep what it does not need
+                None  # an idle client should not keep what it does not need
             )
             session.accept(terms, result, connack)
         else:
@@ -382,7 +382,7 @@ class Admission:
             result.connection.disconnect(graceful=True)
 
     def _connack(self, terms: Terms, result: ConnectResult, authentication_data: bytes) -> bytes:
-        """Raises: RefusedError, and the broker's side is ended."""
+        """Raises: RefusedError, after the broker's side was ended."""
         answers = self.answers
         assert answers is not None
         properties = terms.changes
@@ -407,7 +407,7 @@ class Admission:
 
 
 def _no_connect(data: bytes) -> str:
-    """Say what is wrong with bytes that begin no CONNECT; "": they may begin one."""
+    """What is wrong with bytes that do not begin a CONNECT; "" when they may begin one."""
     if said := mistaken(data, "MQTT"):
         return said  # TLS begins as a CONNECT with flags would
     return "" if data[0] >> 4 == PacketType.CONNECT else "the first packet must be CONNECT"

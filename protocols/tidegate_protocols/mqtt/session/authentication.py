@@ -1,7 +1,7 @@
 """Enhanced authentication (MQTT 5.0 section 4.12): one client's method, exchange after exchange.
 
-The first exchange stands between CONNECT and CONNACK; later ones may follow while connected. Which
-AUTH may come when is told here; what follows from the outcome is the session's.
+The first exchange takes place between CONNECT and CONNACK; later ones may follow while connected.
+Here it is decided which AUTH may come when; the session acts on the outcome.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class EnhancedAuthentication:
 
     @property
     def exchange(self) -> AuthenticationExchange | None:
-        """The one that is under way or has succeeded last."""
+        """The exchange under way, or the last one that succeeded."""
         return self._exchange
 
     @property
@@ -59,10 +59,10 @@ class EnhancedAuthentication:
         self._exchange = exchange
 
     def check(self, packet: Auth) -> None:
-        """Whether the client may send this AUTH now.
+        """Check that the client may send this AUTH now.
 
         Raises: PacketViolationError for another method [MQTT-4.12.0-5] [MQTT-4.12.1-1], an answer
-            to no question, a second question before the answer to the first.
+            to no challenge, or a second AUTH before the first was answered.
         """
         if packet.properties.authentication_method != self.method:
             raise PacketViolationError("AUTH with a different method", "5.0:MQTT-4.12.0-5")
@@ -75,7 +75,7 @@ class EnhancedAuthentication:
             )
 
     async def step(self, data: bytes) -> bytes:
-        """Take what the client sent; return what it is to be told.
+        """Take the client's data and return the reply.
 
         Raises: RefusedError (0x87). Cancellation: the exchange is abandoned.
         """

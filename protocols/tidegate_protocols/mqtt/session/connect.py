@@ -1,6 +1,6 @@
-"""Reading a CONNECT and answering it: what client and gateway settle between them.
+"""Reading a CONNECT and answering it: what client and gateway agree on.
 
-Pure functions: the broker is asked elsewhere, with the request that comes out here.
+Pure functions: the broker is asked elsewhere, with the request built here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tidegate_protocols.mqtt.codec.validate_v5 import payload_matches_format
 from tidegate_protocols.mqtt.messages.bridge import message_of
 from tidegate_protocols.mqtt.messages.names import DESTINATIONS
 
-#: What the broker is to know of MQTT: a SUBSCRIBE replaces the one before (section 3.8.4), QoS 0 is
+#: What the broker must know of MQTT: a SUBSCRIBE replaces an earlier one (section 3.8.4), QoS 0 is
 #: not acknowledged, and overlapping subscriptions deliver once [MQTT-3.3.4-2].
 RULES: Final = ClientRules(replaces=True, acknowledges_unstored=False, delivers_once=True)
 
@@ -39,7 +39,7 @@ _REDIRECTS: Final = {
 }
 
 
-#: What would make a principal more than one level of a topic, or a filter, is percent-encoded.
+#: Characters that would make a principal a filter, or more than one level of a topic, are percent-encoded.
 _IN_A_TOPIC_NAME: Final = str.maketrans({"%": "%25", "+": "%2B", "#": "%23"})
 _IN_ONE_LEVEL: Final = {**_IN_A_TOPIC_NAME, ord("/"): "%2F"}
 
@@ -57,18 +57,18 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What holds for one connection, from its CONNECT and the listener's options.
+    """What applies to one connection, from its CONNECT and the listener's options.
 
     Attributes:
-        level: protocol level; client_id: perhaps given by us.
-        is_clean: the client begins anew (Clean Session, Clean Start).
+        level: protocol level; client_id: may be assigned by us.
+        is_clean: the client starts over (Clean Session, Clean Start).
         session_expiry: seconds the session outlives the connection; 0: it does not.
         keep_alive: seconds, 0: none.
-        window: QoS 1 and 2 messages that may be on their way to the client, 1 to 65535.
+        window: QoS 1 and 2 messages that may be in flight to the client, 1 to 65535.
         topic_alias_max: aliases that we may use towards it.
         authentication_method: None when it uses none.
-        changes: the properties of the CONNACK: where we do not do as it asked or as the
-            specification's defaults say.
+        changes: the properties of the CONNACK: where we deviate from what it asked for or from the
+            specification's defaults.
         response_prefix: of the Response Information that it asked for; "" when it gets none
             [MQTT-3.1.2-28].
     """
@@ -90,7 +90,7 @@ class Terms:
 
 
 def answers_to(packet: Connect) -> Answers:
-    """How the client of a CONNECT is answered, also when it is refused."""
+    """The encoder of answers to the client of a CONNECT, including a refusal."""
     properties = packet.properties
     return Answers(
         packet.level,
@@ -175,16 +175,16 @@ def _terms(packet: Connect, options: MqttOptions, origin: Origin, packet_bytes_m
 
 
 def response_information(terms: Terms, principal: str) -> str:
-    """A topic for answers that no client of anybody else is told: a client id is its principal's.
+    """A topic for replies that no client of another principal is told: client ids are per principal.
 
-    Nobody could publish to one with a wildcard in it [MQTT-3.3.2-14].
+    Nobody could publish to a topic with a wildcard in it [MQTT-3.3.2-14].
     """
     owner = principal.translate(_IN_ONE_LEVEL)
     return f"{terms.response_prefix}/{owner}/{terms.client_id.translate(_IN_A_TOPIC_NAME)}"
 
 
 def _client_id(packet: Connect, options: MqttOptions, tls_subject: str) -> tuple[str, bool]:
-    """The client id, and whether a client that gave none is to be told of it."""
+    """The client id, and whether it must be told to a client that gave none."""
     client_id = packet.client_id
     if options.client_id_from_certificate:
         client_id = common_name(tls_subject)
@@ -210,7 +210,7 @@ def _client_id(packet: Connect, options: MqttOptions, tls_subject: str) -> tuple
 
 
 def _keep_alive(packet: Connect, options: MqttOptions) -> int:
-    """Seconds. A client of MQTT 5.0 is told when it is not what it asked for [MQTT-3.1.2-21]."""
+    """Seconds. A client of MQTT 5.0 is told when it differs from what it asked for [MQTT-3.1.2-21]."""
     asked = packet.keep_alive
     longest = int(options.keep_alive_max)
     if longest and not 0 < asked <= longest:
@@ -238,8 +238,8 @@ def bounded_expiry(seconds: int, options: MqttOptions) -> int:
 
 
 def will_message(will: Will, client_id: str, options: MqttOptions, now_us: int) -> Message:
-    """The message of a will. Its life begins when it is published: until then ``expires_at`` less
-    ``received_at`` says how long it will be (MQTT 5.0 section 3.1.3.2.4).
+    """The message of a will. Its life begins when it is published: until then ``expires_at`` minus
+    ``received_at`` is its duration (MQTT 5.0 section 3.1.3.2.4).
 
     Raises: RefusedError.
     """
@@ -265,7 +265,7 @@ def common_name(subject: str) -> str:
 
 
 def _split(text: str, separators: str) -> list[str]:
-    """Cut at separators that no backslash escapes."""
+    """Split at separators that are not escaped by a backslash."""
     parts = [""]
     is_escaped = False
     for character in text:

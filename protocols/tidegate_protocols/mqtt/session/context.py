@@ -13,7 +13,7 @@ from tidegate_protocols.mqtt.messages.fan_out import FanOut
 
 
 class Runtime(Protocol):
-    """The clock and the tasks; the front-end gives a session the event loop's."""
+    """The clock and the tasks; the front-end passes in those of the event loop."""
 
     def time(self) -> float:
         """Monotonic seconds."""
@@ -34,8 +34,8 @@ class Runtime(Protocol):
 class SessionContext:
     """What all sessions of a listener share.
 
-    Attributes: listener: its address, set once it is bound; fan_out, fan_out_v5: before and since
-    MQTT 5.0.
+    Attributes: listener: its address, set once it is bound; fan_out, fan_out_v5: before MQTT 5.0, and
+    from it on.
     """
 
     broker: Broker

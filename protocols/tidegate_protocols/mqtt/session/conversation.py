@@ -1,6 +1,6 @@
-"""What goes on between one accepted client and the broker, from CONNACK to the end.
+"""The exchange between one accepted client and the broker, from CONNACK to the end.
 
-What ends it, and when, is the session's; see ``session``.
+The session decides what ends it, and when; see ``session``.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ logger = logging.getLogger("tidegate.mqtt")
 
 @final
 class Conversation:
-    """Both directions of one connected session, with what came back with it.
+    """Both directions of one connected session, including what came back with it.
 
-    Args: result: of the broker, not resumed yet; send: writes to the client, a LargeWire with the
-        body that it names; expect_large: called before a LargeWire is made a token.
+    Args: result: of the broker, not resumed yet; send: writes to the client, a LargeWire together with
+        its body; expect_large: called before a LargeWire becomes a token.
     Attributes: connection: of the broker; incoming: what the client publishes.
     """
 
@@ -73,7 +73,7 @@ class Conversation:
         connection = self.connection = result.connection
         client_id = self._client_id = terms.client_id
         self._is_v5 = terms.is_v5
-        # Also one that was taken up and ends with this connection is as it was until then.
+        # Also a resumed session that ends with this connection: until then it is persistent.
         is_persistent = terms.session_expiry > 0 or result.session_present
         subscriptions = self._subscriptions = Subscriptions(
             connection,
@@ -123,14 +123,14 @@ class Conversation:
     def receive(
         self, packets: Iterable[Event], now_us: int, control: Callable[[Event], bool]
     ) -> bool:
-        """Handle packets in order. :meth:`settle` is to follow the last ones of a step.
+        """Handle packets in order. Call :meth:`settle` after the last ones of a step.
 
         Args:
             now_us: when they came, microseconds since the epoch.
             control: called for every packet but PUBLISH and PUBACK; False: no more for now.
         Returns: False when *control* did, and there may be more of *packets*.
-        Raises: PeerProtocolError; any other GatewayError when something cannot be done for which
-            the version has no answer.
+        Raises: PeerProtocolError; any other GatewayError when something fails for which the version
+            has no answer.
         """
         client_id = self._client_id
         incoming = self.incoming
@@ -178,7 +178,7 @@ class Conversation:
         return self._subscriptions.unsubscribe(packet, self._outgoing)
 
     def control(self, packet: Packet) -> None:
-        """One of the packets that are about messages on their way. Raises: as receive."""
+        """Handle one of the packets about messages in flight. Raises: as receive."""
         match packet:
             case Pubrel():
                 self.incoming.pubrel(packet.packet_id)
@@ -190,7 +190,7 @@ class Conversation:
                 raise AssertionError(f"the table lets {packet!r} through")
 
     def settle(self) -> None:
-        """What the client acknowledged so far counts, and makes room for more."""
+        """Count what the client has acknowledged so far, which makes room for more."""
         self._outgoing.settle()
 
     # ------------------------------------------------------------------------- from the broker
@@ -201,7 +201,7 @@ class Conversation:
         return bool(self._subscriptions.by_key)
 
     def confirmed(self, tokens: Sequence[Token]) -> None:
-        """These go to the client now."""
+        """These answers are sent to the client now."""
         self.incoming.answered(tokens)
         self._outgoing.confirmed(tokens)
 
@@ -220,9 +220,9 @@ class Conversation:
     def leave(
         self, *, graceful: bool, publish_will: bool, session_expiry: int | None, reason: str = ""
     ) -> None:
-        """Leave the broker; see its ``disconnect``. To be called once, last."""
+        """Leave the broker; see its ``disconnect``. Call once, last."""
         try:
-            self._window.leave()  # what the client answered before it went counts
+            self._window.leave()  # what the client answered before it left counts
         except GatewayError as error:
             logger.debug("last acknowledgements lost client=%s reason=%s", self._client_id, error)
         self.connection.disconnect(

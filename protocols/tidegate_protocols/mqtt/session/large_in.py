@@ -20,15 +20,15 @@ class Publisher(Protocol):
     """Where large messages go; see :class:`tidegate_protocols.mqtt.messages.incoming.Incoming`."""
 
     def begin_large(self, packet: Publish) -> Coming:
-        """Look at a PUBLISH whose body is still to come. Raises: GatewayError."""
+        """Check a PUBLISH whose body is still to come. Raises: GatewayError."""
         ...
 
     def text_check(self, packet: Publish) -> TextCheck | None:
-        """How its body is to be looked at; None: not at all."""
+        """How its body is to be checked; None: not at all."""
         ...
 
     def refuse_large(self, coming: Coming, error: GatewayError) -> None:
-        """It cannot be published. Raises: *error*, when the connection has to end for it."""
+        """It cannot be published. Raises: *error*, if the connection has to end for it."""
         ...
 
     def end_large(self, coming: Coming, body: LargeBody | None, now_us: int) -> None:
@@ -38,7 +38,7 @@ class Publisher(Protocol):
 
 @final
 class LargePublishes(LargeIn[Event, LargePublish, Coming]):
-    """In MQTT 5.0 what is refused is answered, in its turn, and the connection goes on.
+    """In MQTT 5.0 a refused message is answered, in its turn, and the connection continues.
 
     Args: now_us: microseconds since the epoch.
     """
@@ -82,7 +82,7 @@ class LargePublishes(LargeIn[Event, LargePublish, Coming]):
         if head.qos == 2 and any(
             body.head.packet.packet_id == head.packet_id for body in self._queue
         ):
-            return None  # perhaps the same message as one of them, which will be known then
+            return None  # it may be the same message as one of them, which will be known then
         return event
 
     def _admit(self, event: LargePublish) -> Coming:

@@ -1,6 +1,6 @@
 """Whether a client is read now, and how long it has been silent.
 
-The two belong together: a client that is not read cannot be heard, so its silence says nothing.
+The two belong together: a client that is not read cannot be heard, so its silence means nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Pause(enum.IntFlag):
     BY_BROKER = 2
     UNREAD_REPLIES = 4
     BEHIND_LARGE = 8  # the disk is behind, or what comes next has to wait for it
-    OTHERS_TURN = 16  # it has had its slice of time, and what it sent is not handled yet
+    OTHERS_TURN = 16  # it has used its slice of time, and not everything it sent is handled yet
 
 
 @final
@@ -34,7 +34,7 @@ class Reading:
     Attributes:
         unread: what the client was sent and does not read.
         last_heard: when it last gave a sign of life, monotonic seconds.
-        pauses: how often it was not read, so far.
+        pauses: how often it was not read.
     """
 
     __slots__ = (
@@ -81,7 +81,7 @@ class Reading:
         self._pauses |= int(reason)
 
     def resume(self, reason: Pause) -> None:
-        """*reason* is gone; read on when there is no other."""
+        """*reason* is gone; read on unless there is another one."""
         if self._pauses & reason:
             self._pauses &= ~int(reason)
             if not self._pauses:
@@ -91,7 +91,7 @@ class Reading:
     # ------------------------------------------------------------------------- what is written
 
     def writing_resumed(self) -> None:
-        """It has caught up."""
+        """The client has caught up."""
         self.unread.resumed()
         self.resume(Pause.UNREAD_REPLIES)
 
@@ -109,7 +109,7 @@ class Reading:
         """One timer for the whole connection instead of one for each packet."""
         now = self._runtime.time()
         if self._pauses:
-            self.last_heard = now  # we do not listen
+            self.last_heard = now  # we are not listening
         rest = self._silence_s - (now - self.last_heard)
         if rest > 0:
             self._timer = self._runtime.call_later(rest, self._check)

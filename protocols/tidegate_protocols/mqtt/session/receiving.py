@@ -1,8 +1,9 @@
-"""What a connected client sends, from its bytes to what the conversation does with each packet.
+"""What a connected client sends, from its bytes to the conversation's handling of each packet.
 
-Bit by bit (:class:`~tidegate_protocols.transport.Share`), in the client's order: a step ends after
-so many packets, and after a SUBSCRIBE or an UNSUBSCRIBE, which may be carried out in several. What
-came whole before the link was lost is handled as if it were still there, and so is a large body.
+In small steps (:class:`~tidegate_protocols.transport.Share`), in the client's order: a step ends after
+a number of packets, and after a SUBSCRIBE or an UNSUBSCRIBE, which may take several steps. What
+arrived completely before the link was lost is handled as if the link still existed, including a
+large body.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from tidegate_protocols.transport import Link, Share
 
 logger = logging.getLogger("tidegate.mqtt")
 
-#: While a packet at least this long is on its way, its bytes count as a sign of life: a client
+#: While a packet at least this long is arriving, its bytes count as a sign of life: a client
 #: cannot send a PINGREQ in the middle of a packet.
 LONG_PACKET_BYTES: Final = 4096
 
 
 class Session(Protocol):
-    """What is needed of the session."""
+    """What receiving needs of the session."""
 
     @property
     def is_connected(self) -> bool: ...
 
     def control(self, packet: Event) -> bool:
-        """Any packet but PUBLISH and PUBACK. Returns: False when no more is to be handled now."""
+        """Handle any packet but PUBLISH and PUBACK. Returns: False when no more is to be handled now."""
         ...
 
     def fail(self, error: GatewayError) -> None:
@@ -45,7 +46,7 @@ class Session(Protocol):
         ...
 
     def lose(self, reason: str) -> None:
-        """The link is gone, and all that came whole is handled."""
+        """The link is gone, and everything that arrived completely is handled."""
         ...
 
 
@@ -53,7 +54,7 @@ class Session(Protocol):
 class Receiving:
     """Owned by one session, from CONNACK to the end.
 
-    Args: codec: has the bytes; bodies of the broker: where large ones go; pace: theirs.
+    Args: codec: has the bytes; bodies: the broker's store for large ones; pace: theirs.
     """
 
     __slots__ = (
@@ -95,18 +96,18 @@ class Receiving:
         self._broker = broker
         self._share = Share(link, self._work, self._turned)
         self._held: list[Event] = []  # decoded, to be handled in the next step
-        self._packets: list[Event] = []  # of this step
-        self._rest: Iterator[Event] = iter(())  # of these, what is not handled yet
-        self._steps: Iterator[None] | None = None  # of what is carried out in several
+        self._packets: list[Event] = []  # those of this step
+        self._rest: Iterator[Event] = iter(())  # those not handled yet
+        self._steps: Iterator[None] | None = None  # of a packet that takes several
         self._large_in: LargePublishes | None = None  # since the first large PUBLISH of the client
-        self._lost: str | None = None  # why the link is gone, while what came whole is handled
+        self._lost: str | None = None  # why the link is gone, while complete input is handled
 
     def run(self) -> None:
         """The codec has new bytes."""
         self._share.run()
 
     def hold(self, value: bool) -> None:
-        """What was read already has to wait, too, from the next packet on; or it may go on."""
+        """Make input already read wait, too, from the next packet on; or let it go on."""
         if not value:
             self._share.release()
             return
@@ -117,7 +118,7 @@ class Receiving:
             del self._packets[-left:]  # the step ends here
 
     def lost(self, reason: str) -> bool:
-        """The link is gone. Returns: True when the session is to wait: it is told later."""
+        """The link is gone. Returns: True when the session must wait: it is told later."""
         large = self._large_in
         is_large = large is not None and large.cut()
         if not (is_large or self._share.is_waiting or self._share.is_held):
@@ -141,7 +142,7 @@ class Receiving:
     # ----------------------------------------------------------------------------------- in steps
 
     def _turned(self) -> None:
-        """The connection has to wait for its turn, or not any more."""
+        """The connection has to wait for its turn, or no longer has to."""
         if self._share.is_waiting:
             self._reading.pause(Pause.OTHERS_TURN)
         else:
@@ -149,7 +150,7 @@ class Receiving:
             self._lose_if_done()
 
     def _work(self, count_max: int) -> bool:
-        """Handle packets that are complete, at most so many. Returns: True when there may be more."""
+        """Handle complete packets, at most *count_max*. Returns: True when there may be more."""
         if not self._session.is_connected:
             return False
         codec, runtime, reading, large = self._codec, self._runtime, self._reading, self._large_in
@@ -183,9 +184,9 @@ class Receiving:
                         return False
                     self._held = [*self._rest, *self._held]
                     return bool(self._steps or self._held or codec.left_behind)
-                packets.clear()  # a client that says no more holds none of them
+                packets.clear()  # a client that falls silent holds none of them
                 has_more = codec.left_behind
-            # What the client acknowledged in a step counts before the next one, which may be far.
+            # What the client acknowledged in a step counts before the next step, which may be far off.
             conversation.settle()
         except GatewayError as error:
             self._session.fail(error)
@@ -193,7 +194,7 @@ class Receiving:
         return has_more or bool(self._held)
 
     def carry_out(self, steps: Iterator[None]) -> None:
-        """What a packet asks for is done in *steps*; those behind it wait. Raises: GatewayError."""
+        """Carry out a packet's request in *steps*; later packets wait. Raises: GatewayError."""
         for _ in steps:
             self._steps = steps
             return
@@ -244,5 +245,5 @@ class Receiving:
     def _large_crashed(self, error: Exception) -> None:
         logger.error("connection failed peer=%s", self._link.peer, exc_info=error)
         self._link.abort()
-        if self._lost is not None:  # nobody says so again
+        if self._lost is not None:  # nobody else will report it
             self._session.lose(self._lost)

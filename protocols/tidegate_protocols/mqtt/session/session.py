@@ -1,12 +1,12 @@
 """The session machine of one MQTT client: between its packets and the broker.
 
-States and transitions are in ``states``; a client comes in through ``admission``; publishes
-of the client go through ``incoming``, its subscriptions through ``subscriptions``, deliveries
-through ``outgoing``; all that it is told leaves through ``writing``. A *token* given to the broker is simply the bytes to send when the operation
-is durable (PUBACK, PUBREC, SUBACK, a QoS 2 PUBLISH …), so confirming a whole turn is one ``join`` and
-one write.
+States and transitions are in ``states``. A client comes in through ``admission``; its publishes go
+through ``incoming``, its subscriptions through ``subscriptions``, deliveries through ``outgoing``;
+everything it is sent leaves through ``writing``. A *token* given to the broker is simply the bytes to
+send when the operation is durable (PUBACK, PUBREC, SUBACK, a QoS 2 PUBLISH …), so confirming a whole
+turn is one ``join`` and one write.
 
-Time, tasks and the socket come in through Runtime and Link; nothing here waits but the coroutines
+Time, tasks and the socket come in through Runtime and Link; nothing here waits except the coroutines
 that authenticate.
 """
 
@@ -56,8 +56,8 @@ from tidegate_protocols.transport import Link
 
 logger = logging.getLogger("tidegate.mqtt")
 
-#: Largest packet before the client is accepted: a CONNECT whose five fields are all as long as
-#: they can be. Strangers cannot make the gateway keep more than this.
+#: Largest packet before the client is accepted: a CONNECT whose five fields all have the maximum
+#: length. Strangers cannot make the gateway keep more than this.
 CONNECT_BYTES_MAX: Final = 10 + 5 * (2 + 65_535)
 
 #: A client is given up after this many keep-alive times without a packet [MQTT-3.1.2-24].
@@ -68,7 +68,7 @@ _REFUSED: Final = SessionState.REFUSED
 _HAS_ANSWERS: Final = frozenset({_CONNECTED, _REFUSED})
 _BEFORE_CONNACK: Final = frozenset({SessionState.AUTHENTICATING, SessionState.CHALLENGED})
 
-# After these there is nobody to tell, or what there was to say has been said.
+# After these there is nobody to tell, or everything has been said.
 _UNTOLD: Final = frozenset({Input.DISCONNECT, Input.LOST, Input.REFUSED})
 
 
@@ -76,7 +76,7 @@ _UNTOLD: Final = frozenset({Input.DISCONNECT, Input.LOST, Input.REFUSED})
 class Session:
     """One client. Implements :class:`tidegate.spi.ClientPeer`; fed by the link's handler.
 
-    Attributes: state: where it stands.
+    Attributes: state: its current state.
     """
 
     __slots__ = (
@@ -107,7 +107,7 @@ class Session:
         self._codec = Codec(min(options.packet_bytes_max, CONNECT_BYTES_MAX), from_client=True)
         self.state = SessionState.CONNECTING
         self._conversation: Conversation | None = None  # from CONNACK to the end
-        self._receiving: Receiving | None = None  # as long
+        self._receiving: Receiving | None = None  # for the same time
         self._reading = Reading(
             link, runtime, options.unread_output_max, options.unread_output_timeout
         )
@@ -158,7 +158,7 @@ class Session:
             self._intake.handled(len(data), codec.waiting_bytes)
 
     def input_ended(self) -> bool:
-        """The client sends no more. What came whole counts, and it hears what became of that.
+        """The client sends no more. Complete input counts, and the client is told the outcome.
 
         Returns: False when there is nothing to say.
         """
@@ -176,17 +176,17 @@ class Session:
         self._farewells.has_ended = False
         self._writing.cancel_large()
         if self._receiving is not None and self._receiving.lost(reason):
-            return  # what came whole counts: the end of the link waits its turn
+            return  # complete input counts: the end of the link waits its turn
         self.lose(reason)
 
     def lose(self, reason: str) -> None:
-        """The client sends no more, and all that came whole is handled."""
+        """The client sends no more, and everything that arrived completely is handled."""
         say = partial(self.end, Input.LOST, reason, logging.DEBUG)
         if self._farewells.has_ended and (self.state is _REFUSED or self._waits_behind(say)):
             return
         self.end(Input.LOST, reason, logging.DEBUG)
         self._disconnect()
-        # Its parts know it: without them reference counts free it (decision 12).
+        # Its parts know it: without those references it is freed by reference counting (decision 12).
         self._writing.forget()
         self._reading.unread.forget()
         self._admission.forget()
@@ -203,7 +203,7 @@ class Session:
         """The client has caught up."""
         self._writing.writable(True)
         if self._writing.is_streaming:
-            return  # the broker hears of it when that is over
+            return  # the broker is told when that is over
         if self._conversation is not None and self.state is _CONNECTED:
             self._conversation.connection.writable(True)
 
@@ -225,7 +225,7 @@ class Session:
             self._confirmed_last(self._conversation, tokens)
 
     def _confirmed_last(self, conversation: Conversation, tokens: Sequence[Token]) -> None:
-        """As :meth:`confirmed`; then all is said. No large body begins any more."""
+        """As :meth:`confirmed`; then everything is said. No further large body begins."""
         answers = cast("Sequence[bytes]", answers_in(tokens))
         answers = [answer for answer in answers if type(answer) is not LargeWire]
         conversation.confirmed(answers)
@@ -234,15 +234,15 @@ class Session:
             self._disconnect_soon()
 
     def _disconnect_soon(self) -> None:
-        """Not at once: the broker is in the middle of telling us."""
+        """Not at once: the broker is in the middle of a call to us."""
         self._runtime.call_later(0.0, self._disconnect)
 
     def failed(self, token: Token, error: GatewayError) -> None:
-        """Something asked for did not happen. MQTT 5.0 has an answer for a PUBLISH; else the
+        """An operation failed. MQTT 5.0 has an answer for a PUBLISH; otherwise the
         connection is closed without the confirmation, and the client sends again."""
         if self.state not in _HAS_ANSWERS or self._conversation is None:
             return
-        # Of what a farewell waited for everything was answered.
+        # Everything that a farewell waited for was answered.
         if not self._farewells.say(token):
             if self._conversation.failed(token, error):
                 return
@@ -251,7 +251,7 @@ class Session:
 
     @property
     def has_unsent(self) -> bool:
-        """The client has not taken all."""
+        """The client has not read everything."""
         return self._writing.has_unsent
 
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
@@ -260,7 +260,7 @@ class Session:
             self._conversation.deliver(key, messages)
 
     def throttle(self, paused: bool, *, at_once: bool = False) -> None:
-        """The broker wants less, or more again."""
+        """The broker wants less input, or more again."""
         if self._receiving is not None:
             self._receiving.hold(at_once)
         if paused:
@@ -269,7 +269,7 @@ class Session:
             self._reading.resume(Pause.BY_BROKER)
 
     def closed(self, error: GatewayError) -> None:
-        """The broker ended the connection: take-over [MQTT-3.1.4-2], shutdown, a right is gone."""
+        """The broker ended the connection: take-over [MQTT-3.1.4-2], shutdown, a lost right."""
         self._writing.withhold(error)
         reference = reference_of(error)
         self.end(
@@ -324,7 +324,7 @@ class Session:
         connection.resume()
         self._reading.resume(Pause.AUTHENTICATING)
         if self.is_connected:
-            self._receiving.run()  # what came behind the CONNECT
+            self._receiving.run()  # what followed the CONNECT
             intake.handled(0, self._codec.waiting_bytes)
 
     def _pace(self, timeout_s: float) -> Pace:
@@ -339,9 +339,9 @@ class Session:
     # ------------------------------------------------------------------------------- receiving
 
     def fail(self, error: GatewayError, *, disconnect: bool = True) -> None:
-        """What was asked for cannot be done, and there is no answer to that: the connection ends."""
-        # A packet that is wrong [MQTT-4.8.0-1] [MQTT-4.13.1-1]; or, before MQTT 5.0, a PUBLISH that
-        # is not allowed or has no room, which is not acknowledged [MQTT-3.3.5-2].
+        """A request fails and has no answer for that: the connection ends."""
+        # A faulty packet [MQTT-4.8.0-1] [MQTT-4.13.1-1]; or, before MQTT 5.0, a PUBLISH that is not
+        # allowed or has no room, which is not acknowledged [MQTT-3.3.5-2].
         event, reason = Input.FAILED, told(error, self._admission.client_id)
         if isinstance(error, PeerProtocolError):
             event, reason = Input.BAD_INPUT, error.problem
@@ -350,7 +350,7 @@ class Session:
             say(disconnect=disconnect)
 
     def _waits_behind(self, say: Callable[..., None]) -> bool:
-        """First the client hears what became of all that it sent. Returns: False: it has, or cannot."""
+        """The client is first told the outcome of everything it sent. Returns: False: it was, or cannot be."""
         conversation = self._conversation
         if (
             conversation is None
@@ -364,14 +364,14 @@ class Session:
         return True
 
     def control(self, packet: Event) -> bool:
-        """Any packet but PUBLISH and PUBACK, which the table allows in this state only.
+        """Handle any packet but PUBLISH and PUBACK, which the table allows in this state only.
 
         Returns: False when no more is to be handled for now, or ever.
         """
         conversation, receiving = self._conversation, self._receiving
         assert conversation is not None
         assert receiving is not None
-        # PUBACKs that came before must count before what comes now.
+        # Earlier PUBACKs must count before what comes now.
         conversation.settle()
         if isinstance(packet, Disconnect):
             self._client_disconnects(packet)
@@ -405,7 +405,7 @@ class Session:
     # --------------------------------------------------------------------------------- writing
 
     def _streaming(self, is_busy: bool) -> None:
-        """Nothing is delivered while a large body is on its way."""
+        """Deliver nothing while a large body is being sent."""
         conversation = self._conversation
         if conversation is None:
             return
@@ -415,7 +415,7 @@ class Session:
             conversation.connection.writable(True)
 
     def _large_broke(self, error: GatewayError) -> None:
-        """A PUBLISH ends in the middle. Only the end of the connection can tell the client."""
+        """A PUBLISH breaks off in the middle. Only the end of the connection can tell the client."""
         self.end(Input.LOST, f"a large body cannot be read: {error}", logging.ERROR)
         self._link.abort()
 
@@ -439,7 +439,7 @@ class Session:
         disconnect: bool = True,
         reference: str = "",
     ) -> None:
-        """Close, whatever the cause; the first cause counts. code: what MQTT 5.0 is told, and reference: where
+        """Close, whatever the cause; the first cause counts. code: what MQTT 5.0 is told; reference: where
         to go instead."""
         if self.state is SessionState.CLOSED:
             return
@@ -459,7 +459,7 @@ class Session:
             self._context.broker.unauthenticated_holds(self, 0)
         self._stop_receiving()
         if self._writing.is_streaming:
-            self._writing.cancel_large()  # a PUBLISH ends in the middle: nothing can follow it
+            self._writing.cancel_large()  # a PUBLISH breaks off: nothing can follow it
         elif event not in _UNTOLD and answers is not None and answers.is_v5:
             is_accepted = before not in _BEFORE_CONNACK
             self._link.send(answers.ending(code, reason, reference, is_accepted=is_accepted))
@@ -468,7 +468,7 @@ class Session:
         self._link.close()
 
     def _stop_receiving(self) -> None:
-        """Nothing more that was read counts. Idempotent."""
+        """Nothing more of what was read counts. Idempotent."""
         if self._intake is not None:
             self._intake.stop()
         if self._receiving is not None:

@@ -34,10 +34,10 @@ from tidegate_protocols.mqtt.codec.packets import (
 
 
 class SessionState(enum.Enum):
-    """Where a session stands."""
+    """The state of a session."""
 
     CONNECTING = "connecting"  # the link is up, no CONNECT yet
-    AUTHENTICATING = "authenticating"  # the broker is looking at the CONNECT; nothing is decoded
+    AUTHENTICATING = "authenticating"  # the broker is checking the CONNECT; nothing is decoded
     CHALLENGED = "challenged"  # AUTH was sent; only AUTH or DISCONNECT may come
     CONNECTED = "connected"  # CONNACK 0 was sent
     REFUSED = "refused"  # it has to go; what it sent before is confirmed first
@@ -108,7 +108,7 @@ TRANSITIONS: Final[Mapping[tuple[SessionState, Input], SessionState]] = {
     (_CONNECTING, Input.TIMED_OUT): _CLOSED,  # MQTT 3.1.1 section 3.1.4
     (_CONNECTING, Input.ENDED): _CLOSED,
     (_CONNECTING, Input.LOST): _CLOSED,
-    # What a client sends behind its CONNECT waits undecoded for the answer [MQTT-3.1.4-5].
+    # What a client sends after its CONNECT waits undecoded for the answer [MQTT-3.1.4-5].
     (_AUTHENTICATING, Input.ACCEPTED): _CONNECTED,  # [MQTT-3.1.4-4]
     (_AUTHENTICATING, Input.CHALLENGE): _CHALLENGED,  # MQTT 5.0 [MQTT-4.12.0-2]
     (_AUTHENTICATING, Input.REFUSED): _CLOSED,  # [MQTT-3.2.2-5]
@@ -122,7 +122,7 @@ TRANSITIONS: Final[Mapping[tuple[SessionState, Input], SessionState]] = {
     (_CHALLENGED, Input.TIMED_OUT): _CLOSED,
     (_CHALLENGED, Input.ENDED): _CLOSED,
     (_CHALLENGED, Input.LOST): _CLOSED,
-    # A second CONNECT is not here [MQTT-3.1.0-2], nor is what only servers send.
+    # A second CONNECT is missing here [MQTT-3.1.0-2], as is what only servers send.
     (_CONNECTED, Input.PUBLISH): _CONNECTED,
     (_CONNECTED, Input.PUBACK): _CONNECTED,
     (_CONNECTED, Input.PUBREC): _CONNECTED,
@@ -138,12 +138,12 @@ TRANSITIONS: Final[Mapping[tuple[SessionState, Input], SessionState]] = {
     (_CONNECTED, Input.DISCONNECT): _CLOSED,  # without the will [MQTT-3.14.4-3]
     (_CONNECTED, Input.BAD_INPUT): _CLOSED,  # [MQTT-4.8.0-1]
     (_CONNECTED, Input.FAILED): _CLOSED,
-    # What is ours now is answered: [MQTT-4.3.2-2] [MQTT-4.3.3-8].
+    # Messages that are ours now are still answered: [MQTT-4.3.2-2] [MQTT-4.3.3-8].
     (_CONNECTED, Input.WAITS): _REFUSED,
     (_CONNECTED, Input.TIMED_OUT): _CLOSED,  # [MQTT-3.1.2-24]
     (_CONNECTED, Input.ENDED): _CLOSED,  # take-over [MQTT-3.1.4-2], shutdown
     (_CONNECTED, Input.LOST): _CLOSED,
-    # All is confirmed that came before, or cannot be. What comes behind is not even decoded.
+    # Everything before is confirmed, or cannot be. What comes after is not even decoded.
     (_REFUSED, Input.BAD_INPUT): _CLOSED,
     (_REFUSED, Input.FAILED): _CLOSED,
     (_REFUSED, Input.TIMED_OUT): _CLOSED,

@@ -21,7 +21,7 @@ class Writing(Output):
     """Owned by one session.
 
     Args:
-        streaming: called when a large body begins (True), and when all is written (False).
+        streaming: called when a large body begins (True), and when everything is written (False).
         broken: see :class:`LargeOut`.
     """
 
@@ -44,11 +44,11 @@ class Writing(Output):
 
     @property
     def may_stream(self) -> bool:
-        """Large bodies may have to be written: then packets are handed over one by one."""
+        """Large bodies may have to be written: then packets are passed on one by one."""
         return self._large is not None
 
     def send(self, data: bytes) -> None:
-        """Write packets, or the head of a large one with the body that it names."""
+        """Write packets, or the head of a large one together with its body."""
         if self._large is not None or type(data) is LargeWire:
             self._send_large(data)
         else:
@@ -57,7 +57,7 @@ class Writing(Output):
             self._reading.unread.wrote(len(data))
 
     def flush(self) -> None:
-        """What was sent so far leaves now."""
+        """Send what was written so far now."""
         self.link.flush()
 
     def expect_large(self) -> None:
@@ -82,7 +82,7 @@ class Writing(Output):
         logger.error("message not delivered peer=%s error=%s", self.link.peer, error)
 
     def writable(self, value: bool) -> None:
-        """The client does not read fast enough (False), or caught up."""
+        """The client does not read fast enough (False), or has caught up."""
         if value:
             self._reading.writing_resumed()
         else:
@@ -91,7 +91,7 @@ class Writing(Output):
             self._large.writable(value)
 
     def forget(self) -> None:
-        """The link is gone: nobody is called any more."""
+        """The link is gone: call nobody any more."""
         self.cancel_large()
         self._large = None
         self._streaming = self._broken = nobody

@@ -1,6 +1,6 @@
 """Bytes to frames: incremental, without I/O, for all three versions.
 
-Whatever comes in is parsed or raises :class:`~tidegate.spi.PeerProtocolError`, nothing else. The
+Input is parsed or raises :class:`~tidegate.spi.PeerProtocolError`, nothing else. The
 common frame (no carriage return, no backslash) takes a short path through :meth:`Decoder.events`;
 everything else goes through :class:`Heads`.
 """
@@ -26,8 +26,8 @@ from tidegate_protocols.stomp.codec.frames import (
 )
 from tidegate_protocols.stomp.codec.heads import SHOWN_MAX, Heads, too_large
 
-#: A run of ACK frames as every client library writes the plain ones. The digits are bounded so
-#: that int() of them is cheap.
+#: A run of ACK frames as every client library writes plain ones. The digits are bounded so that
+#: int() of them is cheap.
 _ACK_RUN: Final = re.compile(rb"(?:ACK\nid:[0-9]{1,9}-[0-9]{1,19}\n\n\0\n?)+")
 _ACK_IDS: Final = re.compile(rb":([0-9]+)-([0-9]+)")
 _ACK_START: Final = b"ACK\nid:"
@@ -36,15 +36,15 @@ _CR: Final = 13
 #: The larger of CR and LF; a command begins with a capital letter.
 _LINE_END_MAX: Final = 13
 _LINE_ENDS: Final = re.compile(rb"(?:\r?\n)*")
-#: Digits of a content-length that int() is asked to read; no limit needs more.
+#: Most digits of a content-length passed to int(); no limit needs more.
 _CONTENT_LENGTH_DIGITS_MAX: Final = 18
 
-#: Only these have a body (STOMP 1.2 "Body"). What others have is ignored in 1.0 and refused later, when
-#: it is here: so no more of it is kept than of a head.
+#: Only these have a body (STOMP 1.2 "Body"). That of others is ignored in 1.0 and refused later, once
+#: received, so no more of it is kept than of a head.
 _WITH_BODY: Final = frozenset({"SEND", "MESSAGE", "ERROR"})
 _GREETINGS: Final = frozenset({"CONNECT", "STOMP"})
 
-#: Reading a short content-length from here costs a third of checking and converting it.
+#: Looking up a short content-length here costs a third of checking and converting it.
 _SMALL_LENGTHS: Final = {str(length): length for length in range(1025)}
 
 
@@ -54,7 +54,7 @@ class Decoder:
 
     Args:
         limits: a frame beyond them raises FrameTooLargeError.
-        commands: what may come; anything else is a PeerProtocolError.
+        commands: what is allowed; anything else is a PeerProtocolError.
 
     After an error the decoder stays broken: each further call raises the same error.
     """
@@ -85,23 +85,23 @@ class Decoder:
         self._limits = limits or Limits()
         self._heads = Heads(self._limits, commands)
         self._error: PeerProtocolError | None = None
-        # Undecoded bytes. They are joined only when there is a chance that a frame is complete,
-        # so that a large body is not copied once for every read.
+        # Undecoded bytes. They are joined only when a frame may be complete, so that a large body is
+        # not copied once for every read.
         self._pieces: list[bytes] = []
         self._pieces_bytes = 0
         self._position = 0  # in the first piece
-        self._needed = 0  # total bytes without which no frame can be complete
-        # No frame can be complete without a NUL, which must come within so many bytes; 0: it can.
+        self._needed = 0  # total bytes below which no frame can be complete
+        # No frame can be complete without a NUL, which must come within this many bytes; 0: it can.
         self._awaits_nul = 0
-        self._may_stream = False  # when none comes within them, it is a large body
+        self._may_stream = False  # if no NUL comes within them, it is a large body
         self._is_in_body = False  # of a LargeSend
-        self._is_open = False  # its NUL alone tells where it ends
+        self._is_open = False  # only its NUL tells where it ends
         self._body_left = 0  # bytes that it still has, or may have
-        # A content-length with fewer digits is none of a large body.
+        # A content-length with fewer digits is not that of a large body.
         smallest = self._limits.large_bytes_min
         self._large_digits = len(str(smallest)) if smallest else sys.maxsize
-        # A longer body without content-length is streamed, or above the limit. Where only larger
-        # ones than may be in memory were to be streamed, none is: nobody knows before.
+        # A longer body without content-length is streamed, or above the limit. When only bodies too large
+        # for memory are to be streamed, none of these is: their size is not known in advance.
         self._unstated_bytes_max = self._limits.body_bytes
         self._streams_unstated = (
             self._limits.large_unsized and 0 < smallest <= self._limits.body_bytes + 1
@@ -111,7 +111,7 @@ class Decoder:
 
     @property
     def version(self) -> Version | None:
-        """Rules to decode the next frame by; None until a version is negotiated."""
+        """Rules for decoding the next frame; None until a version is negotiated."""
         return self._heads.version
 
     @version.setter
@@ -121,7 +121,7 @@ class Decoder:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes received and not decoded yet."""
+        """Bytes received but not decoded yet."""
         return self._pieces_bytes - self._position
 
     def receive_data(self, data: bytes) -> None:
@@ -136,11 +136,13 @@ class Decoder:
             self._awaits_nul = 0
 
     def forget(self) -> None:
-        """Let go of what was received: nothing more is decoded."""
+        """Drop what was received: nothing more is decoded."""
         self._pieces.clear()
         self._pieces_bytes = self._position = 0
         if self._error is not None:
-            self._error = self._error.with_traceback(None)  # which holds all that was under way
+            self._error = self._error.with_traceback(
+                None
+            )  # the traceback holds everything that was under way
 
     def next_event(self) -> Frame | AckRun | LargeSend | Signal:
         """The next frame; HEART_BEAT for a run of line ends between frames; or NEED_DATA.
@@ -156,10 +158,10 @@ class Decoder:
         return next(self.events(), NEED_DATA)
 
     def events(self) -> Iterator[Frame | AckRun | LargeSend]:
-        """All complete frames; heart-beats are skipped. Nothing behind a LargeSend before its body
+        """All complete frames; heart-beats are skipped. After a LargeSend nothing comes until its body
         was taken.
 
-        The consumer may stop at any frame, set :attr:`version`, and go on with a new call.
+        The consumer may stop at any frame, set :attr:`version`, and continue with a new call.
         Raises: PeerProtocolError, FrameTooLargeError.
         """
         if not self._may_be_complete():
@@ -170,9 +172,7 @@ class Decoder:
         body_bytes_max = self._limits.body_bytes
         unstated_bytes_max = self._unstated_bytes_max
         parse_common_head = self._heads.common
-        is_greeted = (
-            self._heads.version is not None
-        )  # before that a frame may not have all that others may
+        is_greeted = self._heads.version is not None  # before that a frame is more restricted
         while position < size:
             if buffer[position] <= _LINE_END_MAX:
                 position = self._position = self._skip_line_ends(buffer, position)
@@ -232,7 +232,7 @@ class Decoder:
         self._keep_rest(buffer)
 
     def _may_be_complete(self) -> bool:
-        """Tell whether it is worth looking at what is there; check the limits if it is not."""
+        """Tell whether the input is worth examining; check the limits if it is not."""
         if self._error is not None:
             raise self._error
         if self._is_in_body:
@@ -248,7 +248,7 @@ class Decoder:
     def _join(self) -> bytes:
         pieces = self._pieces
         if len(pieces) > 1:
-            if self._position:  # who reads step by step left what it has read in front
+            if self._position:  # a step-by-step reader leaves consumed bytes in front
                 pieces[0] = pieces[0][self._position :]
                 self._pieces_bytes -= self._position
                 self._position = 0
@@ -275,7 +275,7 @@ class Decoder:
         return after
 
     def _find_head_end(self, buffer: bytes, position: int) -> tuple[int, int] | None:
-        """Where the headers stop and the body starts; None: not there yet.
+        """Where the headers end and the body starts; None: not received yet.
 
         A frame with CRLF may be followed by one without, so the first of both marks counts. They
         overlap when a body begins with a line feed: the last of the one is the first of the other.
@@ -292,10 +292,10 @@ class Decoder:
     def _find_body_end(
         self, buffer: bytes, start: int, length_text: str | None, command: str
     ) -> int:
-        """Where the NUL behind the body is; -1: not there yet."""
+        """Where the NUL after the body is; -1: not received yet."""
         body_bytes_max = self._limits.body_bytes
         if command in _GREETINGS and self._heads.version is None:
-            # Refused at its first byte: nobody knows yet who it is that would have it kept.
+            # Refused at its first byte: a client not yet authenticated must not make us keep it.
             is_stated = length_text is not None and length_text.strip("0")
             if is_stated or (start < len(buffer) and buffer[start]):
                 self._error = PeerProtocolError(f"{command} must not have a body")
@@ -350,7 +350,7 @@ class Decoder:
     def _unstated_size(self, here: int, stop: int) -> int | None:
         """As :meth:`_large_size` for a body without content-length; None: not known yet.
 
-        Args: here: bytes of it that are here; stop: -1: its NUL is not.
+        Args: here: bytes of it received; stop: -1: its NUL was not.
         """
         largest = self._limits.large_bytes_max
         if here <= self._unstated_bytes_max:
@@ -361,9 +361,9 @@ class Decoder:
         return None if stop < 0 else here
 
     def take_body(self) -> bytes:
-        """Bytes of the large body that are here; b"": none now, or all of it was taken.
+        """Received bytes of the large body; b"": none now, or all of it was taken.
 
-        Raises: FrameTooLargeError, of one whose end alone tells its size.
+        Raises: FrameTooLargeError, for a body whose size is known only at its end.
         """
         pieces = self._pieces
         if not pieces:
@@ -380,9 +380,9 @@ class Decoder:
         return piece
 
     def end_body(self) -> bool:
-        """Take the NUL behind a large body of which :meth:`take_body` gives out nothing more now.
+        """Take the NUL after a large body, when :meth:`take_body` returns nothing more now.
 
-        Returns: False: it is not here yet. Raises: PeerProtocolError.
+        Returns: False: it was not received yet. Raises: PeerProtocolError.
         """
         pieces = self._pieces
         if not pieces or (self._body_left and not self._is_open):

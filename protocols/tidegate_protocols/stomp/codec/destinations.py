@@ -10,8 +10,8 @@ a client writes                              canonical
 ``/temp-queue/NAME``, ``/temp-topic/NAME``   the broker's name
 ===========================================  =================
 
-NAME is the same in both: levels joined by ``.``, and in a filter ``*`` and ``>``. What the gateway
-writes is the first spelling.
+NAME is the same in both: levels joined by ``.``, and in a filter ``*`` and ``>``. The gateway itself
+writes the first spelling.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Final
 
 from tidegate.spi import PeerProtocolError, names
 
-#: Topics that MQTT clients could not tell from queues and from shared subscriptions.
+#: Topics that MQTT clients could not distinguish from queues and from shared subscriptions.
 _NOT_TOPICS: Final = ("topic://$queue.", "topic://$share.")
 
 #: Artemis' routing types, which choose for a name without a prefix.
@@ -39,7 +39,7 @@ def canonical(name: str) -> str | None:
 
 
 def temporary(name: str) -> str | None:
-    """What the broker is to make a temporary destination for; None when *name* is not one."""
+    """The destination to make a temporary one for; None when *name* is not temporary."""
     if name.startswith("/temp-queue/"):
         return names.QUEUE_PREFIX + name[12:]
     if name.startswith("/temp-topic/"):
@@ -50,7 +50,7 @@ def temporary(name: str) -> str | None:
 def to_publish(name: str, routing_type: str = "") -> str:
     """The canonical destination for a SEND to *name*. Raises: PeerProtocolError.
 
-    *routing_type*: the value of ``destination-type``; a prefix of *name* goes before it.
+    *routing_type*: the value of ``destination-type``; a prefix of *name* takes precedence.
     """
     destination = _required(name, routing_type)
     try:
@@ -63,7 +63,7 @@ def to_publish(name: str, routing_type: str = "") -> str:
 def to_subscribe(name: str, routing_type: str = "") -> str:
     """The canonical destination or filter for a SUBSCRIBE to *name*. Raises: PeerProtocolError.
 
-    *routing_type*: as for :func:`to_publish`, of ``subscription-type``.
+    *routing_type*: as for :func:`to_publish`, from ``subscription-type``.
     """
     destination = _required(name, routing_type)
     try:

@@ -1,6 +1,6 @@
 """Frames to bytes, by the rules of each version.
 
-MESSAGE and RECEIPT are on the hot path: what does not change between messages of a subscription is
+MESSAGE and RECEIPT are on the hot path: whatever is the same for all messages of a subscription is
 built once (:class:`MessageEncoder`), and receipts of one confirmation leave in one join.
 """
 
@@ -21,8 +21,8 @@ from tidegate_protocols.stomp.codec.messages import CORRELATION_BASE64, PROTOCOL
 
 HEART_BEAT_BYTES: Final = b"\n"
 
-#: Destinations whose header line an encoder remembers. A queue has one; a wildcard subscription
-#: may see any number, so the memory is bounded and simply starts again when it is full.
+#: Destinations whose header line an encoder caches. A queue has one; a wildcard subscription may see
+#: any number, so the cache is bounded and simply starts over when full.
 _DESTINATIONS_REMEMBERED: Final = 256
 
 _RECEIPT_START: Final = "RECEIPT\nreceipt-id:"
@@ -47,7 +47,7 @@ def encode(frame: Frame, version: Version) -> bytes:
 def encode_connected(
     version: Version, *, session: str, server: str, heart_beat: tuple[int, int]
 ) -> bytes:
-    """CONNECTED. *heart_beat*: milliseconds we can send and want to receive; not said in 1.0.
+    """CONNECTED. *heart_beat*: milliseconds we can send and want to receive; omitted in 1.0.
 
     Source: STOMP 1.2 "CONNECTED Frame"; 1.0 knows only ``session`` and ignores the others.
     """
@@ -65,7 +65,7 @@ def encode_error(
     receipt: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> bytes:
-    """ERROR: a short *message*, the whole story in *body*. STOMP 1.2 "ERROR"."""
+    """ERROR: a short *message*, the full text in *body*. STOMP 1.2 "ERROR"."""
     named = {"message": message, "content-type": "text/plain"}
     if receipt is not None:
         named["receipt-id"] = receipt
@@ -88,7 +88,7 @@ def encode_receipts(receipts: Sequence[str], version: Version) -> bytes:
 
 
 class LargeBodyMetError(Exception):
-    """A message has a large body: the page has to be written one by one."""
+    """A message has a large body: the page has to be written message by message."""
 
 
 @final
@@ -98,8 +98,8 @@ class MessageEncoder:
     Args:
         version: of the session.
         subscription: the client's id for it; None: it gave none (STOMP 1.0).
-        message_id_prefix: goes before the sequence in ``message-id``; needs no escaping.
-        ack_prefix: goes before the sequence in ``ack``; "": no such header (1.0, 1.1, auto).
+        message_id_prefix: precedes the sequence in ``message-id``; needs no escaping.
+        ack_prefix: precedes the sequence in ``ack``; "": no such header (1.0, 1.1, auto).
     """
 
     __slots__ = ("_ack", "_destinations", "_lead", "_origins", "_subscription", "_version")
@@ -168,7 +168,7 @@ class MessageEncoder:
         return b"".join(pieces)
 
     def encode_large(self, stored: StoredMessage) -> tuple[bytes, LargeBody, bytes]:
-        """What goes before a large body, the body, and what goes behind it."""
+        """What precedes a large body, the body, and what follows it."""
         body = stored.message.large
         assert body is not None, "only a message with a large body is written in pieces"
         message = msgspec.structs.replace(stored.message, large=None)
@@ -178,7 +178,7 @@ class MessageEncoder:
         return head[:-1], body, _NUL
 
     def end_of_browsing(self, message_id: str, destination: str) -> bytes:
-        """The MESSAGE that says that a browsing subscription has shown everything."""
+        """The MESSAGE that ends a browsing subscription which has shown everything."""
         headers = {"message-id": message_id, "destination": destination, "browser": "end"}
         if self._subscription is not None:
             headers["subscription"] = self._subscription
@@ -235,10 +235,10 @@ class MessageEncoder:
         return "".join([f"{name}:{escape_value(value, version)}\n" for name, value in pairs])
 
     def _lines_of_other(self, stored: StoredMessage) -> tuple[str, bool]:
-        """Where a message of another protocol comes from, and its user's headers under names
-        that STOMP has no other use for. Returns: also whether one of them is a timestamp."""
+        """The origin of a message of another protocol, and its user's headers under names that STOMP
+        does not use otherwise. Returns: also whether one of them is a timestamp."""
         message = stored.message
-        # A QoS 0 message is not persistent, and a queue keeps it as one of QoS 1.
+        # A QoS 0 message is not persistent, and a queue keeps it as QoS 1.
         origin = message.protocol, message.qos if message.persistent or message.qos > 1 else 0
         lines = self._origins.get(origin)
         if lines is None:
@@ -263,7 +263,7 @@ class MessageEncoder:
         )
 
 
-#: What a version cannot write in a header, or a client of it may take off.
+#: What a version cannot write in a header, or its clients may strip.
 _NOT_IN_TEXT: Final[Mapping[Version, str]] = {
     Version.V1_0: "\0\r\n\\",
     Version.V1_1: "\0\r",

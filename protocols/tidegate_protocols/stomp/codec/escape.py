@@ -9,7 +9,7 @@ version  decoded                  encoded
 =======  =======================  ==================================================
 
 CONNECT and CONNECTED are never escaped. U+0000 cannot come in (the decoder refuses it) and is
-written as a space: clients find the end of a frame by it.
+written as a space: clients use it to find the end of a frame.
 """
 
 from __future__ import annotations

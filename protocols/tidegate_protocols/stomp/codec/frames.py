@@ -36,7 +36,7 @@ CLIENT_COMMANDS: Final = frozenset(
 #: Commands a server may send. STOMP 1.2 "Augmented BNF": server-command.
 SERVER_COMMANDS: Final = frozenset({"CONNECTED", "ERROR", "MESSAGE", "RECEIPT"})
 
-#: What the decoder calls a run of plain ACK frames; no wire command has this name.
+#: The decoder's name for a run of plain ACK frames; no wire command has this name.
 ACK_RUN: Final = "ACK*"
 
 
@@ -58,7 +58,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
 
 
 class AckRun(msgspec.Struct, frozen=True, gc=False):
-    """Consecutive STOMP 1.2 ACK frames that have nothing but an ``id`` of our own form.
+    """Consecutive STOMP 1.2 ACK frames that have only an ``id`` in our own form.
 
     They are half of what a consumer sends, and decoding them one by one would cost four times as
     much. Attributes: ids: (subscription number, sequence) of each, as ASCII digits.
@@ -68,7 +68,7 @@ class AckRun(msgspec.Struct, frozen=True, gc=False):
     command: str = ACK_RUN
 
 
-#: What the decoder calls the head of a SEND with a large body; no wire command has this name.
+#: The decoder's name for the head of a SEND with a large body; no wire command has this name.
 LARGE_SEND: Final = "SEND+"
 
 
@@ -96,17 +96,17 @@ HEART_BEAT: Final = Signal.HEART_BEAT
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one frame may be. STOMP 1.2 "Size Limits".
+    """The limits on one frame. STOMP 1.2 "Size Limits".
 
     Attributes:
         header_count: header lines of a frame.
         header_line_bytes: of one header line, without its line end.
         header_bytes: of the command and all header lines together.
         body_bytes: of a body that is kept in memory.
-        large_bytes_min: a SEND with a body of at least so many bytes, that does not ask to be
-            retained, is given out as a LargeSend; 0: never. Above 1024.
+        large_bytes_min: a SEND with a body of at least this many bytes that does not ask to be
+            retained is returned as a LargeSend; 0: never. Above 1024.
         large_bytes_max: of such a body.
-        large_unsized: also when it has no content-length, so that only its end tells its size.
+        large_unsized: even without content-length, so that its size is known only at its end.
     """
 
     header_count: int = 128

@@ -1,6 +1,6 @@
 """The beginning of a frame, its command and headers, by the rules of a version.
 
-The common one (no carriage return, no backslash) takes a short path, :meth:`Heads.common`; every
+A common one (no carriage return, no backslash) takes a short path, :meth:`Heads.common`; every
 other is read by :meth:`Heads.parse`.
 """
 
@@ -14,17 +14,17 @@ from tidegate.spi.clients.mistaken import mistaken
 from tidegate_protocols.stomp.codec.escape import unescape
 from tidegate_protocols.stomp.codec.frames import Limits, Version
 
-#: The longest command is UNSUBSCRIBE; more bytes than this without a line end are no frame.
+#: The longest command is UNSUBSCRIBE; more bytes than this without a line end are not a frame.
 _COMMAND_BYTES_MAX: Final = 12
-#: Bytes of the peer's input that a message shows.
+#: Bytes of the peer's input shown in a message.
 SHOWN_MAX: Final = 40
 _WORD: Final = re.compile(rb"\A[A-Za-z]+")
-#: Frames with a passcode in them: whatever is wrong with their lines goes into no error, no log.
+#: Frames that contain a passcode: their faulty lines are shown in no error and no log.
 _WITH_SECRETS: Final = frozenset({"CONNECT", "STOMP"})
 _NUL_IN_HEADERS: Final = "NUL inside the headers; is the blank line before the body missing?"
 
-#: Headers that the gateway interprets. STOMP 1.0's examples pad values (``login: <username>``),
-#: so in 1.0 these are trimmed; headers of users never are (STOMP 1.2 "Value Encoding": padding).
+#: Headers that the gateway interprets. STOMP 1.0's examples pad values (``login: <username>``), so
+#: in 1.0 these are trimmed; users' headers never are (STOMP 1.2 "Value Encoding": padding).
 _TRIMMED_IN_1_0: Final = frozenset(
     {
         "ack",
@@ -46,7 +46,7 @@ _TRIMMED_IN_1_0: Final = frozenset(
 
 @final
 class Heads:
-    """Reads the heads of frames. Args: as of the decoder.
+    """Reads the heads of frames. Args: as for the decoder.
 
     After an error the stream is broken; the decoder remembers that.
     """
@@ -62,7 +62,7 @@ class Heads:
 
     @property
     def version(self) -> Version | None:
-        """Rules to read the next head by; None until a version is negotiated."""
+        """Rules for reading the next head; None until a version is negotiated."""
         return self._version
 
     @version.setter
@@ -71,7 +71,7 @@ class Heads:
         self._reads_common = version in (Version.V1_1, Version.V1_2)
 
     def common(self, head: bytes) -> dict[str, str] | None:
-        """The headers of a frame without anything unusual in it, its command under ``""``.
+        """The headers of a frame with nothing unusual in it, its command under ``""``.
 
         Returns: None when this must be left to :meth:`parse`.
         """
@@ -177,20 +177,20 @@ class Heads:
         return unescape(name, self._version), unescape(value, self._version)
 
     def _quoted(self, command: str, line: bytes) -> str:
-        """The line that is wrong, for a message; nothing of what may be (a piece of) a passcode."""
+        """The faulty line, for a message; nothing of what may be (part of) a passcode."""
         if self._version is None or command in _WITH_SECRETS:
             return ""
         return f": {_shown(line)}"
 
     def _trims(self, command: str, pairs: list[tuple[str, str]]) -> bool:
-        """Tell whether padding is to be taken off: STOMP 1.0, or a CONNECT that means 1.0."""
+        """Tell whether padding is to be stripped: STOMP 1.0, or a CONNECT that means 1.0."""
         if self._version is not None:
             return self._version is Version.V1_0
         return command == "CONNECT" and all(name != "accept-version" for name, _ in pairs)
 
 
 def too_large(what: str, limit: int, *, unit: str = "bytes") -> FrameTooLargeError:
-    """*what* is larger than the listener allows."""
+    """The error for *what* being larger than the listener allows."""
     return FrameTooLargeError(f"the {what} exceeds this listener's limit of {limit} {unit}")
 
 
@@ -200,7 +200,7 @@ def _trimmed(name: str, value: str) -> tuple[str, str]:
 
 
 def _shown(data: bytes) -> str:
-    """The beginning of *data* as it may be shown in a message."""
+    """The beginning of *data* in a form fit for a message."""
     text = data[:SHOWN_MAX].decode("ascii", "backslashreplace")
     return ascii(text) + ("…" if len(data) > SHOWN_MAX else "")
 
@@ -209,6 +209,6 @@ def _unknown(data: bytes) -> str:
     """Say what is wrong with bytes that do not begin with a known command."""
     if said := mistaken(data, "STOMP"):
         return said
-    # Not the line: where CONNECT lacks its line end, the passcode may be in it.
+    # Not the line: if CONNECT lacks its line end, the passcode may be in it.
     word = _WORD.match(data, 0, _COMMAND_BYTES_MAX + 1)
     return f"unknown command {_shown(word.group())}" if word else "unknown command: no letters"

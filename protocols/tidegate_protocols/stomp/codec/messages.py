@@ -42,10 +42,10 @@ def message_of(
     client_id: str,
     make_temporary: Callable[[str], str],
 ) -> Message:
-    """The message of a SEND whose envelope was taken off.
+    """The message of a SEND whose envelope was removed.
 
-    Args: destination: canonical; original_name: as written, when that is not how we would write it;
-        make_temporary: gives the canonical name of one of the connection's own destinations.
+    Args: destination: canonical; original_name: as written, if we would write it differently;
+        make_temporary: returns the canonical name of one of the connection's own destinations.
     Raises: PeerProtocolError for a value that makes no sense; what *make_temporary* raises.
     """
     headers = frame.headers
