@@ -1,4 +1,4 @@
-"""Queue browsing: copies of what is pending, page by page, and nothing is consumed."""
+"""Queue browsing: copies of what is pending, page by page, without consuming it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidegate.broker.lists.pending_list import Consumer
 from tidegate.broker.lists.selector import Matcher
 from tidegate.spi import StoreError
 
-#: What is read from the store, and held in memory, at a time: messages, and bytes of bodies.
+#: A page, read from the store and held in memory: at most so many messages, and bytes of bodies.
 PAGE_COUNT: Final = 100
 PAGE_BYTES: Final = 1 << 20
 
@@ -19,9 +19,9 @@ PAGE_BYTES: Final = 1 << 20
 class Browser(Consumer):
     """A subscription that only looks. It is attached to no list: others do not notice it.
 
-    It shows what was published before it began and is still pending when its page is read: also
-    what is in flight to consumers. It begins with the end of the turn that made it, so that what
-    the client published just before is durable and seen.
+    It shows what was published before it began and is still pending when its page is read, including
+    what is in flight to consumers. It begins at the end of the turn that made it, so that what the
+    client published just before is durable and seen.
     """
 
     __slots__ = ("_client", "_consumers", "_last", "_shown", "_woken")
@@ -35,7 +35,7 @@ class Browser(Consumer):
         matches: Matcher | None,
         shown: Callable[[str], None],
     ) -> None:
-        """*consumers*: of the connection, by key; it is among them while it is served. *shown*: called
+        """*consumers*: the connection's, by key; it is among them while it is served. *shown*: called
         with the key when the queue has been shown, and takes it out."""
         super().__init__(
             client,
@@ -58,9 +58,9 @@ class Browser(Consumer):
         self._woken.set()
 
     def begin(self) -> None:
-        """Show the queue when everything that was asked for before is durable."""
+        """Show the queue when everything requested before is durable."""
         parts = self._client.parts
-        # When it is not, whoever published is told, and here there is no more to do.
+        # If that fails, the publishers are told, and there is nothing to do here.
         parts.writer.when_durable(
             lambda: parts.tasks.spawn(self._run(), f"browse {self.destination}"),
             lambda error: self._client.failed(None, error),

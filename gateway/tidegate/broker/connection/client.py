@@ -1,4 +1,4 @@
-"""A connected client as its connection's parts and everybody else in the broker see it."""
+"""A connected client as the parts of its connection and the rest of the broker see it."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ class Client(ABC):
     """See the module.
 
     Attributes:
-        prefetch_count: of subscriptions that are restored with the session.
-        identity: who authorizers are told that it is; principal: the name in it.
-        vouched: who can say later who it is; is_certified: its certificate says so.
-        expires_at: microseconds since the Unix epoch; it ends then. 0: never.
+        prefetch_count: of subscriptions restored with the session.
+        identity: who authorizers are told it is; principal: the name in it.
+        vouched: can say later who it is; is_certified: its certificate says so.
+        expires_at: when it ends, in microseconds since the Unix epoch; 0: never.
         is_writable: the socket takes more, the handshake is finished, and it is decided what the client
             may have.
-        is_undecided: rights have changed, and about this client it was not decided yet (deciding.py).
-        rights: what is remembered of what it may do.
+        is_undecided: rights have changed, and this client has not been decided about yet (deciding.py).
+        rights: cached answers about what it may do.
         account: what is charged to it; in_flight: what it has not acknowledged.
         number: of this connection alone; connected_at: microseconds since the epoch.
         version, listener, certificate, heeds_drain: see ConnectRequest.
-        delivered: messages that it was given; confirmed_count: what it was told is durable.
-        origin: whose publishes these are; key: what the client is found by, "" without a client id.
+        delivered: messages it was given; confirmed_count: what it was told is durable.
+        origin: of its publishes; key: the client's key, "" without a client id.
     """
 
     __slots__ = (
@@ -126,7 +126,7 @@ class Client(ABC):
         self.add_in_flight = self.in_flight.add
         self._peer = peer
         self._throttled: set[object] = set()
-        self._at_once: object = None  # that of these for which nothing more is done
+        self._at_once: object = None  # the one of these for which nothing more is done
 
     def __repr__(self) -> str:
         return f"<{self.protocol} {self.address} client_id={self.client_id!r}>"
@@ -136,33 +136,33 @@ class Client(ABC):
         """The broker ends the connection and tells the front-end."""
 
     def end_behind_answers(self, error: GatewayError) -> None:
-        """End it, behind the answers to what it sent before."""
+        """End it, after the answers to what it sent before."""
         loop = asyncio.get_running_loop()
 
         def end(_: GatewayError | None = None) -> None:
-            loop.call_soon(self.end, error)  # behind that of this publish, too
+            loop.call_soon(self.end, error)  # after that of this publish, too
 
         self.parts.writer.when_durable(end, end)
 
     @abstractmethod
     def crowded(self) -> None:
-        """It has too much in flight to be given more, or has not any more."""
+        """It has too much in flight to be given more, or no longer has."""
 
     @abstractmethod
     def decide_who(self) -> None:
-        """Rights have changed: who is it by now? Raises: AccessError: nobody, or it may not connect."""
+        """Rights have changed: who is it now? Raises: AccessError: nobody, or it may not connect."""
 
     def check_open(self) -> None:
-        """Call first for what needs a right. Raises: RequestError, AccessError."""
+        """Call first in whatever needs a right. Raises: RequestError, AccessError."""
         if self.is_closed:
             raise RequestError("the connection is closed")
         if self.is_undecided:
             self.decide_who()
 
     def hold_back(self, act: Callable[[], None], size: int = 0) -> bool:
-        """Do *act* when it is decided what the client may have; never, if it ends before.
+        """Do *act* when it is decided what the client may have; never, if the client ends before.
 
-        Args: size: bytes that it hands over. Returns: False when too many wait already.
+        Args: size: bytes that *act* hands over. Returns: False when too many wait already.
         """
         return self.held_back.add(act, size)
 
@@ -209,8 +209,8 @@ class Client(ABC):
     def throttle(self, reason: object, *, at_once: bool = False) -> None:
         """Stop reading from this client until :meth:`unthrottle` with the same reason.
 
-        Args: at_once: what was read already waits, too; not for a reason that only the client
-            itself may be able to end.
+        Args: at_once: what was already read waits, too; not for a reason that perhaps only the
+            client itself can end.
         """
         if at_once:
             if self._at_once is reason:
@@ -235,11 +235,11 @@ class Client(ABC):
     def put_inflight(
         self, record: InflightRecord | None, undo: list[Callable[[], None]] | None = None
     ) -> None:
-        """Put a packet-id state into the filling turn, where there is a session to keep it.
+        """Put a packet-id state into the filling turn, if there is a session to keep it.
 
-        Args: undo: what takes it back is added here. A publish that was dropped must not leave its
-            packet id behind: the client's next try with the same id would be taken for a duplicate
-            and the message lost.
+        Args: undo: gets the step that takes it back. A dropped publish must not leave its packet id
+            behind: the client's next try with the same id would be taken for a duplicate and the
+            message lost.
         """
         session = self.session
         if record is None or session is None:
@@ -258,7 +258,7 @@ class Client(ABC):
 
 
 def identity_of(principal: Principal, request: ConnectRequest) -> Identity:
-    """Who authorizers are told that a client is."""
+    """Who authorizers are told a client is."""
     return Identity(
         principal.name,
         principal.groups,

@@ -53,14 +53,13 @@ _log = logging.getLogger("tidegate.broker.connection")
 #: Throttle reason: the gateway stops and takes no new work.
 STOPPING: Final = "stopping"
 
-#: What ending a connection takes, in answers of authorizers.
+#: What ending a connection costs, in answers of authorizers.
 _END_WORK: Final = 4
 
-#: What there is of a client that does nothing, here and in its front-end, beside its socket: measured
-#: with a thousand of them.
+#: Memory of an idle client, here and in its front-end, besides its socket: measured with a thousand.
 CONNECTION_BYTES: Final = 6 * 1024
 
-#: Why a connection ended of which nobody says anything else.
+#: Why a connection ended, if nobody says anything else.
 _LEFT: Final = "the client disconnected"
 _LOST: Final = "the connection was lost"
 
@@ -71,13 +70,13 @@ NOTHING_UNANSWERED: Final[Mapping[str, Sequence[int]]] = {}
 class Connection(Client):
     """One connected client. Made by :meth:`BrokerCore.connect`.
 
-    When it is closed it lets go of its parts, which know it: reference counts free it (decision 12).
+    When closed it drops its parts, which refer to it: reference counts free it (decision 12).
 
     Args: deciding: decides again when its rights change; on_end: called once, last.
 
     Attributes:
         is_admitted: False while its session is not durable yet.
-        ended_by: why it ended, as far as the gateway or its front-end said so; "": its client ended it, or the network.
+        ended_by: why it ended, if the gateway or its front-end said so; "": its client or the network ended it.
         consumers: what it consumes from, by the front-end's key.
     """
 
@@ -119,7 +118,7 @@ class Connection(Client):
         self.ended_by = ""
         self._deciding = deciding
         self._is_known = True
-        # When rights change: by what it may have been handed what it has not taken, if that is known.
+        # When rights change: the rights by which it was handed what it has not taken, if known.
         self._given: set[tuple[Action, str]] | None = set()
         self._writer = parts.writer
         self._will = request.will
@@ -130,22 +129,22 @@ class Connection(Client):
         self.consumers = self._serving.consumers
         self._transacting = Transacting(self, self._serving)
         self._messages = Messages(self, self._serving, self._transacting)
-        # Nearly every message comes these ways.
+        # Nearly every message takes these paths.
         self.publish = self._messages.publish
         self.acknowledge = self._messages.acknowledge
         self.check_publish = self._messages.check_publish
 
     def enter(self, older: Connection | None) -> None:
-        """Count it. Args: older: a connection that it takes the place of.
+        """Count it. Args: older: a connection that it replaces.
 
-        Raises: FlowControlError: its principal has too many, or may not have its will held.
+        Raises: FlowControlError: its principal has too many, or no room for its will.
         """
         if older is None:
             self.account.count(Counted.CONNECTIONS)
         else:
             self.account.recount(Counted.CONNECTIONS, 1)
         self._is_counted = True
-        # Whether there is room or not: who comes in may be who makes some.
+        # Whether there is room or not: a client that comes in may be the one that frees some.
         self.account.add(Held.CONNECTIONS, CONNECTION_BYTES)
         if self._will is not None:
             self.account.charge(Held.WILLS, memory_bytes(self._will))
@@ -156,8 +155,8 @@ class Connection(Client):
         return None if meter is None else partial(meter.received, self)
 
     def end(self, error: GatewayError) -> None:
-        """The front-end is told first: what the client acknowledged and which packet ids are in
-        flight, it can still say (acknowledge, disconnect) from within ``closed()``."""
+        """The front-end is told first: from within ``closed()`` it can still say what the client
+        acknowledged and which packet ids are in flight (acknowledge, disconnect)."""
         if self.is_closed or self._is_ending:
             return
         self._is_ending = True
@@ -177,21 +176,21 @@ class Connection(Client):
         self.throttle(STOPPING)
 
     def finish(self) -> bool:
-        """Nothing more is delivered to this client; all else goes on. Returns: something was until now."""
+        """Deliver nothing more to this client; all else goes on. Returns: whether it was delivered to until now."""
         was = self._resumed
         self._resumed = False
         self._set_writable()
         return was
 
     def go_on(self) -> None:
-        """It is delivered to again. For one that :meth:`finish` said True of."""
+        """Deliver to it again. Only if :meth:`finish` returned True."""
         if not self.is_closed:
             self._resumed = True
             self._set_writable()
 
     @property
     def is_idle(self) -> bool:
-        """It has nothing that it could acknowledge, and no transaction."""
+        """It has nothing to acknowledge, and no transaction."""
         if self.is_closed:
             return True
         return not (len(self._transacting) or any(one.in_flight for one in self.consumers.values()))
@@ -235,7 +234,7 @@ class Connection(Client):
 
     @property
     def transaction_count(self) -> int:
-        """That it has begun."""
+        """Transactions it has begun."""
         return 0 if self.is_closed else len(self._transacting)
 
     def writable(self, value: bool) -> None:
@@ -320,15 +319,15 @@ class Connection(Client):
         self.parts.branches.forget(self._own(branch_id), self, token)
 
     def _check_held(self, message: Message) -> None:
-        """Whoever commits must have the right. Raises: AccessError."""
-        if self.is_closed:  # since it asked: nobody keeps what is remembered up to date
+        """The committing client must have the right. Raises: AccessError."""
+        if self.is_closed:  # since it asked: nobody keeps the cached answers up to date
             self.rights.forget()
         elif self.is_undecided:
             self.decide_who()
         self.parts.access.check_held(self, message)
 
     def _own(self, branch_id: BranchId) -> BranchId:
-        """Of another's branch of the same id nobody is told."""
+        """Nobody learns of another's branch with the same id."""
         return msgspec.structs.replace(branch_id, owner=self.principal)
 
     def held_of(self, pending_list: PendingList) -> int:
@@ -455,7 +454,7 @@ class Connection(Client):
                 principal=self.principal,
             )
         if self._given is not None and access.authorizers and self._peer.has_unsent:
-            # Of what nobody acknowledges only the answers of before tell what it was.
+            # For what nobody acknowledges, only the earlier answers tell what it was.
             self._given |= access.given(rights)
             if not rights.is_complete:
                 self._given = None
@@ -492,5 +491,5 @@ class Connection(Client):
 
 
 def _is_closed(*_: object, **__: object) -> Never:
-    """In the place of what only an open connection has."""
+    """Replaces what only an open connection has."""
     raise RequestError("the connection is closed")

@@ -1,10 +1,10 @@
-"""Rights change: it is decided anew what those who are connected may have, one after the other.
+"""Rights change: what each connected client may have is decided again, one after another.
 
-It counts at once, the work is done in steps. From the moment of the change on nothing is handed out
-to a connection about which it was not decided yet: for the lists it is a socket that takes no more,
-so nothing of this costs a message anything. What it asks for meanwhile is answered by the rights of
-now: who it is by now is decided before (:meth:`Undecided.decide_who`). Nobody but those who may not
-have something any more notices more than a moment without messages.
+The change counts at once; the work is done in steps. From the change on nothing is handed out to a
+connection that has not been decided about: for lists it is a socket that takes no more, so messages
+pay nothing for this. What it asks for meanwhile is answered by its current rights: who it now is has
+been decided before (:meth:`Undecided.decide_who`). Only clients that lose a right notice more than
+a moment without messages.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from tidegate.spi import ConnectionEndedError, GatewayError
 
 _log = logging.getLogger("tidegate.broker.connection")
 
-#: Answers of authorizers before the clock is looked at: with a hundred rules each takes some 30
+#: Answers of authorizers between looks at the clock: with a hundred rules each takes some 30
 #: microseconds, and 200 where patterns name the client.
 DECIDED_AT_ONCE: Final = 16
 
-#: Messages that no list keeps wait for the decision in so much memory for each connection, or those of
-#: one turn; what comes behind them is dropped, as it is for a socket that takes no more.
+#: Memory per connection for messages that no list keeps and that wait for the decision, or those of
+#: one turn; later ones are dropped, as for a socket that takes no more.
 HELD_BACK_BYTES: Final = 64 * 1024
 
 
 class Undecided(Protocol):
-    """A connection, as far as this is about it."""
+    """What this needs of a connection."""
 
     def hold_until_decided(self) -> bool:
-        """Rights have changed. Returns: the client has not taken all that it was handed before."""
+        """Rights have changed. Returns: whether the client has not taken all that it was handed before."""
         ...
 
     def decide_again(self) -> Iterator[int]:
         """Decide, step by step, and end it or go on.
 
-        Yields: what was done, in answers of authorizers."""
+        Yields: the work done, in answers of authorizers."""
         ...
 
     def end(self, error: GatewayError) -> None: ...
 
 
 class HeldBack:
-    """What is done for a connection when it is decided."""
+    """What is done for a connection when it has been decided about."""
 
     __slots__ = ("_acts", "_size")
 
@@ -54,7 +54,7 @@ class HeldBack:
         self._size = 0
 
     def add(self, act: Callable[[], None], size: int) -> bool:
-        """Args: size: bytes that *act* hands over. Returns: False when they are too many."""
+        """Args: size: bytes that *act* hands over. Returns: False when that is too many."""
         if self._size and size and self._size + size > HELD_BACK_BYTES:
             return False
         self._size += size
@@ -62,7 +62,7 @@ class HeldBack:
         return True
 
     def clear(self) -> None:
-        """Nothing of it is done any more."""
+        """Drop all of it."""
         self._acts.clear()
         self._size = 0
 
@@ -75,19 +75,19 @@ class HeldBack:
 
 
 class Deciding:
-    """All connections about which it has to be decided."""
+    """All connections that must be decided about."""
 
     def __init__(self, walks: Walks) -> None:
         self._walks = walks
         self._undecided: dict[Undecided, Iterator[int]] = {}
 
     def begin(self, connections: Iterable[Undecided]) -> None:
-        """Rights of *connections* have changed, perhaps once more."""
+        """Rights of *connections* have changed, perhaps again."""
         is_walking = bool(self._undecided)
         urgent: dict[Undecided, Iterator[int]] = {}
         others: dict[Undecided, Iterator[int]] = {}
         for connection in connections:
-            # Who was handed what it has not taken comes first: that still goes out meanwhile.
+            # Those that have not taken what they were handed come first: it still goes out meanwhile.
             chosen = urgent if connection.hold_until_decided() else others
             chosen[connection] = connection.decide_again()
         self._undecided = urgent | {**self._undecided, **others, **urgent}
@@ -106,7 +106,7 @@ class Deciding:
                         yield
                         if self._undecided.get(connection) is not steps:
                             break  # rights have changed again
-            except FAILURES:  # it must not be handed anything, and the others must go on
+            except FAILURES:  # it must get nothing, and the others must go on
                 _log.exception("deciding what a client may have failed")
                 connection.end(ConnectionEndedError("internal-error", "internal error"))
             if self._undecided.get(connection) is steps:

@@ -1,8 +1,8 @@
-"""A gateway that is drained lets nobody in, and those that are there go when their work is done.
+"""A gateway that drains lets nobody in, and its clients go when their work is done.
 
-They are given nothing more, and can acknowledge what they have, end their transactions and publish; whoever has
-nothing in flight and no open transaction is disconnected as soon as all that it sent is confirmed, and told where
-to go. When the time is over, so are all others; what they have in flight stays in its queues.
+They get nothing more, and can acknowledge what they have, end their transactions and publish. A client with nothing
+in flight and no open transaction is disconnected as soon as all that it sent is confirmed, and told where to go.
+When the time is over, so are all others; what they have in flight stays in its queues.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tidegate.spi.events import Event, Tell, log_only
 
 _log = logging.getLogger("tidegate.broker")
 
-#: How often it is looked who is done, in seconds.
+#: How often clients are checked for being done, in seconds.
 LOOK_EVERY_S: Final = 0.1
-#: Clients that are looked at, or disconnected, before others have their turn.
+#: Clients checked, or disconnected, before others get their turn.
 _AT_ONCE: Final = 50
 
 #: Reasons of :class:`tidegate.spi.ConnectionEndedError`: for now, and for good.
@@ -38,11 +38,11 @@ async def _nobody(stage: DrainStage) -> None:
 class Draining:
     """See the module.
 
-    Args: connections: all that are to go; until_durable: waits for all that was asked for; now: microseconds since the epoch.
+    Args: connections: all that must go; until_durable: waits for all requests so far; now: microseconds since the epoch.
 
     Attributes: is_on: nobody is let in; since, ends_at: when that began, and when the time of clients is over, 0 while it is
         not on; server_reference: where clients are sent, "" for nowhere; is_moved: for good; tell: of events;
-        stage: that residents are told of by heed.
+        stage: what residents are told by heed.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Draining:
         self.is_moved = False
 
     def begin(self, server_reference: str, *, is_moved: bool, timeout_s: float) -> None:
-        """Begin, or go on in another way."""
+        """Begin, or go on with other settings."""
         now = self._now()
         if not self.is_on:
             self.since = now
@@ -89,7 +89,7 @@ class Draining:
         self._task = self._tasks.spawn(self._run(timeout_s), "drain")
 
     def end(self) -> None:
-        """Clients are let in again; those that have not gone are served again."""
+        """Let clients in again, and serve those that have not gone."""
         if not self.is_on:
             return
         self.is_on, self.since, self.ends_at = False, 0, 0
@@ -111,10 +111,10 @@ class Draining:
 
     async def _tell_stage(self) -> None:
         async with self._telling:
-            await self.heed(self.stage)  # the last one, also where several have been asked for
+            await self.heed(self.stage)  # the last one, even if several were requested
 
     def check(self) -> None:
-        """Whether a client is let in. Raises: ConnectionEndedError."""
+        """Check whether a client is let in. Raises: ConnectionEndedError."""
         if self.is_on:
             raise self.error()
 

@@ -1,9 +1,9 @@
-"""The queues of a drained gateway go to another broker, one after the other.
+"""The queues of a drained gateway go to another broker, one after another.
 
-Who takes them is an extension's (:class:`tidegate.spi.TakesQueues`) and a client like others, so a message is acknowledged
-here when the other broker has confirmed it, and until then it is here. This says which queue is next, and what is left: a
-queue is taken when nothing of the one before waits any more, so that what is on the way is bounded however many there are.
-Nothing is written down: after a kill the rest is in its queues, and clients are let in.
+An extension (:class:`tidegate.spi.TakesQueues`) takes them as a client like any other, so a message is acknowledged
+here when the other broker has confirmed it, and stays here until then. This says which queue is next, and what is
+left: a queue is taken when nothing of the previous one waits, so that what is on the way is bounded however many
+there are. Nothing is recorded: after a kill the rest is in its queues, and clients are let in.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidegate.spi.operate import LEFT_MAX, BridgeRow, HandOver, HandOverPhase, L
 
 _log = logging.getLogger("tidegate.broker")
 
-#: How often it is told how far it is, and what was refused is tried again, in seconds.
+#: How often progress is reported, and what was refused is tried again, in seconds.
 TELL_EVERY_S: Final = 10.0
 
 _PAUSED: Final = "its consumers are paused; resume it to hand it over"
@@ -46,12 +46,12 @@ _BRANCHES: Final = "end these transactions (XA) here: what they hold is in doubt
 
 
 class _FailedError(Exception):
-    """Who takes the queues has ended."""
+    """The taker of the queues has ended."""
 
 
 @dataclass(slots=True)
 class Found:
-    """What one look at everything finds. Attributes: todo: queues with what can go; messages: in them; left_more: beyond LEFT_MAX."""
+    """What one look at everything finds. Attributes: todo: queues with something that can go; messages: in them; left_more: beyond LEFT_MAX."""
 
     todo: list[str] = field(default_factory=list[str])
     messages: int = 0
@@ -69,7 +69,7 @@ class Found:
 
 @final
 class HandingOver:
-    """See the module. Args: clients: those that have to go first; until_durable: waits for all that was asked for."""
+    """See the module. Args: clients: those that must go first; until_durable: waits for all requests so far."""
 
     def __init__(
         self,
@@ -94,12 +94,12 @@ class HandingOver:
 
     @property
     def bridge(self) -> str:
-        """Over which it goes; "": it does not."""
+        """The bridge it goes over; "": none."""
         return self._name
 
     @property
     def has_failed(self) -> bool:
-        """It goes on only when it is asked for again."""
+        """It goes on only when requested again."""
         return self._phase is HandOverPhase.FAILED
 
     def begin(self, through: TakesQueues) -> None:
@@ -125,7 +125,7 @@ class HandingOver:
             self._parts.events.tell(Event.HAND_OVER_ENDED, _log, text, name, taker.row().moved)
 
     async def _end_stage(self) -> None:
-        """Residents send what waits in queues by themselves again."""
+        """Residents again send by themselves what waits in queues."""
         if self._draining.stage is DrainStage.HANDING_OVER:
             await self._draining.reach(DrainStage.DRAINING)
 
@@ -171,7 +171,7 @@ class HandingOver:
         """Raises: _FailedError."""
         while self._clients():
             await self._changed(taker)
-        # What others took from queues is at its target or in its queue again, or there would be two orders.
+        # First, what others took from queues must be at its target or back in its queue, or order would be lost.
         await self._draining.reach(DrainStage.HANDING_OVER)
         self._has_begun, self._phase = True, HandOverPhase.MOVING
         tell, loop = self._parts.events.tell, asyncio.get_running_loop()
@@ -190,7 +190,7 @@ class HandingOver:
                     await self._set_done(taker)
             except _FailedError:
                 raise
-            except FAILURES:  # or nothing would go on, and nobody would know
+            except FAILURES:  # or it would stop, and nobody would know
                 _log.exception("handing over failed, and goes on")
             await self._changed(taker)
 
@@ -232,7 +232,9 @@ class HandingOver:
             return
         with contextlib.suppress(GatewayError):
             await self._until_durable()  # or the last ones would go again after a kill
-        found = await self._look(taker, is_again=False)  # what was on its way into a queue is there
+        found = await self._look(
+            taker, is_again=False
+        )  # what was on its way into a queue has arrived
         row, left = taker.row(), found.left
         if found.todo or row.on_the_way:
             return
@@ -257,7 +259,7 @@ class HandingOver:
         self._parts.events.tell(Event.HAND_OVER_GOES_ON, _log, text, *values)
 
     async def _look(self, taker: QueueTaker, *, is_again: bool) -> Found:
-        """At all lists. Args: is_again: queues that were refused are to be tried again."""
+        """Look at all lists. Args: is_again: try refused queues again."""
         found = Found()
         await in_slices(self._looking(found, {} if is_again else dict(taker.refused)))
         parts = self._parts

@@ -53,14 +53,14 @@ class Messages:
         self._writer = parts.writer
         self._publisher = parts.publisher
         self._flow = parts.flow
-        # Asked for each message, so they are at hand; publishable: None: there is nobody to ask.
+        # Needed for each message, so kept at hand; publishable: None: there is nobody to ask.
         self._routes = parts.publisher.routes
         self._detours = parts.publisher.detours
         self._publishable: Container[str] | None
         self.look_at_publishes(all_of_them=False)
 
     def look_at_publishes(self, *, all_of_them: bool) -> None:
-        """With care: *all_of_them*, or those that something is to be asked about."""
+        """Handle publishes with care: *all_of_them*, or those that need a check."""
         known = self._client.rights.publishable if self._parts.access.authorizers else None
         self._publishable = () if all_of_them else known
 
@@ -193,12 +193,12 @@ class Messages:
     def _discard_duplicate(
         self, destination: str, duplicate_id: str, token: Token, inflight: InflightRecord | None
     ) -> None:
-        """The message came before: confirm it, and take note of its packet id."""
+        """The message came before: confirm it, and note its packet id."""
         writer, session = self._writer, self._client.session
         undo: list[Callable[[], None]] = []
         self._client.put_inflight(inflight, undo)
         if undo and inflight is not None and session is not None:
-            # Not part of the unit: that may be taken out of its turn.
+            # Not part of the unit, which may be taken out of its turn.
             removed = RemoveInflight(session.key, inflight.direction, inflight.packet_id)
             undo.append(lambda: writer.add_operation(removed))
         turn = writer.turn
@@ -282,7 +282,7 @@ class Messages:
             ) from None
         consumer.count(-len(entries), -size)
         if was_full and not _are_being_handed(entries):
-            self._flow.mark_lists(consumer)  # any of them may have waited for this room
+            self._flow.mark_lists(consumer)  # any of them may have waited for room
         return entries
 
     def reject(
@@ -321,9 +321,9 @@ class Messages:
 
 
 def _are_being_handed(entries: Sequence[InFlight]) -> bool:
-    """Whether a front-end gives back, from within their delivery, what fills its window.
+    """Whether a front-end returns, from within their delivery, messages that fill its window.
 
-    There was room for that, so nothing waited for it; and when it is to come again, the list says.
+    There was room for them, so nothing waited for that; the list says when they come again.
     """
     if not entries or not entries[0][1].is_dispatching:
         return False

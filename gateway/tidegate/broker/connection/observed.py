@@ -1,4 +1,4 @@
-"""A connection whose deliveries observers are told of; all others know nothing of it."""
+"""A connection whose deliveries observers are told of; other connections know nothing of them."""
 
 from __future__ import annotations
 

@@ -34,20 +34,20 @@ from tidegate.spi import (
     names,
 )
 
-#: Subscriptions of a closed connection that are removed before the clock is looked at: each takes
-#: some 50 microseconds.
+#: Subscriptions of a closed connection removed between looks at the clock: each takes some 50
+#: microseconds.
 REMOVED_AT_ONCE: Final = 16
 
-#: Subscriptions of a session that are taken up before the clock is looked at: some 10 microseconds
-#: each, and what authorizers take.
+#: Subscriptions of a session resumed between looks at the clock: some 10 microseconds each, and what
+#: authorizers take.
 RESTORED_AT_ONCE: Final = 16
 
-#: What a subscription takes in memory here and in the front-end beside its pending list, and each
-#: queue that a filter covers: measured over 10,000 and rounded up.
+#: Memory of a subscription, here and in the front-end, besides its pending list, and of each queue
+#: that a filter covers: measured over 10,000 and rounded up.
 CONSUMER_BYTES: Final = 1800
 ATTACHED_BYTES: Final = 120
 
-#: What a step of a walk over queues takes, in answers of authorizers.
+#: What a step of a walk over queues costs, in answers of authorizers.
 QUEUES_WORK: Final = DECIDED_AT_ONCE
 
 
@@ -61,9 +61,9 @@ class Serving:
     _parts: Parts
     _client: Client
     consumers: dict[str, Consumer] = field(default_factory=dict[str, Consumer])
-    # With how many messages each had in flight, which did not come back to it.
+    # With how many messages were in flight from each, which did not come back to it.
     _ended: list[tuple[PendingList, int]] = field(default_factory=list[tuple[PendingList, int]])
-    # What the connection is charged with: for the queues that filters cover, and each subscription.
+    # What the connection is charged for: the queues that filters cover, and each subscription.
     _attached: int = 0
     _charged: dict[str, int] = field(default_factory=dict[str, int])
     _counted: int = 0
@@ -122,14 +122,14 @@ class Serving:
         """Raises: FlowControlError: the connection may not hold one more."""
         account = self._client.account
         if names.is_queue(request.destination) and names.is_filter(request.destination):
-            # The queues of the new one are counted with the next: they come bit by bit.
+            # The queues of the new one are counted with the next: they are attached in steps.
             lists = sum(len(item.lists) for item in self.consumers.values())
             account.add(Held.SUBSCRIPTIONS, ATTACHED_BYTES * lists - self._attached)
             self._attached = ATTACHED_BYTES * lists
         account.check(Held.SUBSCRIPTIONS, _size_of(request))
 
     def _charge(self, request: SubscribeRequest) -> None:
-        """The connection has this subscription now, perhaps in the place of another one."""
+        """The connection has this subscription now, perhaps in place of another."""
         size = _size_of(request)
         before = self._charged.get(request.key, 0)
         self._client.account.add(Held.SUBSCRIPTIONS, size - before)
@@ -137,7 +137,7 @@ class Serving:
         self._count()
 
     def _count(self) -> None:
-        """There are as many now as there are: those of all connections are counted together."""
+        """Update the total of all connections' subscriptions with the present number."""
         count = len(self.consumers)
         self._parts.served += count - self._counted
         self._counted = count
@@ -146,13 +146,13 @@ class Serving:
         self.consumers.pop(key, None)
         self._count()
         size = self._charged.pop(key, 0)
-        if not self._client.is_closed:  # or all of the account is cleared
+        if not self._client.is_closed:  # otherwise the whole account is cleared
             self._client.account.add(Held.SUBSCRIPTIONS, -size)
 
     def _leave(self, consumer: Consumer) -> PendingList | None:
-        """Another subscription takes the place of *consumer*.
+        """Another subscription replaces *consumer*.
 
-        Returns: its list, when what comes from it is to be delivered first (see Succession).
+        Returns: its list, when what comes from it must be delivered first (see Succession).
         """
         pending_list = consumer.first_list
         if pending_list.is_queue or pending_list.is_stored:
@@ -164,7 +164,7 @@ class Serving:
         return pending_list
 
     def _browse(self, request: SubscribeRequest, token: Token, matches: Matcher | None) -> None:
-        """Begin to show a queue; it begins when everything asked for before is durable."""
+        """Show a queue; it begins when everything requested before is durable."""
         parts, destination = self._parts, request.destination
         if not names.is_queue(destination) or names.is_filter(destination):
             raise RequestError(f"{destination!r} cannot be browsed; only a single queue can")
@@ -209,7 +209,7 @@ class Serving:
         return found or attached
 
     def drop_all(self) -> None:
-        """The connection is closed; the lists that end with it are removed bit by bit."""
+        """The connection is closed; the lists that end with it are removed in steps."""
         consumers = list(self.consumers.values())
         gone = self._give_back(consumers)
         for consumer in consumers:
@@ -227,16 +227,16 @@ class Serving:
             yield flow.add_own_work(STATE_WORK * REMOVED_AT_ONCE)
 
     def drop(self, consumer: Consumer, *, forget: bool = False) -> None:
-        """Stop serving; lists that end with it are removed, and what is in flight of others goes back."""
+        """Stop serving; lists that end with it are removed, and what is in flight from others goes back."""
         gone = self._give_back([consumer], forget=forget)
         self._drop(consumer, gone, forget=forget)
 
     def _give_back(
         self, consumers: Sequence[Consumer], *, forget: bool = False
     ) -> Counter[PendingList]:
-        """What *consumers*, who are dropped, have in flight goes back, but to lists that end with them.
+        """What dropped *consumers* have in flight goes back, except to lists that end with them.
 
-        Returns: of these, how many messages that was.
+        Returns: for the latter, how many messages that was.
         """
         gone: Counter[PendingList] = Counter()
         going: list[tuple[dict[int, InFlight], PendingList | None]] = []
@@ -267,9 +267,9 @@ class Serving:
         parts = self._parts
         parts.destinations.unwatch_queues(consumer)
         if isinstance(consumer, Browser):
-            consumer.wake()  # to find that it is served no more
+            consumer.wake()  # so that it notices that it is no longer served
         if consumer.is_over:
-            return  # a filter's: it leaves its queues bit by bit
+            return  # a filter's: it leaves its queues in steps
         for pending_list in list(consumer.lists):
             pending_list.detach(consumer)
             if pending_list.is_queue:
@@ -283,7 +283,7 @@ class Serving:
                 parts.destinations.leave(pending_list)
             if not pending_list.consumers and _ends_unserved(pending_list, forget=forget):
                 if not durable and self._client.is_closed:
-                    # Nobody can ask for it any more.
+                    # Nobody can ask for it now.
                     self._ended.append((pending_list, gone.get(pending_list, 0)))
                 else:
                     parts.destinations.remove_subscription(
@@ -300,16 +300,16 @@ class Serving:
         )
 
     def _is_told_how_often(self, consumer: Consumer) -> bool:
-        """Its list may end, and rows of what it holds say how often that had been delivered."""
-        is_queue = names.is_queue(consumer.destination)  # which stays
+        """Its list may end, and rows of what it holds say how often that was delivered."""
+        is_queue = names.is_queue(consumer.destination)  # a queue stays
         return not is_queue and Outcome.PURGED in self._parts.writer.logged
 
     def restore(
         self, session: SessionState, restored: list[Subscription], refused: list[Subscription]
     ) -> Walk:
-        """Take up the subscriptions of a session, into *restored*; they are served after ``resume()``.
+        """Resume the subscriptions of a session, into *restored*; they are served after ``resume()``.
 
-        Args: refused: gets those that the client may not have any more. They stay, with what waits in
+        Args: refused: gets those that the client may no longer have. They stay, with what waits in
             them: the right may come back.
         """
         client = self._client
@@ -335,10 +335,10 @@ class Serving:
                 client.check_open()  # rights may have changed
 
     def decide_again(self) -> Iterator[int]:
-        """Rights are other ones now: decide about each subscription. Yields: see `Undecided`.
+        """Rights have changed: decide about each subscription. Yields: see `Undecided`.
 
-        Raises: AccessError when one is refused by now, or the front-end was handed a message, which it
-        may not have sent yet, that is.
+        Raises: AccessError when one is now refused, or a message is that the front-end was handed and
+        may not have sent yet.
         """
         client = self._client
         for consumer in list(self.consumers.values()):
@@ -362,7 +362,7 @@ class Serving:
                 yield 1
         if names.is_queue(destination):
             if names.is_filter(names.name_of(destination)):
-                # All of it before anything is handed out: a queue that it may not have is left.
+                # All of it before anything is handed out: it leaves queues that it may not have.
                 walk = parts.destinations.rewatch_queues(names.name_of(destination), consumer)
                 yield from (QUEUES_WORK for _ in walk)
             return
@@ -383,7 +383,7 @@ class Serving:
             self._parts.flow.mark_lists(consumer)
 
     def hand_back(self) -> None:
-        """The client is back: first it gets what is in doubt."""
+        """The client is back: it gets what is in doubt first."""
         session = self._client.session
         if session is not None and session.in_doubt:
             for consumer in list(self.consumers.values()):
@@ -391,12 +391,12 @@ class Serving:
 
 
 def _size_of(request: SubscribeRequest) -> int:
-    """What a subscription takes in memory beside its pending list."""
+    """What a subscription takes in memory besides its pending list."""
     return CONSUMER_BYTES + SELECTOR_FACTOR * len(request.selector)
 
 
 def _ends_unserved(pending_list: PendingList, *, forget: bool) -> bool:
-    """A topic's list that goes with its last consumer. Args: forget: the client gives up its durable ones, too."""
+    """A topic's list that goes with its last consumer. Args: forget: the client also gives up its durable ones."""
     subscription = pending_list.subscription
     return subscription is None or not (
         subscription.share_group or (subscription.durable and not forget)

@@ -1,14 +1,14 @@
-"""Consumers that acknowledge nothing for long, or too little: found, told, and by policy cut short or
+"""Consumers that acknowledge nothing for long, or too little: found, reported, and by policy cut short or
 disconnected.
 
-By age (``slow_consumer_age``) what counts is how long the message has been in flight that a consumer was handed first of those that
-it has not acknowledged, by a clock that nobody sets. Where a policy says so all consumers are looked
-at now and then, so one is found late by that much at most, and what is quick is not seen at all.
+By age (``slow_consumer_age``): how long the oldest unacknowledged message of a consumer has been in
+flight, by a clock that nobody sets. Where a policy says so all consumers are checked now and then, so a
+slow one is found late by that much at most, and a quick one is not noticed at all.
 
-By rate (``slow_consumer_rate``) it is what was settled from one look to the next, if more waited for it
-all the time: at both looks it could take no more while its list had more, and what it has in flight
-first at the second look had come before the first. Looking only at the ends would find one that is quick,
-and has a pile before it each time that it is looked at.
+By rate (``slow_consumer_rate``): how much was settled from one look to the next, if more waited for it
+all the time: at both looks it could take no more while its list had more, and what is first in flight
+at the second look had come before the first. Comparing only the ends would find a quick consumer that
+has a pile before it at each look.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from tidegate.spi.events import Event, Tell, log_only
 
 _log = logging.getLogger("tidegate.broker.slow")
 
-#: All consumers are looked at each so many calls.
+#: All consumers are checked once in so many calls.
 LOOK_EVERY: Final = 10
 
-#: A look that comes later after the last one, in microseconds, begins anew: the gateway was held up.
+#: After a longer gap between looks, in microseconds, counting starts over: the gateway was held up.
 _PERIOD_MAX: Final = 2 * LOOK_EVERY * 1_000_000
 
 AGE: Final = "slow_consumer_age"
@@ -54,11 +54,11 @@ class Connection(Protocol):
 
 @dataclass(slots=True)
 class _Seen:
-    """What a consumer had in flight first, since when as far as was seen, and its own prefetch.
+    """The first message a consumer had in flight, since when it was seen there, and its own prefetch.
 
     Attributes:
         told: what was announced when it was found slow; None when it is not.
-        at: when it was looked at last; settled: how many it had settled by then;
+        at: when it was last checked; settled: how many it had settled by then;
             next_sequence: of the gateway then; waited: more waited for it then.
     """
 
@@ -73,7 +73,7 @@ class _Seen:
 
     @property
     def found_by(self) -> str:
-        """The option that it is slow by; "" when it is not."""
+        """The option by which it is slow; "" when it is not."""
         return "" if self.told is None else self.told.found_by
 
 
@@ -85,7 +85,7 @@ def _unheard(_: SlowConsumer) -> None:
 class SlowConsumers:
     """Call :meth:`look` every second.
 
-    Args: connections: all there are; policy: of a destination; is_on: some policy wants it.
+    Args: connections: all of them; policy: of a destination; is_on: some policy wants this.
 
     Attributes:
         announce: told of each when it is found slow and when it is over; must not raise.
@@ -105,20 +105,20 @@ class SlowConsumers:
         self._policy = policy
         self.is_on = is_on
         self._seen: dict[Consumer, _Seen] = {}
-        self._before = self._seen  # in the last look: those that were not looked at in this one
+        self._before = self._seen  # of the last look: those not checked in this one
         self._calls = 0
         self.announce: Callable[[SlowConsumer], None] = _unheard
         self.tell: Tell = log_only
         self.slow = self.found = 0
 
     def look(self, elapsed: int) -> None:
-        """Look at them now and then. Args: elapsed: see :meth:`TurnWriter.elapsed`."""
+        """Check them now and then. Args: elapsed: see :meth:`TurnWriter.elapsed`."""
         if self.is_on and not self._calls % LOOK_EVERY:
             self._flow.walks.begin(self._look(elapsed))
         self._calls += 1
 
     def begin_anew(self, pending_list: PendingList) -> None:
-        """An operator has paused or resumed the list: what its consumers settle is counted from here."""
+        """An operator has paused or resumed the list: count what its consumers settle from here."""
         for consumer in pending_list.all_consumers():
             seen = self._seen.get(consumer) or self._before.get(consumer)
             if seen is not None:
@@ -158,7 +158,7 @@ class SlowConsumers:
                 self._is_over(connection, consumer, seen, seen.told)
             seen.sequence, seen.since = first, elapsed
         self._seen[consumer] = seen
-        if seen.prefetch_count and consumer.prefetch_count != 1:  # it has subscribed again
+        if seen.prefetch_count and consumer.prefetch_count != 1:  # it has resubscribed
             self._cut(consumer, seen)
         policy = self._policy(consumer.destination)
         age = policy.slow_consumer_age
@@ -172,7 +172,7 @@ class SlowConsumers:
         self, connection: Connection, consumer: Consumer, seen: _Seen, rate: float
     ) -> None:
         writer = self._flow.writer
-        now = writer.elapsed()  # of this step, not of the first one
+        now = writer.elapsed()  # of this step, not of the first
         settled = consumer.handed - len(consumer.in_flight)
         waits = _waits(consumer)
         period, count = now - seen.at, settled - seen.settled
@@ -260,7 +260,7 @@ class SlowConsumers:
 
 
 def _waits(consumer: Consumer) -> bool:
-    """More waits for *consumer* in its lists (some of them, of many) than it can be given now."""
+    """More waits for *consumer* in its lists (of many, only some are checked) than it can be given now."""
     if consumer.room() > 0:
         return False
     _, first_list, _ = next(iter(consumer.in_flight.values()))
@@ -273,7 +273,7 @@ def _waits(consumer: Consumer) -> bool:
 
 
 def _has_more(pending_list: PendingList, consumer: Consumer) -> bool:
-    """What waits there can be for it."""
+    """Something that waits there may be for it."""
     if consumer.matches is None or not pending_list.is_queue or pending_list.selecting is None:
         return True
     return pending_list.selecting.has_more_for(consumer)

@@ -1,6 +1,6 @@
 """How what a client subscribes to becomes a consumer and gets its list: found, made, or kept.
 
-What a connection does with its consumers then is :mod:`tidegate.broker.connection.serving`.
+What a connection then does with its consumers is in :mod:`tidegate.broker.connection.serving`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tidegate.spi import (
 
 _log = logging.getLogger("tidegate.broker.connection")
 
-#: What an automatically acknowledged consumer is given in one turn at most when it states no
-#: prefetch: the socket's own flow control only acts between turns.
+#: The most an automatically acknowledged consumer gets in one turn when it states no prefetch: the
+#: socket's own flow control acts only between turns.
 AUTOMATIC_TURN_COUNT: Final = 1000
 
 
@@ -34,9 +34,9 @@ AUTOMATIC_TURN_COUNT: Final = 1000
 
 
 def subscribe(client: Client, request: SubscribeRequest) -> tuple[Consumer, bool]:
-    """Make the consumer of a request that was checked, on its list.
+    """Make the consumer of a checked request, on its list.
 
-    Returns: also whether a subscription with messages of its own was taken up.
+    Returns: also whether a subscription with its own messages was resumed.
     Raises: RequestError, FlowControlError.
     """
     if names.is_queue(request.destination):
@@ -130,12 +130,12 @@ def _make_consumer(client: Client, request: SubscribeRequest) -> Consumer:
 
 
 def _acknowledges(request: SubscribeRequest) -> bool:
-    """The client acknowledges what it is given, if it wants to: of a topic not with QoS 0."""
+    """The client acknowledges what it gets, if it wants to; not from a topic with QoS 0."""
     return request.acknowledge and (request.qos > 0 or names.is_queue(request.destination))
 
 
 def _attach_session(client: Client, request: SubscribeRequest) -> None:
-    """A stored session takes up a queue or shared subscription again when it comes back."""
+    """A stored session resumes a queue or shared subscription when it comes back."""
     is_shared = request.share_group or names.is_queue(request.destination)
     session = client.session
     if request.durable_name and is_shared and session is not None:
@@ -147,8 +147,8 @@ def _attach_session(client: Client, request: SubscribeRequest) -> None:
 
 
 def is_kept(client: Client, consumer: Consumer, request: SubscribeRequest) -> bool:
-    """A repeated subscription keeps its list, what is pending and what is in flight
-    [MQTT-3.8.4-3]; only one that begins or ceases to be stored starts anew."""
+    """A repeated subscription keeps its list, what is pending and what is in flight [MQTT-3.8.4-3];
+    only one that begins or ceases to be stored starts over."""
     matches = compile_selector(request.selector)
     if names.is_queue(consumer.destination):
         return consumer.matches is matches
@@ -165,7 +165,7 @@ def is_kept(client: Client, consumer: Consumer, request: SubscribeRequest) -> bo
 
 
 def update(client: Client, consumer: Consumer, request: SubscribeRequest) -> None:
-    """Go on with *consumer* as *request* says, which repeats its subscription."""
+    """Go on with *consumer* as *request*, which repeats its subscription, says."""
     fresh = _make_consumer(client, request)
     consumer.acknowledge = fresh.acknowledge
     consumer.acknowledges_all = fresh.acknowledges_all
@@ -181,7 +181,7 @@ def update(client: Client, consumer: Consumer, request: SubscribeRequest) -> Non
 
 
 def request_of(client: Client, subscription: Subscription) -> SubscribeRequest:
-    """What asked for a subscription of the session, but for retained messages."""
+    """The request for a subscription of the session, without retained messages."""
     return SubscribeRequest(
         key=subscription.name,
         destination=subscription.filter,
@@ -196,7 +196,7 @@ def request_of(client: Client, subscription: Subscription) -> SubscribeRequest:
 
 
 def may_resume(client: Client, request: SubscribeRequest) -> bool:
-    """Tell whether the client may still have it; the log says why not. A queue is made by that."""
+    """Tell whether the client may still have it; if not, the log says why. This makes a missing queue."""
     parts = client.parts
     try:
         parts.access.check_subscribe(client, request)
@@ -215,7 +215,7 @@ def may_resume(client: Client, request: SubscribeRequest) -> bool:
 
 
 def resume(client: Client, subscription: Subscription, request: SubscribeRequest) -> Consumer:
-    """Make the consumer of one that the client may have, on its list."""
+    """Make the consumer of a permitted subscription, on its list."""
     if names.is_queue(subscription.filter):
         return _subscribe_queue(client, request)
     consumer = _make_consumer(client, request)
@@ -230,12 +230,12 @@ def resume(client: Client, subscription: Subscription, request: SubscribeRequest
 
 
 def is_one_queue(request: SubscribeRequest) -> bool:
-    """It is for a queue, and not for all that a filter covers."""
+    """It is for one queue, not for all that a filter covers."""
     return names.is_queue(request.destination) and not names.is_filter(request.destination)
 
 
 def is_of_one_list(consumer: Consumer) -> bool:
-    """All that it has in flight is of the one list that it consumes from."""
+    """All that it has in flight is from the one list it consumes from."""
     name, is_queue = names.name_of(consumer.destination), names.is_queue(consumer.destination)
     covers_many = is_queue and names.is_filter(name)
     return len(consumer.lists) == 1 and not (covers_many or consumer.acknowledges_all)

@@ -1,4 +1,4 @@
-"""What operators are told of a client: that it came, went, or was not let in."""
+"""What operators are told about a client: that it came, went, or was not let in."""
 
 from __future__ import annotations
 

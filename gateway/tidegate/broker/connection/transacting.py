@@ -17,7 +17,7 @@ from tidegate.spi import BranchId, GatewayError, RequestError, Token, names
 
 
 class Transacting:
-    """See the module. What a client acknowledges is held here, too, when a transaction says so."""
+    """See the module. What a client acknowledges in a transaction is held here, too."""
 
     __slots__ = ("_client", "_flow", "_parts", "_publisher", "_serving", "_transactions", "_writer")
 
@@ -106,7 +106,7 @@ class Transacting:
 
         def undo_commit() -> None:
             turn.settle(-settled)
-            turn.drop_added(first_sequence, end_sequence)  # also what needed no storing
+            turn.drop_added(first_sequence, end_sequence)  # including what needed no storing
             writer.give_back(item[0] for item in dead)
             self._restore_in_flight(step for step in held.settled if not step.is_rejected)
 
@@ -124,7 +124,7 @@ class Transacting:
         writer.schedule()
 
     def _check_commit(self, transaction: str, held: Transaction) -> None:
-        """Check that all of it can be done: all or nothing. Raises: GatewayError."""
+        """Check that all of it can be done: it is all or nothing. Raises: GatewayError."""
         self._writer.check_writable(adds=bool(held.published))
         if self._client.is_undecided:
             self._client.decide_who()
@@ -136,7 +136,7 @@ class Transacting:
         for destination in dict.fromkeys(step.message.destination for step in published):
             if names.is_temporary(destination):  # it may be gone
                 parts.temporary.check_exists(destination)
-            elif destination not in self._publisher.routes:  # so may a queue be
+            elif destination not in self._publisher.routes:  # a queue may be gone, too
                 self._publisher.resolve(destination, self._client.principal)
         if self._publisher.detours:
             messages = [step.message for step in published]
@@ -178,7 +178,7 @@ class Transacting:
         self._flow.throttle_if_large(self._client)
 
     def of(self, transaction: str) -> Transaction:
-        """The open one of that name. Raises: RequestError."""
+        """The open transaction of that name. Raises: RequestError."""
         held = self._transactions.get(transaction)
         if held is None:
             raise RequestError(f"there is no open transaction {transaction!r}; send BEGIN first")
@@ -193,7 +193,7 @@ class Transacting:
         *,
         is_rejected: bool,
     ) -> None:
-        """Hold what *consumer* acknowledged or rejected. Raises: GatewayError; it is in flight again then."""
+        """Hold what *consumer* acknowledged or rejected. Raises: GatewayError; then it is in flight again."""
         steps = settled(consumer, entries, is_rejected=is_rejected)
         try:
             held = self.of(transaction)
@@ -206,7 +206,7 @@ class Transacting:
             self._writer.confirm(self._client, token)
 
     def abort_all(self) -> None:
-        """The connection ends; a COMMIT that waits is carried out, because it came before."""
+        """The connection ends; a waiting COMMIT is carried out, because it came before."""
         self._flow.deferred.carry_out(self._client)
         for transaction in list(self._transactions):
             self.abort(transaction)
@@ -216,9 +216,9 @@ class Transacting:
         return bool(self._transactions) or self._serving.has_in_flight()
 
     def throttle_full(self, route: Route) -> None:
-        """It has published along *route*: where a list is full, it waits."""
+        """The client has published along *route*: if a list is full, it waits."""
         # A producer that also has messages in flight is not stopped: with its socket paused its
-        # acknowledgements would never be read, and nothing would ever make room.
+        # acknowledgements would never be read, and nothing would ever free room.
         if not self.has_in_flight():
             self._flow.throttle_full(self._client, route)
 

@@ -1,4 +1,4 @@
-"""What everything that operators ask has in common: who may, and who is told of it."""
+"""What all requests of operators share: who may make them, and who is told."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ async def _cannot_reload(check_only: bool) -> Reloaded:
 class Around:
     """What the gateway around the broker knows, and does.
 
-    Attributes: listeners: where clients connect; plugins: that are installed, with what is set of each; bridges: their rules; takes_queues: who can hand them over; reload: see
-        ReloadConfiguration, ``check_only`` is given.
+    Attributes: listeners: where clients connect; plugins: installed ones, with their settings; bridges: their rules;
+        takes_queues: bridges that can take queues over; reload: see ReloadConfiguration, ``check_only`` is passed.
     """
 
     listeners: Callable[[], Sequence[str]] = tuple
@@ -33,7 +33,7 @@ class Around:
 
 @dataclass(slots=True)
 class Asking:
-    """Who asks, for access control; what it may do is asked anew for each request."""
+    """The caller, for access control; what it may do is asked for each request."""
 
     identity: Identity
     address: str = ""
@@ -44,7 +44,7 @@ class Asking:
         return self.identity.principal
 
 
-#: Of a broker with nothing around it.
+#: For a broker with nothing around it.
 ALONE: Final = Around()
 
 
@@ -56,7 +56,7 @@ class Authorized:
         self._around = around
 
     def _authorize(self, who: Identity, *more: tuple[Action, str]) -> None:
-        """Raises: AccessError, which auditors are told of."""
+        """Raises: AccessError, of which auditors are told."""
         access, asking = self._core.access, Asking(who, who.address)
         access.authorize(asking, Action.ADMIN, "")
         for action, destination in more:

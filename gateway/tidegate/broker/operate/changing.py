@@ -1,6 +1,6 @@
-"""What of a broker's configuration changes while it runs, and how.
+"""What parts of a broker's configuration can change while it runs, and how.
 
-:func:`change` takes effect within one step of the loop. The limits of lists that are there follow in steps
+:func:`change` takes effect within one step of the loop. The limits of existing lists follow in steps
 (:func:`limit_lists`): there may be a hundred thousand of them.
 """
 
@@ -26,7 +26,7 @@ from tidegate.config import (
 )
 from tidegate.spi import CursorFactory
 
-#: Options of ``[broker]`` that count at once; all others with the next start.
+#: Options of ``[broker]`` that count at once; all others count from the next start.
 LIVE: Final = frozenset(
     {
         "acknowledged_age",
@@ -53,7 +53,7 @@ LIVE: Final = frozenset(
     }
 )
 
-#: Options of destinations that a list is made with: those that are there keep what they have.
+#: Options of destinations that a list is made with: existing lists keep what they have.
 MADE_WITH: Final = (
     "cursor",
     "durable_cursor",
@@ -75,9 +75,9 @@ def change(
     policies: Sequence[DestinationPolicy],
     cursors: Mapping[str, CursorFactory],
 ) -> None:
-    """From now on these count. Cannot fail.
+    """Use these from now on. Cannot fail.
 
-    Args: config: differs in :data:`LIVE` options at most; cursors: those that *policies* name.
+    Args: config: differs only in :data:`LIVE` options; cursors: those that *policies* name.
     """
     core.config, core.quotas, core.policies = config, quotas, policies
     core.accounts.change(config, quotas)
@@ -87,7 +87,7 @@ def change(
     core.overload.lag_max = config.overload_lag
     core.retained.limit_bytes = config.retained_limit
     core.flow.turn_bytes_max = config.pending_write_limit
-    # What was looked at once is looked at from then on: what had begun has to end.
+    # What was once watched stays watched: what had begun must end.
     idle, slow, abandoned = core.idle_queues, core.slow_consumers, core.abandoned
     for policy in policies:
         idle.is_on = idle.is_on or policy.idle_delete > 0
@@ -98,13 +98,13 @@ def change(
     core.destinations.marks_use = idle.is_on
 
 
-#: By ``match`` of a table and option, how many lists do not have its value before the next start.
+#: By ``match`` of a table and option, how many lists lack its value until the next start.
 Left: TypeAlias = Counter[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What there is before a change. Attributes: lists; policy: of a destination."""
+    """The state before a change. Attributes: lists; policy: of a destination."""
 
     lists: Sequence[PendingList]
     policy: Callable[[str], DestinationPolicy]
@@ -117,7 +117,7 @@ class Before:
 async def made_otherwise(
     core: BrokerCore, before: Before, policies: Sequence[DestinationPolicy]
 ) -> Left:
-    """What lists that are there would be made with otherwise, by *policies*."""
+    """What existing lists would be made with differently, by *policies*."""
     left: Left = Counter()
     of = PolicyMap(policies).of
     for count, pending_list in enumerate(before.lists, 1):
@@ -137,7 +137,7 @@ async def made_otherwise(
 
 
 async def limit_lists(core: BrokerCore, before: Before) -> Left:
-    """Give lists that were there before the change the limits of their policies of now."""
+    """Give lists from before the change the limits of their new policies."""
     left: Left = Counter()
     destinations = core.destinations
     for count, pending_list in enumerate(before.lists, 1):
@@ -151,14 +151,14 @@ async def limit_lists(core: BrokerCore, before: Before) -> Left:
                 left[new.match, option] += 1
         if (
             is_other or not count % STEP_LISTS
-        ):  # to count what is in a list takes a look at all clients
+        ):  # counting what is in a list takes a look at all clients
             await asyncio.sleep(0)
     return left
 
 
 def content(core: BrokerCore, pending_list: PendingList) -> int:
-    """Messages that the store has for the list: that wait, are in flight or on their way back, are held by a
-    transaction or a branch, or leave it with a batch that is not durable yet."""
+    """How many messages the store has for the list: those that wait, are in flight or on their way back, are held
+    by a transaction or a branch, or leave with a batch that is not durable yet."""
     count = pending_list.cursor.size + core.flow.coming_back.of(pending_list)
     for consumer in pending_list.all_consumers():
         count += sum(entry[1] is pending_list for entry in consumer.in_flight.values())

@@ -12,7 +12,7 @@ from tidegate.spi.operate import GatewayState, Latency, Overview, Room, ShowOver
 
 
 class GatewaySeen(RunningOperated):
-    """The part of :class:`tidegate.spi.operate.Operator` that its first word says."""
+    """The part of :class:`tidegate.spi.operate.Operator` about the gateway."""
 
     async def show_overview(self, who: Identity, request: ShowOverview) -> Overview:
         """See Operator."""
@@ -21,7 +21,7 @@ class GatewaySeen(RunningOperated):
 
 
 def overview(core: BrokerCore, listeners: Sequence[str]) -> Overview:
-    """Whoever shows it to anybody asks access control. Args: listeners: their addresses."""
+    """The caller asks access control. Args: listeners: their addresses."""
     traffic = core.traffic
     totals, rates = traffic.totals(), traffic.rates()
     through = {name: Traffic(total, round(rates[name], 1)) for name, total in totals.items()}
@@ -62,7 +62,7 @@ def overview(core: BrokerCore, listeners: Sequence[str]) -> Overview:
 
 
 def _state(core: BrokerCore) -> tuple[GatewayState, str]:
-    """How the gateway is, and why."""
+    """The gateway's state, and why."""
     writer = core.writer
     if writer.error is not None:
         return GatewayState.STORE_FAILED, str(writer.error)

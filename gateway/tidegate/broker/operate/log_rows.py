@@ -1,4 +1,4 @@
-"""Rows of the acknowledged log for who looks at it beside the sinks: a page at a time, whatever is wrong in it."""
+"""Rows of the acknowledged log for readers other than sinks: a page at a time, whatever is wrong in it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tidegate.broker.limits.acknowledged import AcknowledgedLog
 from tidegate.spi import AcknowledgedMessage, AcknowledgedPage, CorruptRecordError, RequestError
 from tidegate.spi.operate import LOG_BODY_MAX, DamagedRow, LogRows, ReadLog
 
-#: Of bodies, asked from the store at once: an answer of that size takes some milliseconds.
+#: Bytes of bodies requested from the store at once: an answer of that size takes some milliseconds.
 _PAGE_BYTES: Final = 1 << 20
 
 
@@ -40,7 +40,7 @@ def _released(log: AcknowledgedLog) -> int:
 def _bounded(
     rows: Sequence[AcknowledgedMessage], after: int
 ) -> tuple[Sequence[AcknowledgedMessage], int]:
-    """The first *rows* that are not too large together, and how far they go."""
+    """The first of *rows* that are not too large together, and how far they go."""
     for count, row in enumerate(rows):
         if row.message.large is None:
             continue

@@ -1,4 +1,4 @@
-"""The operator's contract, as the broker keeps it: who may, what happens, and who is told of it."""
+"""The operator's contract, as the broker keeps it: who may, what happens, and who is told."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ from tidegate.spi.replay import (
     Verdicts,
 )
 
-#: Destinations asked about before others have their turn: an authorizer may take some microseconds for each.
+#: Destinations asked about before others get their turn: an authorizer may take some microseconds for each.
 _ASKED_AT_ONCE: Final = 50
 
 _AGAIN: Final = "The queue no longer exists; the next client that uses it creates it again."
@@ -94,9 +94,9 @@ _AGAIN: Final = "The queue no longer exists; the next client that uses it create
 class Operations(
     GatewaySeen, EventsSeen, ConnectionsOperated, SessionsOperated, HeldSeen, AccessSeen, StoreSeen
 ):
-    """A :class:`tidegate.spi.operate.Operator` on a broker that runs; on its event loop.
+    """A :class:`tidegate.spi.operate.Operator` on a running broker; on its event loop.
 
-    Args: around: what the broker does not know of the gateway that it is in.
+    Args: around: what the broker does not know about the gateway it is in.
     """
 
     def __init__(self, core: BrokerCore, around: Around = ALONE) -> None:
@@ -183,7 +183,7 @@ class Operations(
         pending_list = self._queue(destination)
         self._check_deletable(pending_list, request)
         core.writer.check_writable(adds=False)
-        await durable(core.flow)  # what was published before is there
+        await durable(core.flow)  # what was published before has arrived
         is_empty = not await core.store.page_in(pending_list.id, 0, 1, 1)
         if pending_list.is_removed:
             raise no_such(destination)
@@ -213,7 +213,7 @@ class Operations(
             )
 
     def _end_consumers(self, pending_list: PendingList) -> None:
-        """Who subscribed to it by name would wait for ever: its connection ends."""
+        """End connections subscribed to it by name: they would wait for ever."""
         own = [
             item
             for item in pending_list.all_consumers()
@@ -318,7 +318,7 @@ class Operations(
         kept = await self._kept(destination, until)
         try:
             done = await self._over.move(source, kept, request)
-        except GatewayError:  # a selector that is none, for instance
+        except GatewayError:  # an invalid selector, for instance
             with contextlib.suppress(GatewayError):
                 await self._forget_empty(kept, "nothing was purged")
             raise
@@ -329,7 +329,7 @@ class Operations(
         return msgspec.structs.replace(done, note=f"They are kept in {kept.destination}.")
 
     async def _kept(self, destination: str, until: int) -> PendingList:
-        """A queue for what is purged, from which nobody is given anything. Raises: RequestError, StoreError."""
+        """A queue for what is purged, from which nobody gets anything. Raises: RequestError, StoreError."""
         core = self._core
         if origin_of(destination) is not None:
             raise RequestError(
@@ -363,7 +363,7 @@ class Operations(
         return done
 
     async def _forget_empty(self, kept: PendingList, why: str) -> bool:
-        """Whether nothing is kept there, and the queue is gone, too."""
+        """Remove *kept* if it is empty. Returns: whether it is gone."""
         core = self._core
         if await core.store.page_in(kept.id, 0, 1, 1) or core.writer.is_adding(kept):
             return False
@@ -397,7 +397,7 @@ class Operations(
         return done
 
     async def retry_messages(self, who: Identity, request: RetryMessages) -> Done:
-        """See Operator. The right PUBLISH is asked for each queue that they go back to."""
+        """See Operator. The right PUBLISH is required for each queue that they go back to."""
         destination = request.destination
         self._authorize(who, (Action.CONSUME, destination))
 
@@ -442,7 +442,7 @@ class Operations(
         return replay
 
     async def publish_replayed(self, who: Identity, request: PublishReplayed) -> Replay:
-        """See Operator. The right PUBLISH is asked for each destination, CREATE for a new queue."""
+        """See Operator. The right PUBLISH is required for each destination, CREATE for a new queue."""
         self._authorize(who)
         before = {item.destination for item in request.messages[:1]}
         replay = await self._replaying.publish(Asking(who, who.address), request)
@@ -476,7 +476,7 @@ class Operations(
     # --- all of them -----------------------------------------------------------------------------
 
     def _queue(self, destination: str) -> PendingList:
-        """Raises: RequestError when it is no queue, or a temporary one."""
+        """Raises: RequestError when it is not a queue, or a temporary one."""
         if not names.is_queue(destination):
             raise RequestError(f"{destination!r} is not a queue; this works for queues only")
         found = self._core.destinations.queues.get(destination)

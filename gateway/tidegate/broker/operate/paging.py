@@ -1,4 +1,4 @@
-"""A page of a sorted list, of thousands of things that come and go meanwhile."""
+"""A page of a sorted list of thousands of things that come and go meanwhile."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tidegate.broker.tally.order import Key
 from tidegate.broker.turn.walks import in_slices
 from tidegate.spi import RequestError
 
-#: Of what operators only look at, which nobody waits for but they; and how long others have the loop then, seconds. A loop that goes
-#: round without a rest has a slice in each of the five to ten turns that a client's message takes, and whoever else wants
-#: the processor waits for the system's next tick.
+#: Slice of work that only an operator waits for, and how long others then have the loop, in seconds. Without a rest
+#: there would be a slice in each of the five to ten turns that a client's message takes, and anything else that wants
+#: the processor would wait for the system's next tick.
 SLICE_S: Final = 0.0002
 REST_S: Final = 0.001
-#: What is looked at before others have their turn, at most.
+#: Most items examined before others get their turn.
 STEP: Final = 1000
-#: And before the clock is.
+#: And between looks at the clock.
 _LOOKED_AT_ONCE: Final = 4
 
 T = TypeVar("T")
@@ -29,17 +29,17 @@ U = TypeVar("U")
 
 
 class Shortlist(Generic[T]):
-    """The first *limit* rows behind *after*, of all that are offered in whatever order. Raises: RequestError for an
-    *after* that is none."""
+    """The first *limit* rows after *after*, of all that are offered, in any order. Raises: RequestError for an invalid
+    *after*."""
 
     def __init__(self, after: str, limit: int) -> None:
         self._begin = key_after(after)
         self._limit = limit
-        self._best: list[tuple[Key, T]] = []  # in order, one more than wanted at most
-        self._worst: Key | None = None  # of those, when there are as many as there may be
+        self._best: list[tuple[Key, T]] = []  # in order, at most one more than wanted
+        self._worst: Key | None = None  # of those, when it is full
 
     def offer(self, key: Key, row: T) -> None:
-        """One more."""
+        """Offer one more row."""
         if not self.takes(key):
             return
         best = self._best
@@ -49,11 +49,11 @@ class Shortlist(Generic[T]):
             self._worst = best[-1][0]
 
     def is_full_before(self, number: int) -> bool:
-        """None that comes by *number* is wanted any more."""
+        """No row with *number* is wanted now."""
         return self._worst is not None and number > self._worst[0]
 
     def takes(self, key: Key) -> bool:
-        """One that comes by *key* is still wanted: for whoever need not make its row otherwise."""
+        """A row with *key* is still wanted; if not, the caller need not make it."""
         return (self._worst is None or key < self._worst) and (
             self._begin is None or key > self._begin
         )
@@ -71,10 +71,10 @@ async def page(
 ) -> tuple[list[T], str]:
     """The first *limit* of *everything* that come after *after*, and the ``after`` of the next page.
 
-    Nobody waits for more than a step. What is sorted by name comes once however the others change; what is sorted
-    by a number that changes may come twice, or not.
+    Nobody waits for more than a step. Sorted by name, each row comes once however others change; sorted by a number
+    that changes, a row may come twice, or not at all.
 
-    Args: key: None: it is not wanted. Raises: RequestError for an *after* that is none.
+    Args: key: None: not wanted. Raises: RequestError for an invalid *after*.
     """
     shortlist = Shortlist[T](after, limit)
     async for some in _slices(everything):
@@ -86,14 +86,14 @@ async def page(
 
 
 async def each(everything: Iterable[T], do: Callable[[T], object]) -> None:
-    """Do it with each of *everything*, in slices: it may offer several rows to a shortlist, or none."""
+    """Call *do* with each of *everything*, in slices: it may offer several rows to a shortlist, or none."""
     async for some in _slices(everything):
         for item in some:
             do(item)
 
 
 async def in_steps(items: Iterable[T], made: Callable[[T], U | None]) -> list[U]:
-    """What *made* makes of each, without those that are gone by now."""
+    """What *made* makes of each, without those that are gone."""
     rows: list[U] = []
     async for some in _slices(items):
         rows += [row for row in map(made, some) if row is not None]
@@ -101,12 +101,12 @@ async def in_steps(items: Iterable[T], made: Callable[[T], U | None]) -> list[U]
 
 
 async def look_through(steps: Iterable[object]) -> None:
-    """Go through *steps* as operators look: see SLICE_S and REST_S."""
+    """Run *steps* at the pace of operators' requests: see SLICE_S and REST_S."""
     await in_slices(steps, SLICE_S, REST_S)
 
 
 async def first(items: Sequence[T], is_it: Callable[[T], bool]) -> T | None:
-    """The one that is wanted, looked at just now; None: there is none. *is_it* is quick."""
+    """The first item for which *is_it*, which is quick, holds; None: there is none."""
     for begin in range(0, len(items), STEP):
         if begin:
             await asyncio.sleep(0)
@@ -117,7 +117,7 @@ async def first(items: Sequence[T], is_it: Callable[[T], bool]) -> T | None:
 
 
 async def _slices(items: Iterable[T]) -> AsyncIterator[Sequence[T]]:
-    """All of *items*, a few at once; others have their turn after so many, or after a slice of time."""
+    """All of *items*, a few at a time; others get their turn after a number of them, or a slice of time."""
     ends_at, left, looked = perf_counter() + SLICE_S, iter(items), 0
     while some := tuple(islice(left, _LOOKED_AT_ONCE)):
         if looked and (not looked % STEP or perf_counter() >= ends_at):
@@ -125,12 +125,12 @@ async def _slices(items: Iterable[T]) -> AsyncIterator[Sequence[T]]:
             ends_at = perf_counter() + SLICE_S
         yield some
         looked += len(some)
-    if looked > _LOOKED_AT_ONCE:  # what comes next begins a slice of its own
+    if looked > _LOOKED_AT_ONCE:  # what comes next begins its own slice
         await asyncio.sleep(0)
 
 
 def key_after(after: str) -> Key | None:
-    """Of the last row of the page before; None: there is none. Raises: RequestError for an *after* that is none."""
+    """Key of the previous page's last row; None: there is none. Raises: RequestError for an invalid *after*."""
     if not after:
         return None
     number, _, name = after.partition(" ")

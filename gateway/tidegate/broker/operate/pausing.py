@@ -1,7 +1,7 @@
-"""Destinations whose producers are refused, or whose consumers are given nothing, until they are resumed.
+"""Destinations whose producers are refused, or whose consumers get nothing, until they are resumed.
 
-It is an attribute of the destination in the store: a restart changes nothing. A topic is known to the store as long as it is
-paused, and only then.
+The pause is an attribute of the destination in the store: a restart changes nothing. The store knows a topic only
+while it is paused.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Pausing:
     ) -> bool:
         """Pause or resume *sides*, at once. Args: queue: None for a topic.
 
-        Returns: it is durable; False: the store has no room, and takes it later.
-        Raises: StoreError; nothing was changed if it is read-only already.
+        Returns: True: it is durable; False: the store has no room, and takes it later.
+        Raises: StoreError; nothing has changed if it was already read-only.
         """
         core = self._core
         core.writer.check_writable(adds=False)

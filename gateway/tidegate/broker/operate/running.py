@@ -1,4 +1,4 @@
-"""What operators change of the gateway itself while it runs."""
+"""What operators change in the gateway itself while it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lists have together: those of one destination, closely, and a page of all destinations."""
+"""Totals over lists: those of one destination, in detail, and a page of all destinations."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tidegate.spi.operate import FEEDS_MAX, DestinationTotals, ListDestinations
 
 @dataclass(slots=True)
 class Totals:
-    """What the lists of one destination have together.
+    """Totals over the lists of one destination.
 
-    Attributes: see Destination; body_bytes: None: not counted; paging, others: some lists that are fed
-        from pages, and from memory.
+    Attributes: see Destination; body_bytes: None: not counted; paging, others: some lists fed from
+        pages, and from memory.
     """
 
     lists: int = 0
@@ -37,7 +37,7 @@ class Totals:
     others: list[PendingList] = field(default_factory=list["PendingList"])
 
     def shown(self) -> list[PendingList]:
-        """Those that are shown one by one."""
+        """The lists shown individually."""
         return [*self.paging, *self.others][:FEEDS_MAX]
 
     def add(self, pending_list: PendingList, overflow: str, in_flight: InFlight) -> None:
@@ -65,8 +65,8 @@ class Totals:
 class Choice:
     """Which destinations a request wants.
 
-    Args: request: of which ``match``, ``contains`` and ``dead_letters`` say it.
-    Attributes: is_all: all that there are.
+    Args: request: its ``match``, ``contains`` and ``dead_letters`` say that.
+    Attributes: is_all: it wants all of them.
     """
 
     def __init__(self, request: ListDestinations) -> None:
@@ -76,7 +76,7 @@ class Choice:
         self.is_all = not (request.match or request.contains or request.dead_letters)
 
     def has(self, destination: str, entry: Entry | None) -> bool:
-        """It wants *destination*. Args: entry: None: nobody has a list of it."""
+        """The request wants *destination*. Args: entry: None: it has no list."""
         return self.is_all or (
             (not self._match or covers(self._match, destination))
             and (not self._part or self._part in destination.casefold())
@@ -86,10 +86,10 @@ class Choice:
 
 @dataclass(slots=True)
 class Chosen:
-    """A page of the destinations that a request wants, and what all of them come to.
+    """A page of the destinations that a request wants, and the totals of all of them.
 
-    Args: tally: as it is while nobody else looks; paused: destinations whose producers are.
-    Attributes: shown: their names; after: of the next page; totals: None: nobody asked.
+    Args: tally: locked meanwhile; paused: destinations whose producers are paused.
+    Attributes: shown: their names; after: for the next page; totals: None: not requested.
     """
 
     tally: Tally
@@ -100,7 +100,7 @@ class Chosen:
     totals: DestinationTotals | None = None
 
     def steps(self) -> Iterator[None]:
-        """Choose them, in steps. Raises: RequestError for an ``after`` that is none."""
+        """Choose them, in steps. Raises: RequestError for an invalid ``after``."""
         request, tally, choice = self.request, self.tally, Choice(self.request)
         begin = key_after(request.after)
         yield from tally.sort(request.sort)

@@ -1,4 +1,4 @@
-"""What an operator sees of destinations: a page of them, and one of them closely."""
+"""What an operator sees of destinations: a page of them, and one in detail."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Views:
         self._tally = tally
 
     async def page(self, request: ListDestinations) -> DestinationPage:
-        """Raises: RequestError for an ``after`` that is none."""
+        """Raises: RequestError for an invalid ``after``."""
         destinations, tally = self._destinations, self._tally
         chosen = Chosen(tally, request, self._publisher.paused)
         async with tally.lock:
@@ -49,7 +49,7 @@ class Views:
         return DestinationPage(tuple(rows), chosen.after, chosen.totals)
 
     async def details(self, destination: str) -> DestinationDetails:
-        """Raises: RequestError when there is none; StoreError."""
+        """Raises: RequestError when it does not exist; StoreError."""
         queue = self._destinations.queues.get(destination)
         totals, oldest = Totals(), 0
         if queue is not None and queue.is_stored:
@@ -70,7 +70,7 @@ class Views:
         return DestinationDetails(row, feeds, oldest, policy, unstored=_unstored(queue))
 
     def _rows(self, shown: Iterable[str], rows: list[Destination]) -> Iterator[None]:
-        """Those of *shown* that are there, into *rows*, in steps."""
+        """Put those of *shown* that still exist into *rows*, in steps."""
         in_flight = InFlight()
         for destination in shown:
             queue, totals = self._destinations.queues.get(destination), Totals()
@@ -152,6 +152,6 @@ def feed_of(pending_list: PendingList) -> Feed:
 
 
 def no_such(destination: str) -> RequestError:
-    """What to raise when there is no *destination*."""
+    """The error for a *destination* that does not exist."""
     kind = "queue" if names.is_queue(destination) else "topic with subscribers"
     return RequestError(f"there is no {kind} {destination!r}")

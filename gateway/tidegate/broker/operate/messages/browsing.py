@@ -1,4 +1,4 @@
-"""Messages of a queue as an operator sees them: a page at a time, and nothing is consumed."""
+"""Messages of a queue as an operator sees them: a page at a time, without consuming them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidegate.broker.turn.walks import SLICE_S
 from tidegate.spi import LargeBodies, Message, MessageStore, StoredMessage, StoreError, body_bytes
 from tidegate.spi.operate import WORK_S, BrowsedMessage, BrowseMessages, MessagePage
 
-#: What is read from the store at a time: messages, and bytes of bodies.
+#: Read from the store at a time: messages, and bytes of bodies.
 _PAGE_COUNT: Final = 100
 _PAGE_BYTES: Final = 1 << 20
 #: Bytes of bodies in one answer; the last one may go beyond.
@@ -86,7 +86,7 @@ async def _shown(
 
 
 async def _beginning(message: Message, bodies: LargeBodies | None, count: int) -> bytes:
-    """The first bytes of a body that is in a file of its own. Raises: StoreError."""
+    """The first bytes of a body that is in a separate file. Raises: StoreError."""
     assert bodies is not None, "the store has made it"
     assert message.large is not None
     reader = bodies.open(message.large)

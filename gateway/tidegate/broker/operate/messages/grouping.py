@@ -1,4 +1,4 @@
-"""Messages of a dead-letter queue by where they come from and why they are there: counted, and nothing happens."""
+"""Messages of a dead-letter queue, counted by origin and reason; nothing happens to them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tidegate.broker.turn.walks import SLICE_S
 from tidegate.spi import Message, MessageStore, body_bytes
 from tidegate.spi.operate import WORK_S, CountDeadLetters, DeadLetterGroup, DeadLetterGroups
 
-#: What is read from the store at a time: messages, and bytes of bodies.
+#: Read from the store at a time: messages, and bytes of bodies.
 _PAGE_COUNT: Final = 256
 _PAGE_BYTES: Final = 1 << 20
-#: What one answer has: whoever can publish there may write other reasons into each message.
+#: Limits of one answer: a client that can publish there may write different reasons into each message.
 _GROUPS_MAX: Final = 1000
 _TEXTS_MAX: Final = 1 << 20
-#: Characters of a group's selector: half of what a selector may have, so that more can be asked for with it.
+#: Characters of a group's selector: half of what a selector may have, so that it can be extended.
 SELECTOR_MAX: Final = 2048
 
 
 class _Group:
-    """What is known of one so far."""
+    """What is known about a group so far."""
 
     __slots__ = ("count", "first_at", "last_at", "size")
 
@@ -57,7 +57,7 @@ async def grouped(
     through: int,
     now: int,
 ) -> DeadLetterGroups:
-    """The answer to *request*. Args: through: the last sequence to look at.
+    """The answer to *request*. Args: through: the last sequence to examine.
 
     Raises: RequestError for its selector; StoreError. Cancellation: safe.
     """

@@ -1,13 +1,12 @@
-"""Going over the messages of a queue, to purge, move or copy them, or to take dead letters back.
+"""Going over the messages of a queue, to purge, move or copy them, or to retry dead letters.
 
 A page is read from the store, and what is wanted of it is *claimed* from the cursor, as for a consumer with
-a selector: whoever claims has the message alone, and what a consumer or a transaction holds is not
-to be had. What happens to the claimed ones is one unit of the filling turn: after a crash each message is where it
-was or where it goes, once; when the store has no room all of them go back to their places. Only when it is
-durable the next page is read, so that nobody waits for more than a page.
+a selector: the claimer alone has the message, and what a consumer or a transaction holds cannot be
+claimed. What happens to the claimed ones is one unit of the filling turn: after a crash each message is where it
+was or where it goes, once; when the store has no room all of them go back to their places. The next page is read
+only when that is durable, so that nobody waits for more than a page.
 
-A page may be older than what it shows: what left the list while it was read is told by
-:meth:`tidegate.broker.turn.flow.Flow.left`.
+A page may be out of date: :meth:`tidegate.broker.turn.flow.Flow.left` tells what left the list while it was read.
 """
 
 from __future__ import annotations
@@ -42,24 +41,24 @@ from tidegate.spi import (
 )
 from tidegate.spi.operate import WORK_S, Done, Lengthy
 
-#: What is read from the store, and done with one batch: messages, and bytes of bodies.
+#: Read from the store, and handled in one batch: messages, and bytes of bodies.
 PAGE_COUNT: Final = 256
 PAGE_BYTES: Final = 1 << 20
 
-#: What is claimed at once: a cursor looks for so few one by one, and goes through all that it holds for more.
+#: Claimed at once: a cursor looks up this few one by one, but goes through all that it holds for more.
 _CLAIM_COUNT: Final = 64
 
 #: More bytes than any list holds.
 _ANY: Final = 1 << 62
 
-#: How long messages are compared with a selector before others have their turn.
+#: How long messages are matched with a selector before others get their turn.
 _SLICE_S: Final = 0.002
 
-#: To how many messages it happens, and when it has.
+#: How many messages it happens to, and a future for when it has.
 _Happens: TypeAlias = tuple[int, asyncio.Future[None]] | None
 #: Puts what is to happen to messages into the filling turn, and where they go.
 _Act: TypeAlias = Callable[[PendingList, list[StoredMessage], PendingList | None], _Happens]
-#: Messages, up to which one they were looked at (None: all), and where they go (None: there are none).
+#: Messages, how far they were examined (None: all), and where they go (None: there are none).
 _Sorted: TypeAlias = tuple[list[StoredMessage], int | None, PendingList | None]
 
 
@@ -70,10 +69,10 @@ def durable(
     done: Callable[[], object] | None = None,
     undo: Sequence[Callable[[], None]] = (),
 ) -> asyncio.Future[None]:
-    """Wait until everything asked for so far is durable and has been handed out.
+    """Wait until everything requested so far is durable and has been handed out.
 
     Args: first: the operations of the filling turn from this number on stand or fall together;
-        done: called when they are durable, whoever waits or not; undo: see `Turn.unit`.
+        done: called when they are durable, even if nobody waits; undo: see `Turn.unit`.
     Raises, in the future: StoreError. Cancellation: safe; only the waiting ends.
     """
     loop = asyncio.get_running_loop()
@@ -86,7 +85,7 @@ def durable(
     def confirmed() -> None:
         if done is not None:
             done()
-        loop.call_soon(waited)  # behind handing out
+        loop.call_soon(waited)  # after handing out
 
     def failed(error: GatewayError) -> None:
         if not future.done():
@@ -126,13 +125,13 @@ class OverMessages:
     ) -> Done:
         """Move dead letters back to the queues that they come from.
 
-        Args: home_of: the list of a queue by its name; what it raises ends the request there.
+        Args: home_of: returns the list of a queue by its name; an error of it ends the request there.
         Raises: AccessError, RequestError, FlowControlError, StoreError.
         """
         stays = 0
 
         def sort(wanted: list[StoredMessage]) -> _Sorted:
-            """The first of them that go to one queue, and whether those behind them are for the next step."""
+            """The first of them that go to one queue, and whether later ones are for the next step."""
             nonlocal stays
             found: list[StoredMessage] = []
             target: PendingList | None = None
@@ -163,7 +162,7 @@ class OverMessages:
         *,
         sort: Callable[[list[StoredMessage]], _Sorted] | None = None,
     ) -> Done:
-        """Args: target: where they go, None: nowhere; sort: says so instead, step by step."""
+        """Args: target: where they go, None: nowhere; sort: decides that instead, step by step."""
         flow = self._flow
         loop = asyncio.get_running_loop()
         matches = compile_selector(request.selector)
@@ -176,7 +175,7 @@ class OverMessages:
                 chosen = sorted({n for n in request.sequences if request.after < n <= through})
                 through = chosen[-1] if chosen else request.after
             ends_at = loop.time() + WORK_S
-            await durable(flow)  # what was published before is there, and has been offered
+            await durable(flow)  # what was published before has arrived and been offered
             after, count = request.after, 0
             is_complete = request.sequences is not None and not chosen
             while not is_complete and loop.time() < ends_at:
@@ -203,7 +202,7 @@ class OverMessages:
                 except GatewayError:
                     if not count:
                         raise
-                    break  # the answer says how far it came, and who goes on hears of this
+                    break  # the answer says how far it got; a later request would hear of this
                 after = looked_at
                 is_complete = not page or after >= through or 0 < request.count_max <= count
                 await asyncio.sleep(0)
@@ -212,7 +211,7 @@ class OverMessages:
             flow.end_reading(pending_list)
 
     def _room(self, pending_list: PendingList, target: PendingList | None) -> tuple[int, int]:
-        """How many messages and bytes of bodies *target* takes now.
+        """How many messages and bytes of bodies *target* accepts now.
 
         Raises: RequestError, FlowControlError, StoreError.
         """
@@ -278,7 +277,7 @@ class OverMessages:
         return len(wanted), durable(self._flow, first)
 
     def _leave(self, pending_list: PendingList, taken: list[StoredMessage], first: int) -> _Happens:
-        """The filling turn takes them off the list with its operations from number *first* on."""
+        """The filling turn takes them off the list, with its operations from number *first* on."""
         flow = self._flow
         sequences = [item.sequence for item in taken]
         if not taken:
@@ -298,9 +297,9 @@ class OverMessages:
 
 
 def _run(chosen: Sequence[int], after: int) -> tuple[int, int]:
-    """The next of *chosen* that follow each other: those behind the first number up to the second one.
+    """The next of *chosen* that follow each other: those after the first number up to the second.
 
-    Args: chosen: rising, the last one behind *after*.
+    Args: chosen: ascending, the last one after *after*.
     """
     index = bisect_right(chosen, after)
     first = last = chosen[index]
@@ -319,7 +318,7 @@ def _chosen(
     left: set[int],
     count: int,
 ) -> tuple[list[StoredMessage], int]:
-    """What is wanted of a page, and up to which sequence it was looked at."""
+    """What is wanted of a page, and up to which sequence it was examined."""
     wanted: list[StoredMessage] = []
     until = perf_counter() + _SLICE_S
     for item in page:
@@ -334,7 +333,7 @@ def _chosen(
 
 
 def _accepted(item: StoredMessage, target: PendingList) -> Message:
-    """What *item* is in *target*, which counts it from now on."""
+    """*item* as it is in *target*, which counts it from now on."""
     message = msgspec.structs.replace(
         item.message, destination=target.destination, original_name=""
     )
@@ -344,7 +343,7 @@ def _accepted(item: StoredMessage, target: PendingList) -> Message:
 
 
 def _revived(item: StoredMessage, target: PendingList) -> Message:
-    """What a dead letter is where it comes from."""
+    """A dead letter as it is back where it comes from."""
     message = _accepted(item, target)
     return msgspec.structs.replace(message, headers=without_dead_letter_headers(message))
 
@@ -360,7 +359,7 @@ def _fitting(wanted: list[StoredMessage], room: int, room_bytes: int) -> list[St
 
 
 def is_full(target: PendingList) -> FlowControlError:
-    """What to raise where a queue that is full is to be given more."""
+    """The error for adding to a queue that is full."""
     return FlowControlError(
         f"{target.destination} is full: wait until its consumers have made room"
     )

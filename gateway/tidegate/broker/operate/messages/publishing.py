@@ -1,4 +1,4 @@
-"""Publishing for operators, as one unit of the filling turn: no client waits in between, and none is throttled."""
+"""Publishing for operators, as one unit of the filling turn: no client waits meanwhile, and none is throttled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidegate.broker.route.router import Route
 from tidegate.spi import GatewayError, Message, body_bytes
 from tidegate.spi.replay import ReplayedMessage
 
-#: How long one step fills the turn before others have theirs.
+#: How long one step fills the turn before others get theirs.
 _SLICE_S: Final = 0.002
 #: Messages between two looks at the clock.
 _LOOK_COUNT: Final = 16
@@ -24,7 +24,7 @@ _LOOK_COUNT: Final = 16
 
 @dataclass(slots=True)
 class Step:
-    """What one step put into the filling turn. Attributes: problem: why it ends there, if it does."""
+    """What one step put into the filling turn. Attributes: problem: why it ended early, if it did."""
 
     count: int = 0
     problem: GatewayError | None = None
@@ -52,8 +52,8 @@ class Publishing:
     def durable(
         self, first: int, first_sequence: int, count: int, undo: list[Callable[[], None]]
     ) -> asyncio.Future[None]:
-        """Wait until what was filled in is durable. Args: first, first_sequence: of operations and messages, from where
-        on they stand or fall together; count: messages. Raises, in the future: StoreError."""
+        """Wait until what was filled in is durable. Args: first, first_sequence: the first operation and message of
+        those that stand or fall together; count: messages. Raises, in the future: StoreError."""
         writer = self._core.writer
         turn, end_sequence = writer.turn, writer.next_sequence
         writer.own_sequences += count
@@ -61,9 +61,9 @@ class Publishing:
         return durable(self._core.flow, first, undo=undo)
 
     async def make_ready(self, part: tuple[ReplayedMessage, ...], requester: Requester) -> None:
-        """Make the queues that are not there, which is no part of the unit, and find a turn with room.
+        """Make missing queues, which is not part of the unit, and find a turn with room.
 
-        Raises: GatewayError of the first message; that of a later one ends the step before it.
+        Raises: GatewayError of the first message; a later one's error ends the step before it.
         """
         core, flow = self._core, self._core.flow
         until = perf_counter() + _SLICE_S
@@ -92,7 +92,7 @@ class Publishing:
         part: tuple[ReplayedMessage, ...],
         undo: list[Callable[[], None]],
     ) -> Step:
-        """Add as many of *part* to the filling turn as there is room and time for; the caller makes the unit."""
+        """Add as much of *part* to the filling turn as there is room and time for; the caller makes the unit."""
         core = self._core
         flow, publisher, turn = core.flow, core.publisher, core.writer.turn
         now = core.writer.now()
@@ -120,9 +120,9 @@ class Publishing:
         return step
 
     def _check_room(self, route: Route, message: Message) -> None:
-        """Where a producer would wait, and where a queue would lose messages for these: not now.
+        """Refuse for now where a producer would wait, or a queue would lose messages for these.
 
-        What a subscription with a limit of its own loses is its policy's affair, as ever.
+        What a subscription with its own limit loses is up to its policy, as ever.
         Raises: FlowControlError.
         """
         full = self._core.flow.full_lists
@@ -131,7 +131,7 @@ class Publishing:
             lacks_room = pending_list in full
             if limit is not None and pending_list.is_queue:
                 room, room_bytes = limit.spare()
-                if room <= 0 or room_bytes < body_bytes(message):  # else: larger than any room
+                if room <= 0 or room_bytes < body_bytes(message):  # otherwise larger than any room
                     is_empty = not pending_list.cursor.size
                     is_adding = self._core.writer.is_adding(pending_list)
                     lacks_room = lacks_room or not is_empty or is_adding

@@ -1,12 +1,12 @@
 """Publishing messages again, exactly once: see :mod:`tidegate.spi.replay`.
 
-Each step is one unit of the filling turn: messages, and the replay's record with the position behind them.
-After a crash both are there or neither; when the store has no room both are taken back. The next
-step begins when the one before is durable, so a position never goes past a message that was dropped.
+Each step is one unit of the filling turn: messages, and the replay's record with the position after them.
+After a crash both are there or neither; when the store has no room both are taken back. The next step
+begins when the previous one is durable, so a position never goes past a message that was dropped.
 
-The record is the retained message of a topic of the gateway's own, ``$SYS/broker/replays/ID``: every store keeps
-such messages, replaces them in the batch that says so, carries them over to another store, and shows them to
-whoever may read ``$SYS``. Duplicate ids would not do: a ring forgets, and may be switched off
+The record is the retained message of one of the gateway's own topics, ``$SYS/broker/replays/ID``: every store keeps
+such messages, replaces them within a batch, carries them over to another store, and shows them to clients
+that may read ``$SYS``. Duplicate ids would not do: a ring forgets, and may be switched off
 (docs/decisions/0017-replay.md).
 """
 
@@ -48,7 +48,7 @@ _STEP_COUNT: Final = 512
 
 
 class _Record(msgspec.Struct, frozen=True):
-    """What is kept of a replay, as JSON."""
+    """The record of a replay, as JSON."""
 
     plan: str
     position: str
@@ -66,9 +66,9 @@ class Replaying:
     def __init__(self, core: BrokerCore) -> None:
         self._core = core
         self._publishing = Publishing(core)
-        # A command that was killed may have left a request that still goes on.
+        # A command that was killed may have left a request that is still running.
         self._locks: dict[str, asyncio.Lock] = {}
-        # Those whose last step nobody has seen to its end: the request was given up meanwhile.
+        # Replays whose last step nobody saw end: the request was given up meanwhile.
         self._unsure: set[str] = set()
 
     async def begin(self, request: BeginReplay) -> Replay:
@@ -101,7 +101,7 @@ class Replaying:
             return True
 
     async def check_destination(self, requester: Requester, destination: str) -> str:
-        """Why it takes no messages of *requester*; "" when it does. Nothing is made."""
+        """Why it takes no messages from *requester*; "" when it does. Nothing is made."""
         core = self._core
         try:
             if not (names.is_queue(destination) or names.is_topic(destination)):
@@ -114,7 +114,7 @@ class Replaying:
                 raise RequestError("only the gateway itself publishes there")
             core.access.check_destination(requester, destination)
         except FlowControlError:
-            return ""  # it may by the time
+            return ""  # it may by then
         except (AccessError, RequestError, ValueError) as error:
             return str(error)
         return ""
@@ -172,9 +172,9 @@ class Replaying:
         part: tuple[ReplayedMessage, ...],
         done: int,
     ) -> tuple[Step, _Record, asyncio.Future[None]]:
-        """Add as many of *part* to the turn as there is room and time for, as one unit.
+        """Add as much of *part* to the turn as there is room and time for, as one unit.
 
-        Raises: GatewayError, when it is none at all; nothing was done then.
+        Raises: GatewayError when that is nothing at all; then nothing was done.
         """
         core = self._core
         writer = core.writer
@@ -208,7 +208,7 @@ class Replaying:
         return locks.setdefault(replay, asyncio.Lock())
 
     async def _durable_record(self, replay: str) -> _Record | None:
-        """What is known for good: a step that is not durable yet may still be taken back."""
+        """The durable record: a step that is not durable yet may still be taken back."""
         if replay in self._unsure:
             await durable(self._core.flow)
             self._unsure.discard(replay)

@@ -1,4 +1,4 @@
-"""Plugins, users, and who may do what, as operators see them."""
+"""Plugins, users, and their rights, as operators see them."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ from tidegate.spi.operate import (
     UserRow,
 )
 
-#: What is done to no destination.
+#: Actions without a destination.
 _NOWHERE: Final = (Action.CONNECT, Action.ADMIN)
 #: More rules than an authorizer has.
 _RULES_MAX: Final = 1 << 32
-#: What may be done to a queue, and to a topic; the first can be asked of a filter, too.
+#: Actions on a queue, and on a topic; the first can be asked about for a filter, too.
 _OF_QUEUE: Final = (Action.CONSUME, Action.BROWSE, Action.PUBLISH, Action.CREATE, Action.DELETE)
 _OF_TOPIC: Final = (Action.SUBSCRIBE, Action.PUBLISH, Action.RETAIN)
 _OF_FILTER: Final = frozenset({Action.CONSUME, Action.BROWSE, Action.SUBSCRIBE})
@@ -196,14 +196,14 @@ class AccessSeen(Authorized):
     def _decided(self, asked: Identity, action: Action, destination: str) -> Decided:
         """What :meth:`tidegate.broker.publish.access.Access.decide` would say, from scratch."""
         if names.is_temporary(destination):
-            return Decided(action, Verdict.ALLOW, ())  # nobody is asked
+            return Decided(action, Verdict.ALLOW, ())  # no authorizer is asked
         access, reasons, verdict = self._core.access, list[Reason](), Verdict.ALLOW
         for authorizer in access.authorizers:
             found = access.ask(authorizer, asked, action, destination)
             why = access.reasons(authorizer, asked, action, destination)
             reasons.append(Reason(repr(authorizer), found, why))
             if verdict is Verdict.ALLOW or found is Verdict.DENY:
-                verdict = found  # the strictest of them
+                verdict = found  # the strictest
         return Decided(action, verdict, tuple(reasons))
 
     # --- users -----------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ class AccessSeen(Authorized):
         )
 
     async def _groups(self) -> dict[str, frozenset[str]]:
-        """Who is known, with the groups that it has; as a connection says, where there is one."""
+        """Known users and their groups; from a connection, if there is one."""
         found: dict[str, frozenset[str]] = {}
         for item in self._lists():
             users = await in_steps(list(item.user_names()), item.known_user)
@@ -242,7 +242,7 @@ class AccessSeen(Authorized):
 
 
 def _actions(destination: str) -> tuple[Action, ...]:
-    """What can be done there. Raises: RequestError for a name that is none."""
+    """What can be done there. Raises: RequestError for an invalid name."""
     if not destination:
         return _NOWHERE
     if not (names.is_queue(destination) or names.is_topic(destination)):

@@ -1,4 +1,4 @@
-"""Clients that are connected, as operators see them, and their end."""
+"""Connected clients, as operators see them, and their end."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from tidegate.spi.operate import (
 
 _US: Final = 1_000_000
 
-#: Lists of a consumer that are looked at for what waits in them: a filter of queues may cover thousands.
+#: Lists of a consumer whose waiting messages are counted: a filter of queues may cover thousands.
 _LISTS_MAX: Final = 100
 
-#: By what a connection is throttled for.
+#: By throttle reason.
 _THROTTLED: Final = {
     STOPPING: WaitReason.STOPPING,
     RATE: WaitReason.RATE,
@@ -106,7 +106,7 @@ class ConnectionsOperated(Authorized):
 
 
 def end(connection: Connection) -> None:
-    """An operator wants it to end."""
+    """End the connection, for an operator."""
     connection.end(ConnectionEndedError("administrative", "an operator ended the connection"))
 
 
@@ -162,7 +162,7 @@ def _row(connection: Connection, now: int) -> ConnectionRow:
 
 
 def _waits(connection: Connection) -> Iterator[Wait]:
-    """What keeps it from going on, the most general first."""
+    """What holds it up, the most general first."""
     if not connection.is_resumed:
         yield Wait(WaitReason.HANDSHAKE)
     if connection.is_undecided:

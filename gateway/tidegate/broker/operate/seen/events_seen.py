@@ -11,7 +11,7 @@ class EventsSeen(Authorized):
     """The part of :class:`tidegate.spi.operate.Operator` about events."""
 
     async def list_events(self, who: Identity, request: ListEvents) -> EventPage:
-        """See Operator. Who has lost the right while it waited is told nothing."""
+        """See Operator. A caller that lost the right while it waited is told nothing."""
         self._authorize(who)
         found = await self._core.events.wanted(request)
         if request.wait_s:

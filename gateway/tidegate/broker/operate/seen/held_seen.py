@@ -35,7 +35,7 @@ from tidegate.spi.operate import (
 
 
 def _acts(table: str, options: type) -> Mapping[str, str]:
-    """By option, what happens at it."""
+    """By option, what happens at the limit."""
     fields = dataclasses.fields(options)
     return {f"{table}.{item.name}": option_info(item).act for item in fields}
 
@@ -46,15 +46,15 @@ _ACTS: Final = {
     **_acts("destinations", DestinationPolicy),
 }
 
-#: A limit of which all is used: a row's place, which is a whole number, is how much of it is.
+#: A row is sorted by how much of the limit is used, a whole number; this means all of it.
 _WHOLE: Final = 1_000_000
 
 T = TypeVar("T")
 
-#: What has limits: the gateway (None), users, connections, lists.
+#: Things with limits: the gateway (None), users, connections, lists.
 _Holding: TypeAlias = Account | Connection | PendingList | None
 
-#: Option, what is used of it, and the limit; 0: there is none.
+#: Option, how much is used, and the limit; 0: there is none.
 _Found: TypeAlias = tuple[str, int, int]
 
 
@@ -73,7 +73,7 @@ class HeldSeen(Authorized):
             for option, used, limit in found:
                 part = _part(option, used, limit) if limit else -1
                 place = -part if is_nearest else 0
-                # Of thousands nearly all come too late for this page: those cost no row, and most no name.
+                # Of thousands, nearly all come too late for this page: they cost no row, and most no name.
                 if part < wanted or shortlist.is_full_before(place):
                     continue
                 key = place, f"{scope} {holder} {option} {number}"
@@ -153,7 +153,7 @@ class HeldSeen(Authorized):
         return found
 
     def _limits_of(self, holding: _Holding) -> tuple[str, str, int, Iterable[_Found]]:
-        """Scope, holder and number, and its limits if it is still there."""
+        """Scope, holder and number, and its limits if it still exists."""
         match holding:
             case Connection():
                 limits = () if holding.is_closed else _of_connection(holding)
@@ -260,7 +260,7 @@ def _of_list(item: PendingList) -> Iterable[_Found]:
 
 
 def _part(option: str, used: int, limit: int) -> int:
-    """Of ``_WHOLE``."""
+    """The used part, as a fraction of ``_WHOLE``."""
     if option == "broker.disk_free_limit":
         return _WHOLE * limit // max(limit, used)
     return _WHOLE * used // limit
@@ -269,7 +269,7 @@ def _part(option: str, used: int, limit: int) -> int:
 async def _largest(
     items: Sequence[T], account_of: Callable[[T], Account | None], name_of: Callable[[T], str]
 ) -> list[T]:
-    """Those for whom most is held. Args: account_of: None: it is not wanted; name_of: no other has it."""
+    """Those for whom most is held. Args: account_of: None: not wanted; name_of: a unique name."""
 
     def key(item: T) -> Key | None:
         account = account_of(item)

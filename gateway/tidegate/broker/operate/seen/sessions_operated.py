@@ -34,7 +34,7 @@ from tidegate.spi.operate import (
 
 _WHY: Final = "an operator deleted it"
 
-#: Subscriptions of a session that are looked at for what waits in them.
+#: Subscriptions of a session whose waiting messages are counted.
 _LISTS_MAX: Final = 1000
 
 
@@ -56,7 +56,7 @@ class SessionsOperated(Authorized):
             if request.sort is SessionSort.PENDING:
                 return -self._pending(session), name
             if request.sort is SessionSort.AWAY:
-                # Those that are not away come behind those that have just left.
+                # Sessions that are not away come after those that have just left.
                 is_away = session.connection is None
                 return (-self._away(session) if is_away else 1), name
             return 0, name
@@ -212,7 +212,7 @@ class SessionsOperated(Authorized):
 
 
 def _in_flight(item: PendingList) -> int:
-    """Delivered of a subscription's list, and not acknowledged: its consumers have no other list."""
+    """Delivered from a subscription's list, not acknowledged: its consumers have no other list."""
     return sum([len(consumer.in_flight) for consumer in item.all_consumers()])
 
 
@@ -222,7 +222,7 @@ def _left(item: PendingList) -> int:
 
 
 def _names(item: PendingList) -> tuple[str, str, str]:
-    """Whose it is, its client id and its name."""
+    """Its owner, its client id and its name."""
     subscription = item.subscription
     if subscription is not None:
         return subscription.owner, subscription.client_id, subscription.name

@@ -21,9 +21,9 @@ from tidegate.spi.operate import (
     StoreDetails,
 )
 
-#: How long a store may take to say what it is made of, in seconds: it may be away, and the rest is known.
+#: How long a store may take to list its parts, in seconds: it may be away, and the rest is known.
 PARTS_S: Final = 2.0
-#: Of capabilities, those that are no ability.
+#: Fields of capabilities that are not abilities.
 _FACTS: Final = frozenset({"durable", "directories", "measures_room"})
 
 
@@ -66,7 +66,7 @@ class StoreSeen(Authorized):
         )
 
     async def _parts(self) -> tuple[tuple[StorePart, ...], str]:
-        """What the store is made of, and why it does not say so."""
+        """The store's parts, and, if it cannot list them, why."""
         offered = self._core.store.capabilities.parts
         if offered is None:
             return (), ""
