@@ -191,11 +191,12 @@ Lengthy: TypeAlias = PurgeDestination | UndoPurge | MoveMessages | CopyMessages 
 class BrowsedMessage(msgspec.Struct, frozen=True):
     """One message.
 
-    sequence: its number in the gateway, which orders messages.
-    body: its beginning; size: bytes of all of it; problem: why it cannot be read, "" when it can.
-    delivery_count: how often it was delivered and not acknowledged.
-    is_in_flight: a consumer has it now.
-    others: see :class:`tidegate.spi.Message`.
+    Attributes:
+        sequence: its number in the gateway, which orders messages.
+        body: its beginning; size: bytes of all of it; problem: why it cannot be read, "" when it can.
+        delivery_count: how often it was delivered and not acknowledged.
+        is_in_flight: a consumer has it now.
+        others: see :class:`tidegate.spi.Message`.
     """
 
     sequence: int

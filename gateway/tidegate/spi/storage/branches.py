@@ -3,6 +3,7 @@
 A branch is prepared when everything it asked for is durable but not visible: the messages it
 sends wait in a pending list of its own, the messages it acknowledged are locked. From then on
 only its transaction manager, or an operator, decides its outcome.
+
 Source: X/Open Distributed Transaction Processing: The XA Specification, sections 2.3 and 4.2.
 """
 

@@ -260,6 +260,7 @@ class MessageStore(Protocol):
         Returns when it is durable as ``batch.durability`` asks. From then on ``page_in`` (and
         ``acknowledged``) see its effects. A SYNCED batch also makes every earlier WRITTEN batch
         durable, even when it is empty itself.
+
         Raises:
             StoreFullError, StoreUnavailableError (any that is ``retryable``): nothing was written
                 and the store stays usable: the call may be repeated.

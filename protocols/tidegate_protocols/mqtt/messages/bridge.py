@@ -97,6 +97,7 @@ def publish_properties(
             rounded up to whole seconds [MQTT-3.3.2-6].
         subscription_identifiers: as made by ``encode_subscription_identifiers``.
         topic_alias: 1 to 65535; 0: none.
+    Raises: LocalProtocolError for a message from another protocol that MQTT cannot carry.
     """
     is_own = message.protocol == PROTOCOL
     expires_at = message.expires_at
