@@ -16,7 +16,7 @@ from tidegate.spi.machine.lease import check_lease
 from tidegate_store_journal.options import ALWAYS, ASYNCIO, NEVER, PERIODIC, JournalOptions
 from tidegate_store_journal.presets import is_default
 
-#: The header of a data file is a page, and records must fit behind it.
+#: The header of a data file is a page, and records must fit after it.
 _FILE_BYTES_MIN: Final = 16 << 10
 #: One being filled, one ready, one being compacted, one for acknowledgements at the limit.
 _MEMORY_FILES_MIN: Final = 4
@@ -85,7 +85,7 @@ def check(options: JournalOptions, *, persistent: bool = True) -> None:
 
 
 def check_store_limit(options: JournalOptions, limit: int) -> None:
-    """An empty journal is below *limit* (``broker.store_limit``). Raises: ConfigError."""
+    """Check that an empty journal is below *limit* (``broker.store_limit``). Raises: ConfigError."""
     if 0 < limit < _MEMORY_FILES_MIN * options.file_length:
         raise ConfigError(
             f"broker.store_limit ({format_size(limit)}) is less than {_MEMORY_FILES_MIN} data files of "

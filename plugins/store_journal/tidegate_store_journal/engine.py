@@ -147,7 +147,7 @@ class Engine:
         try:
             return await self._open()
         except BaseException as error:
-            # A close that comes nevertheless would wait for a writer that is gone.
+            # Otherwise a later close would wait for a writer that is gone.
             self._is_open = False
             await self._resources.aclose()
             if isinstance(error, OSError | StoreFullError):
@@ -228,7 +228,7 @@ class Engine:
 
     @property
     def _lock_file(self) -> LockFile | None:
-        """Of a directory that others wait for, or may be waiting for."""
+        """The lock of a directory that others wait for, or may be waiting for."""
         storage = self._storage
         is_shared = self._options.stands_by and self._context.may_stand_by
         return storage.lock_file if is_shared and isinstance(storage, DirectoryStorage) else None
@@ -323,8 +323,8 @@ class Engine:
             files.begun()
             tail.offset = DATA_OFFSET
             if index.batch:
-                # It goes on behind files that are missing: without a batch in this one, the next
-                # start would look for the last batch in a file that says nothing of it.
+                # Writing goes on after missing files: without a batch in this one, the next
+                # start would look for the last batch in a file that does not mention it.
                 await self._append([ClearRetained("")], synced=True)
         files.refill(half_used=False)
         if not found.is_settled:
@@ -457,7 +457,7 @@ class Engine:
         self._loop.call_soon_threadsafe(self._context.progress, what, done, total)
 
     async def _open_large(self, large: LargeFiles, keeps: bool) -> list[str]:
-        """Returns: what recovery has to tell. Raises: StoreLockedError, OSError."""
+        """Returns: what recovery has to report. Raises: StoreLockedError, OSError."""
         executor = ThreadPoolExecutor(LARGE_THREADS, "tidegate-journal-large")
         self._resources.callback(executor.shutdown)
         reading = ThreadPoolExecutor(READING_THREADS, "tidegate-journal-large-reader")

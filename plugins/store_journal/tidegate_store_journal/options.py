@@ -29,7 +29,7 @@ NIO: Final = "NIO"
 ASYNCIO: Final = "ASYNCIO"
 MAPPED: Final = "MAPPED"
 TYPES: Final = (NIO, ASYNCIO, MAPPED)
-#: ``journal_max_io`` of ASYNCIO; the others have one request under way.
+#: ``journal_max_io`` of ASYNCIO; the others have one request in progress.
 ASYNCIO_MAX_IO: Final = 500
 
 
@@ -329,7 +329,7 @@ class JournalOptions:
     )
 
     def __post_init__(self) -> None:
-        """Give each option the value that counts: whoever prints the options sees that.
+        """Give each option its effective value, which is also what is printed.
 
         Raises: ConfigError: one option under two names, already when a configuration is only checked.
         """
@@ -352,17 +352,17 @@ class JournalOptions:
 
     @property
     def stands_by(self) -> bool:
-        """It waits for the owner of the directory, and lets others wait."""
+        """Whether it waits for the owner of the directory, and lets others wait."""
         return self.lock_policy == WAIT
 
     @property
     def file_length(self) -> int:
-        """Bytes of a data file, under whichever name they were given."""
+        """Bytes of a data file, under whichever name it was set."""
         return int(self.journal_max_file_length)
 
     @property
     def quarantines(self) -> bool:
-        """Damage is taken out instead of refused."""
+        """Whether damage is taken out instead of refused."""
         return self.damaged_journal_policy == QUARANTINE
 
     @property
@@ -372,7 +372,7 @@ class JournalOptions:
 
     @property
     def synced_for(self) -> SyncedFor:
-        """What is confirmed only when it is on stable storage."""
+        """What is confirmed only once it is on stable storage."""
         if self.sync_strategy != ALWAYS:
             return SyncedFor(0)
         single = SyncedFor.SINGLE if self.journal_sync_non_transactional else SyncedFor(0)
@@ -380,7 +380,7 @@ class JournalOptions:
 
     @property
     def max_io(self) -> int:
-        """Requests of one batch under way at once."""
+        """Requests of one batch in progress at once."""
         if self.journal_type != ASYNCIO:
             return 1
         return self.journal_max_io or ASYNCIO_MAX_IO

@@ -1,6 +1,6 @@
 """Presets: the names, sizes and layout that a seed document has, as defaults for our options.
 
-An option that is written wins over the preset. What each preset sets is the table here and nothing
+An option that is set wins over the preset. What each preset sets is the table here and nothing
 else, so ``docs/store-journal.md`` is tested against it.
 """
 
@@ -13,13 +13,13 @@ from typing import Final
 
 from tidegate.spi import StoreContext
 
-#: Every destination: what ``per_destination`` is for the flat-file layout.
+#: Every destination: the value of ``per_destination`` for the flat-file layout.
 ALL_DESTINATIONS: Final = ("queue://>", "topic://>")
 
 _MIB: Final = 1 << 20
 
 #: Option → value, for each preset. Values that equal the default are there on purpose: they are the
-#: document's, and stay when ours change.
+#: document's, and stay when our defaults change.
 PRESETS: Final[Mapping[str, Mapping[str, object]]] = {
     "kahadb": {
         "directory": "kahadb",
@@ -59,7 +59,7 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]")
 
 
 class Default:
-    """Marks a value that nobody wrote: a default can be told from the same value written."""
+    """Marks a value that nobody set: it differs from the same value set by a user."""
 
     __slots__ = ()
 
@@ -88,12 +88,12 @@ _DEFAULTS: Final = {int: DefaultInt, float: DefaultFloat, str: DefaultText, tupl
 
 
 def is_default(value: object) -> bool:
-    """Tell whether nobody wrote *value*; True and False are never told apart."""
+    """Tell whether nobody set *value*; True and False cannot be told apart."""
     return isinstance(value, Default)
 
 
 def preset_values(preset: str) -> dict[str, object]:
-    """The options that *preset* sets, each marked as not written by anybody."""
+    """The options that *preset* sets, each marked as set by nobody."""
     values = PRESETS.get(preset, {})
     return {
         key: _DEFAULTS[type(value)](value) if type(value) in _DEFAULTS else value  # type: ignore[arg-type]
@@ -102,6 +102,6 @@ def preset_values(preset: str) -> dict[str, object]:
 
 
 def directory_of(context: StoreContext, directory: str) -> Path:
-    """Where the store is: ``{gateway}`` is the gateway's name in letters that any disk takes."""
+    """Where the store is: ``{gateway}`` is the gateway's name in characters that any disk takes."""
     name = _UNSAFE.sub("_", context.gateway_name) or "_"
     return context.data_directory / directory.replace("{gateway}", name)

@@ -1,6 +1,6 @@
 """The journal store: :class:`tidegate.spi.MessageStore` over data files, an index and checkpoints.
 
-This is the contract's surface; what is behind it is put together in :mod:`.engine`.
+This is the contract's surface; :mod:`.engine` puts together what is below it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class JournalStore(Engine):
 
     @property
     def metadata_counters(self) -> MetadataCounters:
-        """What checkpoints wrote so far: proves what never reached the metadata store."""
+        """What checkpoints wrote so far: shows what never reached the metadata store."""
         return self._metadata.counters
 
     @property
@@ -83,7 +83,7 @@ class JournalStore(Engine):
         return await self._offline(lambda: self._reclaim.empty_all(percentage, progress))
 
     async def compact_destination(self, destination: str) -> DestinationCompaction:
-        """Give back all room in the directory of one destination (offline tools).
+        """Free all room in the directory of one destination (offline tools).
 
         Raises: StoreError.
         """
@@ -178,17 +178,17 @@ class JournalStore(Engine):
     async def _find_acknowledged(
         self, after: int, limit: int, bytes_max: int
     ) -> tuple[list[AckBlock], int]:
-        """Rows behind *after*, when they are on disk.
+        """Rows after *after*, once they are on disk.
 
-        Returns: them; the last row there is.
+        Returns: them; the last existing row.
         Raises: RequestError: they were released; StoreError.
         """
         self._require_open()
         log = self._index.log
         last = log.last
         if self._writer.synced_batch < self._index.batch:
-            # Rows of WRITTEN batches exist but could still be lost, and their numbers given to
-            # others: nobody may see them before they are on disk.
+            # Rows of WRITTEN batches exist but could still be lost, and their numbers reused:
+            # nobody may see them before they are on disk.
             await self._appender.sync()
         await log.at(after + 1)
         if after < log.released:
@@ -201,7 +201,7 @@ class JournalStore(Engine):
     async def release_acknowledged(self, through: int) -> None:
         """See AcknowledgedLog. Becomes durable with the next checkpoint."""
         self._require_open()
-        # Rows that are not synced were never read, so nobody can be done with them.
+        # Unsynced rows were never read, so nobody can be done with them.
         log = self._index.log
         through = min(through, log.last)
         while log.released < through:
@@ -274,7 +274,7 @@ class JournalStore(Engine):
         )
 
     def _hold_large(self, messages: Sequence[Message]) -> None:
-        """Large bodies of messages that were read stay while somebody has the message."""
+        """Keep large bodies of messages that were read while somebody has the message."""
         if self._large is not None and self._index.large:
             for message in messages:
                 if message.large is not None:
@@ -282,7 +282,7 @@ class JournalStore(Engine):
 
 
 def _shown(folder: str, home: Folder, name: str) -> str:
-    """What a file is called below the journal's directory, whatever the engine calls it."""
+    """A file's name below the journal's directory, whatever the engine calls it."""
     own = Path(home.describe(name)).name
     return f"{folder}/{own}" if folder else own
 
@@ -315,7 +315,7 @@ def _acknowledged(
 
 
 def _encoded(part: AckBlock, messages: list[bytes]) -> EncodedRows:
-    """As many rows of *part* as there are *messages*."""
+    """The first rows of *part*, one for each of *messages*."""
     count = len(messages)
     return EncodedRows(
         part.first,

@@ -29,7 +29,7 @@ Item = tuple[int, bytes, int]
 
 
 class Spot(NamedTuple):
-    """Where the next batch goes: behind *batch* batches, at *end* of *file*."""
+    """Where the next batch goes: after *batch* batches, at *end* of *file*."""
 
     file: DataFile
     end: int = DATA_OFFSET
@@ -39,7 +39,7 @@ class Spot(NamedTuple):
 class Directory(Home):
     """Attributes:
     spots: where messages are appended ("tail") and where compaction copies to ("copies"); empty
-        after a start: data behind the last reference may belong to a batch that never completed.
+        after a start: data after the last reference may belong to a batch that never completed.
     is_used: written to since the last check.
     """
 

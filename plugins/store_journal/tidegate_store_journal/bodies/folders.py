@@ -52,7 +52,7 @@ class FolderStorage(Protocol):
         ...
 
     def make_folder(self, name: str) -> None:
-        """Make it, if it is not there, and its name durable."""
+        """Create it if missing, and make its name durable."""
         ...
 
 
@@ -64,7 +64,7 @@ class Folders:
         self._root = Path(storage.describe("")) / FOLDERS_NAME
 
     def names(self) -> Sequence[str]:
-        """The folders that are there, sorted."""
+        """All folders, sorted."""
         if isinstance(self._storage, FolderStorage):
             begin = f"{FOLDERS_NAME}|"
             names = [name for name in self._storage.list() if name.startswith(begin)]
@@ -74,13 +74,13 @@ class Folders:
         return sorted(item.name for item in self._root.iterdir() if item.is_dir())
 
     def get(self, name: str) -> Folder:
-        """One that is there."""
+        """An existing folder."""
         if isinstance(self._storage, FolderStorage):
             return self._storage.folder(f"{FOLDERS_NAME}|{name}")
         return DirectoryStorage(self._root / name)
 
     def make(self, name: str) -> Folder:
-        """A new one; durable when this returns. No error when it is there."""
+        """A new one; durable when this returns. No error when it exists."""
         if isinstance(self._storage, FolderStorage):
             self._storage.make_folder(f"{FOLDERS_NAME}|{name}")
         else:
@@ -88,7 +88,7 @@ class Folders:
         return self.get(name)
 
     def remove(self, name: str) -> None:
-        """Remove it when nothing is in it; those of a flat storage end with their last file."""
+        """Remove it when it is empty; those of a flat storage end with their last file."""
         if isinstance(self._storage, FolderStorage):
             return
         try:

@@ -219,7 +219,7 @@ def read_large(directory: Path, body: LargeBody, piece_bytes: int = 1 << 20) -> 
     """The bytes of a large body in pieces, for tools; works beside a running gateway. Blocks.
 
     Args: directory: of the large bodies (``large_messages_directory``).
-    Raises: CorruptRecordError when the file is missing, cut off, or (behind the last piece) has
+    Raises: CorruptRecordError when the file is missing, cut off, or (after the last piece) has
         another checksum; OSError.
     """
     path = directory / file_name_of(body.id)

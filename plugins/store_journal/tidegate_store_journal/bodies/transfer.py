@@ -298,7 +298,7 @@ class Download:
             with self._lock:
                 return self._read_next(limit)
         finally:
-            if self._is_closed:  # asked behind the lock: who closed it may have found it taken
+            if self._is_closed:  # checked under the lock: close may have found it taken
                 self.close()
 
     def _read_next(self, limit: int) -> bytes:
@@ -321,7 +321,7 @@ class Download:
     def _open(self) -> File:
         body, suspects = self._body, self._files.suspects
         try:
-            # For close, at once: what follows may go wrong.
+            # Set at once, for close: what follows may fail.
             file = self._file = self._files.storage.open(self._name)
         except FileNotFoundError:
             raise self._corrupt("the file is missing; restore it from a copy") from None

@@ -43,10 +43,10 @@ FILE_BYTES: Final = 256 << 10
 #: Files grow with what lives in them, so that there are never many.
 _FILES_WANTED: Final = 64
 _FILE_BYTES_MAX: Final = 32 << 20
-#: Files besides what lives here twice: the end of the one that the last start left, the one that
-#: is written, those that the oldest file is copied to, and the headers of all.
+#: Files besides twice what lives here: the end of the one that the last start left, the one being
+#: written, those that the oldest file is copied to, and the headers of all.
 _FILES_EXTRA: Final = 6
-#: Used files may be so many more than what lives in them twice before the oldest is copied.
+#: Used files may exceed twice what lives in them by this many before the oldest is copied.
 _FILES_USED_EXTRA: Final = 3
 #: Less than this at the end of a file is not worth a batch.
 _REST_MIN: Final = BATCH_HEADER_BYTES + 128
@@ -57,9 +57,9 @@ _SIZE_MASK: Final = (1 << _SIZE_BITS) - 1
 class Mark(Numbers, frozen=True, array_like=True):
     """Value of a mark: everything before it is the small state as of main batch *batch*.
 
-    *floor_batch*, *floor_released*: the checkpoint that was on disk when data files were put away
-    last. A checkpoint older than that names files that are gone. *oldest*: first batch of the oldest
-    file that is needed.
+    *floor_batch*, *floor_released*: the checkpoint on disk when data files were last put away. An
+    older checkpoint names files that are gone. *oldest*: first batch of the oldest file that is
+    needed.
     """
 
     floor_batch: int = 0
@@ -88,9 +88,9 @@ class BindingsFound:
         store_id: "" when there is no file. files: with what counts, in order. places: of each live
         record, position and size in one number, in the order of positions. lives: per data file, the
         batch and the payload of its live list. free: names and lengths of
-        files that wait to be used. leftovers: names of those in which nothing counts. batch, position:
+        files to reuse. leftovers: names of those in which nothing counts. batch, position:
         where the journal ends. mark: the last one. is_damaged: everything
-        must be written anew. problems: file, offset and what is wrong there.
+        must be rewritten. problems: file, offset and what is wrong there.
         unproven: what may not be on stable storage.
     """
 

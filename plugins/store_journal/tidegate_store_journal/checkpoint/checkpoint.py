@@ -56,8 +56,8 @@ class _Work:
 class Checkpointer:
     """Runs one checkpoint at a time. All methods are for the event loop.
 
-    Attributes: bindings: None in memory. sync: has everything on stable storage. until_whole: the
-        index is as of one batch then.
+    Attributes: bindings: None in memory. sync: puts everything on stable storage. until_whole: waits
+        until the index is as of one batch.
     """
 
     storage: Storage
@@ -135,7 +135,7 @@ class Checkpointer:
             return len(gone)
 
     async def _sweep(self, loose: set[str]) -> None:
-        """Give up the large bodies that no message in the checkpoint on disk refers to."""
+        """Release the large bodies that no message in the checkpoint on disk refers to."""
         if self.large is not None:
             await self.large.sweep(loose)
 
@@ -239,8 +239,8 @@ class Checkpointer:
         return used.union(staying).intersection(self.index.files)
 
     def _spoken(self, dead: list[DataFile]) -> set[int]:
-        """Living files that acknowledgements in *dead* speak of, and all in directories that do not
-        go: references to those may be in older files than what says that nothing of them lives.
+        """Living files that acknowledgements in *dead* mention, and all in directories that stay:
+        references to those may be in older files than the records that nothing of them lives.
 
         A live list as new as the dead file already says everything that the file says.
         """
@@ -266,8 +266,8 @@ class Checkpointer:
         self._with_reserve(lambda: self._write_all(work))
         if work.dead and work.mark is not None and self.metadata.is_kept:
             assert self.bindings is not None
-            # Only now: a start that finds a checkpoint older than this does not use it. Before it is
-            # durable all files are there that any checkpoint names.
+            # Only now: a start that finds an older checkpoint does not use it. Until it is durable, all
+            # files are there that any checkpoint names.
             floor = {"floor_batch": work.mark.batch, "floor_released": work.mark.ack_released}
             self.bindings.carry({}, msgspec.structs.replace(work.mark, **floor))
 
@@ -302,6 +302,6 @@ class Checkpointer:
             try:
                 file.preallocate(RESERVE_BYTES)
             except OSError as error:
-                self.storage.unlink(RESERVE_NAME)  # an empty one would be of no use
+                self.storage.unlink(RESERVE_NAME)  # an empty one is of no use
                 if error.errno not in FULL_ERRNOS:
                     raise

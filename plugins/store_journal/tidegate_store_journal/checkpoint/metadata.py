@@ -61,10 +61,10 @@ class MetadataError(Exception):
 
 @dataclass(slots=True)
 class MetadataCounters:
-    """What was ever written, also in earlier runs: the proof that short-lived messages never get here.
+    """Everything ever written, also in earlier runs: the proof that short-lived messages never get here.
 
-    Attributes: checkpoints; pending_put, pending_deleted: message references, each when it first came
-    in and when it went; pieces_put, pieces_deleted: values with them, also those that only changed;
+    Attributes: checkpoints; pending_put, pending_deleted: message references, counted when they first
+    came in and when they went; pieces_put, pieces_deleted: values with them, also those that only changed;
     acknowledged_put, acknowledged_deleted: blocks of the acknowledged log.
     """
 
@@ -83,7 +83,7 @@ class MetadataCounters:
 
 
 class MetadataState(Numbers, frozen=True, array_like=True):
-    """Value of ``meta/state``: behind the numbers of the checkpoint what else it is.
+    """Value of ``meta/state``: the numbers of the checkpoint, then everything else about it.
 
     Attributes: file_id, offset: where replay begins. bindings: the last batch of the bindings journal
     then. clean: the store was closed. counters: over all runs. digest: the exclusive or of the CRCs of
@@ -131,14 +131,14 @@ class Metadata:
         return None
 
     def save(self, changes: Changes, state: MetadataState) -> None:
-        """Write *changes* and *state* in one durable transaction. Behind :meth:`load` or :meth:`reset`.
+        """Write *changes* and *state* in one durable transaction. After :meth:`load` or :meth:`reset`.
 
         Raises: OSError; nothing changed then.
         """
         self.counters.checkpoints += 1
 
     def acknowledged(self, page: AckPage) -> list[AckBlock]:
-        """The blocks of *page*. From any thread, also while others call.
+        """The blocks of *page*. From any thread, even during other calls.
 
         Raises: MetadataError, OSError.
         """
@@ -169,8 +169,8 @@ class LmdbMetadata(Metadata):
         self._map_bytes = _MAP_BYTES
         self._environment: lmdb.Environment | None = None
         self._open: dict[str, lmdb._Database] = {}
-        #: Of what is being written, and of the checkpoint on disk. As remembered: what became of the
-        #: bytes there meanwhile must not matter for the next one, and is found by the next start.
+        #: Of what is being written, and of the checkpoint on disk. Kept in memory: damage to the bytes
+        #: there must not affect the next one, and is found by the next start.
         self._digest = self._saved_digest = 0
         self._lock = threading.Lock()  # LMDB must not be unmapped or grow while it is read
 
@@ -193,8 +193,8 @@ class LmdbMetadata(Metadata):
                 name: environment.open_db(name.encode(), create=not self._read_only)
                 for name in [table.name for table in (META, *TABLES)]
             }
-            # LMDB believes what it once wrote down of a table: with a wrong bit there it sorts by
-            # another order, or ends the process when something is written.
+            # LMDB trusts its description of a table: with a wrong bit there it sorts in another order,
+            # or ends the process at a write.
             if any(any(database.flags().values()) for database in self._open.values()):
                 environment.close()
                 raise lmdb.CorruptedError("a table is of a kind that was never made")
@@ -260,7 +260,7 @@ class LmdbMetadata(Metadata):
                 if done % 1000 == 0:
                     progress("loading the checkpoint", done, total)
         # A wrong bit in a tree can hide a whole branch of it, and a page that was not written can
-        # hold values that were right once.
+        # hold values that were once right.
         if state.digest != digest:
             raise MetadataError(
                 f"{self._directory} is not of one checkpoint, or not all of it is there"
@@ -312,7 +312,7 @@ class LmdbMetadata(Metadata):
                 self._map_bytes *= 2
                 self._env().set_mapsize(self._map_bytes)
             except lmdb.Error as error:
-                self.close()  # behind a failed write it may refuse everything until it is opened anew
+                self.close()  # after a failed write it may refuse everything until reopened
                 is_full = isinstance(error, lmdb.DiskError) or str(error).endswith(_FULL_TEXTS)
                 number = errno.ENOSPC if is_full else errno.EIO
                 raise OSError(number, f"metadata store: {error}") from error
@@ -407,8 +407,8 @@ def verify_pages(path: Path) -> None:
         raise MetadataError(f"{path}: {problems[0]}")
 
 
-#: LMDB has an error of its own for a full disk, but not for a used-up quota; and when there was room for a
-#: part of a write it says EIO, as on a broken disk, where trying again with more room does no harm.
+#: LMDB has its own error for a full disk, but not for a used-up quota; and when only part of a write fits, it says
+#: EIO, as on a broken disk, where retrying with more room does no harm.
 _FULL_TEXTS: Final = (os.strerror(errno.EDQUOT), os.strerror(errno.EIO))
 
 #: LMDB's meta page (mdb.c, MDB_page and MDB_meta, 64 bit): page size; flags of its tree of free pages and of
@@ -419,10 +419,10 @@ _META_FLAGS: Final = (8, 0)
 
 
 def _is_plausible(path: Path) -> bool:
-    """The file reaches up to its last page: reading there through the map would be SIGBUS.
+    """Whether the file reaches its last page: otherwise reading there through the map would be SIGBUS.
 
-    A file may end early legally (free pages at the end were never written), so when it does not this
-    only asks for a closer look. Raises: MetadataError, OSError.
+    A file may end early legally (free pages at the end were never written), so False only calls
+    for a closer look. Raises: MetadataError, OSError.
     """
     with path.open("rb") as file:
         first = file.read(_META_PAGE.size)

@@ -1,12 +1,11 @@
 """The acknowledged log: blocks of rows, dense, until they are released.
 
-Each :class:`~tidegate.spi.Acknowledge` operation makes one block; what the rows have in common is
-kept once. Not thread-safe, but blocks are never changed after they were appended.
+Each :class:`~tidegate.spi.Acknowledge` operation makes one block, which keeps what its rows have in
+common once. Not thread-safe, but blocks never change after they were appended.
 
-A sink may stand still for days, so the log does not stay in memory: behind a checkpoint the blocks
-that the metadata store has go, but for the newest, and an :class:`AckPage` stands for each run of them.
-Whoever needs its rows (to read, release, copy, or write them down) has it fetched first; it goes again
-behind a later checkpoint.
+A sink may stand still for days, so the log does not stay in memory. After a checkpoint all blocks that the metadata
+store has, except the newest, leave memory, and an :class:`AckPage` stands for each run of them. Code that needs its
+rows (to read, release, copy, or save them) fetches it first; it leaves again after a later checkpoint.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from tidegate_store_journal.log.format import (
     unpack_locations,
 )
 
-#: What a row takes beside its message in the metadata store, or in memory when it came from there; else about 130.
+#: Bytes of a row besides its message in the metadata store, or in memory if it came from there; otherwise about 130.
 ROW_BYTES: Final = 32
-#: Newest rows that stay in memory (17 MB): a sink that keeps up, and commits every five seconds 20,000 rows a second,
+#: Newest rows that stay in memory (17 MB): a sink that keeps up and commits 20,000 rows a second every five seconds
 #: never waits for the metadata store.
 RESIDENT_ROWS: Final = 131_072
-#: A page has about so many rows: 5 ms to fetch, a few MiB of memory.
+#: A page has about this many rows: 5 ms to fetch, a few MiB of memory.
 PAGE_ROWS: Final = 8192
 _BlockValue = tuple[int, int, int, str, str, str, bytes, bytes, bytes, str, Outcome, str, bytes]
 _decode_block: Final = msgspec.msgpack.Decoder(_BlockValue).decode
@@ -113,7 +112,7 @@ class AckBlock(msgspec.Struct, eq=False):
         return msgspec.structs.replace(self, _locations=locations, _file_range=None)
 
     def part(self, begin: int, end: int) -> AckBlock:
-        """Rows begin … end - 1 (indexes) as a block of their own."""
+        """Rows begin … end - 1 (indexes) as a separate block."""
         return msgspec.structs.replace(
             self,
             first=self.first + begin,
@@ -143,7 +142,7 @@ class AckBlock(msgspec.Struct, eq=False):
         if isinstance(data, bytes):
             return data
         if data:
-            self.file_range()  # whoever pages the block out asks, and the loop is busier than this thread
+            self.file_range()  # page_out asks for it, and the loop is busier than this thread
         return pack_locations(data)
 
 
@@ -175,8 +174,8 @@ class AckLog:
     """Rows released + 1 … last.
 
     Attributes:
-        rows: how many are in memory, those that were released since the last checkpoint among them.
-        pins: how many forbid for now that blocks leave memory; the first is a store that is opened.
+        rows: how many are in memory, including those released since the last checkpoint.
+        pins: how many currently keep blocks in memory; the first is a store being opened.
         fetch: reads the blocks of a page; None: the metadata store keeps nothing.
     """
 
@@ -203,7 +202,7 @@ class AckLog:
     def restore(self, blocks: Sequence[AckBlock], last: int, released: int) -> int:
         """Begin with what recovery found in the metadata store, in any order.
 
-        Returns: rows that are missing in the middle, normally 0; *released* is then moved behind
+        Returns: rows that are missing in the middle, normally 0; *released* is then moved past
             the gap, because a reader must never see one.
         """
         ordered = sorted(
@@ -234,7 +233,7 @@ class AckLog:
     # --------------------------------------------------------------------- rows in memory
 
     def parts(self, after: int, limit: int, bytes_max: int, last: int) -> list[AckBlock]:
-        """Rows behind *after* (at least ``released``) up to *last*: see MessageStore.acknowledged.
+        """Rows after *after* (at least ``released``) up to *last*: see MessageStore.acknowledged.
 
         As parts of their blocks; fewer where the next ones are not in memory.
         """
@@ -261,7 +260,7 @@ class AckLog:
         return parts
 
     def release(self, through: int) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-        """Forget rows up to *through*; gives (sequences, locations) of what was forgotten.
+        """Forget rows up to *through*; yields (sequences, locations) of what was forgotten.
 
         Stops before rows that are not in memory.
         """
@@ -280,7 +279,7 @@ class AckLog:
         self.released = max(self.released, through)
 
     def block_of(self, row: int) -> AckBlock | AckPage | None:
-        """What the row is in; None when it is released, or not there."""
+        """The block or page that has the row; None when it is released, or not there."""
         number = bisect_right(self._firsts, row) - 1
         if number < self._begin or row <= self.released:
             return None
@@ -288,12 +287,12 @@ class AckLog:
         return block if row <= block.last else None
 
     def location_of(self, row: int) -> int | None:
-        """Where the row's message is; None when there is no such row (any more) in memory."""
+        """Where the row's message is; None when no such row is in memory."""
         block = self.block_of(row)
         return block.locations[row - block.first] if isinstance(block, AckBlock) else None
 
     def relocate(self, moved: AckBlock) -> list[tuple[int, int]]:
-        """The messages of rows are where *moved* says; rows that are not there are left out.
+        """Move the rows' messages to where *moved* says; rows that are not there are left out.
 
         Returns: (sequence, old location) of each row.
         """
@@ -313,19 +312,19 @@ class AckLog:
         for number, locations in places.items():
             block = self._blocks[number]
             assert isinstance(block, AckBlock)
-            # Replaced and not changed: a checkpoint may be encoding the old one in its thread.
+            # Replaced, not changed: a checkpoint may be encoding the old one in its thread.
             self._blocks[number] = block.located(locations)
             if number < self._unstored_from:
                 self._relocated.add(block.first)
         return old
 
     def blocks(self) -> Sequence[AckBlock]:
-        """All blocks in memory that have rows which are not released."""
+        """All blocks in memory that have unreleased rows."""
         return [block for block in self._blocks[self._begin :] if isinstance(block, AckBlock)]
 
     def parts_in(self, file_id: int) -> Iterator[list[AckBlock]]:
-        """The rows in memory, not released, whose message is in the data file: block by block, so that
-        who is in no hurry can pause. Neighbours are in one block."""
+        """The unreleased rows in memory whose message is in the data file: block by block, so that
+        the caller can pause. Neighbours are in one block."""
         for block in self.blocks():
             first, last = block.file_range()
             parts: list[AckBlock] = []
@@ -341,15 +340,15 @@ class AckLog:
     # ------------------------------------------------------------------- rows that are not
 
     async def at(self, row: int) -> None:
-        """Return when the row (and those of its page) is in memory, if it is there at all.
+        """Return when the row (and the rest of its page) is in memory, if it exists.
 
-        Raises: StoreIOError, OSError, as the other one. Cancellation: safe.
+        Raises: StoreIOError, OSError, like :meth:`of_files`. Cancellation: safe.
         """
         while isinstance(page := self.block_of(row), AckPage):
             await self._page_in(page)
 
     async def of_files(self, file_ids: Callable[[], Collection[int]]) -> None:
-        """Return when all rows are in memory whose messages are in any of these files by then."""
+        """Return when all rows whose messages are in any of these files by then are in memory."""
         while (page := self._page_of(file_ids())) is not None:
             await self._page_in(page)
 
@@ -365,7 +364,9 @@ class AckLog:
         assert self.fetch is not None
         blocks = await self.fetch(page)
         number = bisect_right(self._firsts, page.first) - 1
-        if number >= 0 and self._blocks[number] is page:  # else somebody else did so meanwhile
+        if (
+            number >= 0 and self._blocks[number] is page
+        ):  # otherwise another caller did it meanwhile
             self._replace(number, number + 1, blocks)
             self.rows += page.last + 1 - page.first
 
@@ -375,7 +376,7 @@ class AckLog:
             await asyncio.sleep(0)
 
     def _page_one_out(self) -> bool:
-        """Forget a page of what the metadata store has, but for the newest rows. True: there is more."""
+        """Forget a page of what the metadata store has, except the newest rows. True: there is more."""
         if self.fetch is None or self.pins:
             return False
         newest = self.last - RESIDENT_ROWS
@@ -408,7 +409,7 @@ class AckLog:
 
     @contextmanager
     def pinned(self) -> Generator[None]:
-        """What is in memory or comes there stays for the length of a ``with`` block."""
+        """Rows in memory, and those that come there, stay for the length of a ``with`` block."""
         self.pins += 1
         try:
             yield

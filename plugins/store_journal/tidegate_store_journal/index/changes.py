@@ -29,7 +29,7 @@ Key = tuple[int, ...]
 class Table:
     """How the values of one table are written, with a CRC in front.
 
-    LMDB itself would believe a wrong bit in a key or value, or a page of another table.
+    LMDB itself would not notice a wrong bit in a key or value, or a page of another table.
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class Numbers(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(slots=True)
 class Changes:
-    """Everything a checkpoint writes: the difference to the checkpoint before.
+    """Everything a checkpoint writes: the difference from the previous one.
 
     Attributes:
         rows: what the metadata store is to have under each key; None: nothing.
-        dropped_lists: lists to forget as a whole, behind everything else.
-        added, removed: references that it did not have before, and that it had.
+        dropped_lists: lists to forget as a whole, after everything else.
+        added, removed: references that it lacked before, and that it had.
         numbers: as of when.
         small: for the bindings journal, the latest state of each key; small_bytes: of their records.
     """
@@ -117,7 +117,7 @@ class Changes:
     small_bytes: int
 
     def follow(self, before: Changes) -> None:
-        """Take in what a checkpoint that failed was to write: each piece once, as it is now.
+        """Take in what a failed checkpoint was to write: each piece once, in its current state.
 
         Kept apart, each failure on a full disk would keep a copy of everything that changed.
         """

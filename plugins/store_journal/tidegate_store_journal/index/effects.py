@@ -11,15 +11,15 @@ from tidegate.spi import AddMessage, Discard, DiscardReason, LargeBody, Move, Op
 from tidegate_store_journal.index.acklog import AckBlock
 from tidegate_store_journal.log.format import FILE_SHIFT, MASK_32, SHARED_BIT
 
-#: Messages that so many lists or more get, one after the other, are put into them together.
+#: Consecutive messages for at least this many lists are put into them together.
 WIDE_MIN: Final = 8
-#: Entries that come into lists in one step: about 0.1 ms. A list by itself is as much as some entries.
+#: Entries put into lists in one step: about 0.1 ms. A list itself counts as some entries.
 STEP_ENTRIES: Final = 2000
 LIST_ENTRIES: Final = 16
 
 
 class AddReference(msgspec.Struct, frozen=True, gc=False):
-    """Takes the place of an ``AddMessage`` whose message lies in the directory of its destination.
+    """Replaces an ``AddMessage`` whose message lies in the directory of its destination.
 
     Attributes: place: its location; synced: it is on stable storage.
     """
@@ -41,7 +41,7 @@ class Effects(msgspec.Struct, eq=False):
             acknowledged log (0: there is none), with all else the bytes of its record.
         copies: (sequence, new location, lists) of messages that compaction copied.
         copied_rows: rows of the acknowledged log whose messages are among them, without locations.
-        large: (sequence, body) of messages whose body is in a file of its own.
+        large: (sequence, body) of messages whose body has its own file.
         small_bytes: of records that put small state.
         messages: messages added (moves included); references: their references.
         message_bytes: bytes of their records.
@@ -49,7 +49,7 @@ class Effects(msgspec.Struct, eq=False):
             bytes of their records (not in the two before).
         unsynced: (sequence, location) of those that were not synced before this batch.
         batch, last_sequence, last_ack, last_list: counters after this batch.
-        _together, _entries: lists that get the same messages, and these: see :meth:`spread_in_steps`.
+        _together, _entries: lists that get the same messages, and those: see :meth:`spread_in_steps`.
     """
 
     file_id: int
@@ -108,17 +108,17 @@ class Effects(msgspec.Struct, eq=False):
 
     @property
     def is_spread(self) -> bool:
-        """Nothing is held back that :meth:`spread_in_steps` would put into lists."""
+        """Whether nothing is held back that :meth:`spread_in_steps` would put into lists."""
         return not self._entries
 
     def spread(self) -> None:
-        """What was held back goes into its lists: call it before ``adds`` is used."""
+        """Put what was held back into its lists: call it before ``adds`` is used."""
         for _ in self.spread_in_steps():
             pass
 
     def spread_in_steps(self) -> Iterator[None]:
         """The same; yields after each step. Ten thousand lists get what they share in a tenth of the time
-        that it takes message by message."""
+        needed message by message."""
         lists, entries = self._together, self._entries
         if not entries:
             return
@@ -138,7 +138,7 @@ class Effects(msgspec.Struct, eq=False):
 def moves_apart(
     operations: Sequence[Operation | AddReference],
 ) -> list[Operation | AddReference]:
-    """*operations*, each move as what it is: one message leaves, another one comes."""
+    """*operations*, each move as its two parts: one message leaves, another one comes."""
     result: list[Operation | AddReference] = []
     for operation in operations:
         if type(operation) is Move:

@@ -1,4 +1,4 @@
-"""Whose a pending list is, and what keeps the messages of a data file, found a bit at a time."""
+"""Who owns a pending list, and what keeps the messages of a data file, found a bit at a time."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tidegate.spi import SEQUENCES_MAX, AddDestination, Branch, Subscription
 from tidegate_store_journal.index.index import Index
 from tidegate_store_journal.log.format import MASK_32
 
-#: Of a branch and what it locks.
+#: Branches, and what each of them locks.
 _Locks = list[tuple[Branch, frozenset[int]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose a pending list is. Attributes: see :class:`tidegate.spi.FileHolder`."""
+    """Who owns a pending list. Attributes: see :class:`tidegate.spi.FileHolder`."""
 
     kind: str
     destination: str
@@ -41,7 +41,7 @@ _LOG: Final = Owner("acknowledged", "", "", "", "", 0)
 
 
 def owner_of(owners: Mapping[int, object], list_id: int) -> Owner:
-    """Whose a list is; *owners* as in the index."""
+    """Who owns a list; *owners* as in the index."""
     match owners.get(list_id):
         case Subscription() as found:
             kind = "durable subscription" if found.durable else "subscription"
@@ -77,7 +77,7 @@ class _Found:
         self._first = nsmallest(SEQUENCES_MAX, [*self._first, *first])
 
     def holders(self) -> Iterator[Holder]:
-        """None when it keeps nothing."""
+        """Yields nothing when it keeps nothing."""
         if self._count:
             yield Holder(
                 **asdict(self._owner),
@@ -88,9 +88,9 @@ class _Found:
 
 
 def holders_in(index: Index, file_id: int) -> Iterator[Holder | None]:
-    """What keeps a data file, by list; None after each bit of work, so that who is in no hurry can pause.
+    """What keeps a data file, by list; None after each bit of work, so that the caller can pause.
 
-    The index may change between two of them: then what was sealed meanwhile can be counted twice. Of the
+    If the index changes in between, entries sealed meanwhile can be counted twice. Of the
     acknowledged log only rows in memory count.
     """
     owners, locks = index.owners(), _locks(index)
@@ -119,7 +119,7 @@ def holders_in(index: Index, file_id: int) -> Iterator[Holder | None]:
 
 
 def _locks(index: Index) -> Mapping[int, _Locks]:
-    """By list, the branches that lock messages of it."""
+    """By list, the branches that lock its messages."""
     found: dict[int, _Locks] = {}
     for branch in index.branches.values():
         for item in branch.locked:

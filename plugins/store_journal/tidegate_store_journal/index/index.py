@@ -1,9 +1,9 @@
 """The live index: what is pending where, what the acknowledged log holds, and the small state.
 
-It is changed only by :meth:`Index.apply_in_steps`, with the effects of one whole batch: after the batch was
-written (on the event loop, a large one in slices) or when it is replayed (in open). Not thread-safe. What changed since
-the last checkpoint is known at any time and handed out by :meth:`Index.take_changes`; a message
-that was added and acknowledged between two checkpoints is in none of it.
+Only :meth:`Index.apply_in_steps` changes it, with the effects of one whole batch: after the batch was written (on
+the event loop, a large one in slices) or when it is replayed (in open). Not thread-safe. What changed since the last
+checkpoint is known at any time and handed out by :meth:`Index.take_changes`; that leaves out messages that were
+added and acknowledged between two checkpoints.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tidegate_store_journal.log.format import FILE_SHIFT
 
 _NEVER: Final = 1 << 62
 
-#: What an operation is besides its sequences, in entries of lists.
+#: Cost of an operation besides its sequences, in list entries.
 OPERATION_ENTRIES: Final = 32
 
 
@@ -53,9 +53,9 @@ class Index(References, SmallState):
         #: While replaying without metadata: per list, copied messages whose original is gone. They
         #: come out of order, so they are put into the list at the end.
         self._loose: dict[int, dict[int, int]] = {}
-        #: Lists that were dropped, and the data file that says so: what they held is given up in parts.
+        #: Dropped lists, and the data file that says so: what they held is given up in parts.
         self._dropped: list[tuple[PendingList, int]] = []
-        #: Told that :meth:`give_up_dropped` must be called until it has nothing to do; None: all is
+        #: Called when :meth:`give_up_dropped` must be called until it has nothing to do; None: all is
         #: given up at once.
         self.on_dropped: Callable[[], None] | None = None
         self._is_settled = False
@@ -68,7 +68,7 @@ class Index(References, SmallState):
         self._changed: set[int] = set()  # the same: lists with other entries
         self._dropped_lists: list[int] = []  # the same
         self._removed = 0  # references in those that the metadata store has
-        #: What :meth:`tell_lists` still has to tell the last answer of :meth:`begin_changes`.
+        #: Lists that :meth:`tell_lists` has yet to add to the last answer of :meth:`begin_changes`.
         self._untold: set[int] = set()
         self._telling: Changes | None = None
         self._known = 0  # the watermark before that answer
@@ -87,11 +87,11 @@ class Index(References, SmallState):
     def apply_in_steps(self, effects: Effects) -> Iterator[None]:
         """The same, yielding after each step. No other batch may be applied before the end.
 
-        In between lists can be read, each as before the batch or behind it; only at the end does a checkpoint
+        In between, lists can be read, each as before or after the batch; only at the end does a checkpoint
         find the index as of one batch.
         """
         self._file_id = effects.file_id
-        # Its rows can be read from now on, by whoever has it synced first.
+        # From now on its rows can be read, by callers that sync it first.
         self.batch = effects.batch
         for sequence, body in effects.large:
             self.large.add(sequence, body)
@@ -150,10 +150,10 @@ class Index(References, SmallState):
             self._on_growth()
 
     def watch_growth(self, count: int, on_growth: Callable[[], None], *, already: int = 0) -> None:
-        """Call *on_growth* when *count* messages more are pending than at the last checkpoint.
+        """Call *on_growth* when *count* more messages are pending than at the last checkpoint.
 
-        Or rows of the acknowledged log in memory. Once for each checkpoint; 0 for never. *already*: of
-        what is there, so much is behind that checkpoint.
+        Or rows of the acknowledged log in memory. Once per checkpoint; 0 for never. *already*: how many
+        of them are newer than that checkpoint.
         """
         self._growth_max = count
         self._on_growth = on_growth
@@ -168,7 +168,7 @@ class Index(References, SmallState):
     # --------------------------------------------------------------------- leaving a list
 
     def _take(self, list_id: int, sequences: Sequence[int]) -> tuple[Sequence[int], list[int]]:
-        """Remove entries; those that are not there are left out of the answer."""
+        """Remove entries; missing ones are left out of the answer."""
         pending = self.lists.get(list_id)
         if pending is None:
             return (), []
@@ -218,7 +218,7 @@ class Index(References, SmallState):
     # ---------------------------------------------------------------------------- copies
 
     def _copy(self, effects: Effects) -> None:
-        """Compaction copied messages: every reference that is still there goes to the copy."""
+        """Compaction copied messages: every remaining reference goes to the copy."""
         self.file_use(effects.file_id)
         places = {sequence: place for sequence, place, _ in effects.copies}
         for target_id in {place >> FILE_SHIFT for place in places.values()} - {effects.file_id}:
@@ -269,7 +269,7 @@ class Index(References, SmallState):
             self.file_use(place >> FILE_SHIFT)
 
     def settle(self) -> None:
-        """Everything was replayed: put copies whose original is gone where they belong."""
+        """After everything was replayed: put copies whose original is gone where they belong."""
         for list_id, loose in self._loose.items():
             self.list_of(list_id).merge(loose)
             self._changed.add(list_id)
@@ -351,7 +351,7 @@ class Index(References, SmallState):
     def drop_list(self, list_id: int) -> None:
         """Forget a list and everything pending in it. No error when there is none.
 
-        What a long list held is given up later, see :meth:`give_up_dropped`.
+        The contents of a long list are given up later, see :meth:`give_up_dropped`.
         """
         if self._untold:
             self._tell_first((list_id,))
@@ -373,11 +373,11 @@ class Index(References, SmallState):
 
     @property
     def is_dropping(self) -> bool:
-        """Messages of dropped lists still count as pending and keep their data files."""
+        """Whether messages of dropped lists still count as pending and keep their data files."""
         return bool(self._dropped)
 
     def give_up_dropped(self) -> bool:
-        """Go on with what long lists held that were dropped: about 1 ms. True: there is more."""
+        """Give up more contents of long dropped lists: about 1 ms. True: there is more."""
         if self._dropped:
             self._give_up_part()
         return bool(self._dropped)
@@ -401,8 +401,8 @@ class Index(References, SmallState):
         return changes
 
     def begin_changes(self) -> Changes:
-        """The same, as of now, but for the entries of lists: they come into it with :meth:`tell_lists`."""
-        for _ in self.tell_lists():  # when who told the last one was cancelled
+        """The same, as of now, but without the entries of lists, which :meth:`tell_lists` adds."""
+        for _ in self.tell_lists():  # if the last caller was cancelled
             pass
         rows, self._rows = self._rows, {table: {} for table in TABLES}
         self._known, self.watermark = self.watermark, self.last_sequence
@@ -422,9 +422,9 @@ class Index(References, SmallState):
         return self._telling
 
     def tell_lists(self) -> Iterator[None]:
-        """Complete the last answer of :meth:`begin_changes`, a list a step.
+        """Complete the last answer of :meth:`begin_changes`, a list per step.
 
-        What happens to a list between two steps is in the next answer: before that, it is told.
+        A list that is about to change is added first, so that the change is in the next answer.
         """
         while self._untold:
             self._tell(self._untold.pop())
@@ -432,7 +432,7 @@ class Index(References, SmallState):
         self._telling = None
 
     def _tell_first(self, list_ids: Iterable[int]) -> None:
-        """They are about to change."""
+        """Add lists that are about to change."""
         for list_id in self._untold.intersection(list_ids):
             self._untold.remove(list_id)
             self._tell(list_id)
@@ -457,7 +457,7 @@ class Index(References, SmallState):
         self._rows[FILES][file_id,] = None
 
     def pack(self) -> Iterator[None]:
-        """The metadata store has all that :meth:`take_changes` gave: a list a step, also those that were only read."""
+        """Pack the lists, one per step, also those that were only read: the metadata store has all their changes."""
         for pending in list(self.lists.values()):
             pending.pack()
             yield
@@ -491,7 +491,7 @@ class Index(References, SmallState):
         return self._lists_in[1].get(file_id, ())
 
     def mark_everything_changed(self) -> None:
-        """The metadata store is empty: the next changes are all there is."""
+        """The metadata store is empty: the next changes are everything."""
         self.watermark = 0
         rows = self._rows = {table: {} for table in TABLES}
         self._dropped_lists.clear()

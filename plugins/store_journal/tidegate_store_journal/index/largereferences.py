@@ -47,14 +47,14 @@ class LargeReferences:
         return body_id in self._counts
 
     def is_shared(self, body_id: str) -> bool:
-        """More than one message refers to it."""
+        """Whether more than one message refers to it."""
         return self._counts.get(body_id, 0) > 1
 
     def add(self, sequence: int, body: LargeBody) -> None:
         """Message *sequence* refers to *body* from now on. Idempotent."""
         if sequence in self.bodies:
             return
-        # A copy: that the index knows a body must not look as if a client held it.
+        # A copy: the index must not look like a client that holds the body.
         self.bodies[sequence] = self._changed[sequence] = msgspec.structs.replace(body)
         self._counts[body.id] = self._counts.get(body.id, 0) + 1
         if body.id in self.loose:
@@ -86,17 +86,17 @@ class LargeReferences:
             self.on_loose()
 
     def take_loose(self) -> set[str]:
-        """What is loose now and, from then on, without the ids that a message came to refer to.
+        """What is loose now; from then on without the ids that a message came to refer to.
 
         Such a message may be acknowledged again, and loose, before the checkpoint that begins now is
-        on disk; but after a power cut it can be pending, for only its addition has to be durable.
+        on disk; but after a power cut it can be pending, since only its addition has to be durable.
         """
         self._loose_bytes = 0
         self._leaving = self.loose.copy()
         return self._leaving
 
     def restore(self, bodies: dict[int, LargeBody]) -> None:
-        """What the checkpoint knows (at start)."""
+        """Take what the checkpoint knows (at start)."""
         for sequence, body in bodies.items():
             self.add(sequence, body)
         self._changed.clear()
@@ -107,7 +107,7 @@ class LargeReferences:
             self.remove(sequence)
 
     def take_changes(self) -> dict[int, LargeBody | None]:
-        """Since the last call: the body by sequence, None when it is gone."""
+        """Since the last call: each body by sequence, None when it is gone."""
         changed, self._changed = self._changed, {}
         return changed
 

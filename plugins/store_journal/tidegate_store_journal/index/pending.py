@@ -1,12 +1,12 @@
 """One pending list in memory: sequence → location, in sequence order, compact, fast at both ends.
 
-New entries go into a dict (*fresh*), where an acknowledgement finds them at once: a message that is
-consumed soon after it was stored never leaves it. What stays is *sealed* into pieces: 24 bytes an entry
-instead of about 130, and a position can be found by bisection, which a dict cannot do. Sequences of one
-list only ever grow, so everything fresh is behind everything sealed.
+New entries go into a dict (*fresh*), where an acknowledgement finds them at once: a message consumed soon after it
+was stored never leaves it. The rest is *sealed* into pieces: 24 bytes an entry instead of about 130, and a position
+can be found by bisection, which a dict cannot do. Sequences of one list only ever grow, so everything fresh comes
+after everything sealed.
 
-A piece is also what the metadata store holds of a list as one value: a checkpoint writes the pieces
-that changed, and a backlog that is consumed in order costs it one deletion for each piece.
+A piece is also one value of the list in the metadata store: a checkpoint writes the pieces
+that changed, and a backlog that is consumed in order costs it one deletion per piece.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class PendingList(msgspec.Struct, eq=False):
     _sealed: int = 0  # entries in pieces
     _firsts: list[int] = []  # key of each piece
     _pieces: list[Piece] = []
-    #: By key, entries of pieces that the metadata store has and this list has not any more.
+    #: By key, entries of pieces that the metadata store has but this list no longer has.
     _gone: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self.fresh) + self._sealed
 
     def add(self, entries: dict[int, int]) -> None:
-        """New ones at the end, in order; *entries* becomes the list's."""
+        """Add new ones at the end, in order; *entries* becomes the list's."""
         if not self.fresh:
             self.fresh = entries
             return
@@ -75,13 +75,13 @@ class PendingList(msgspec.Struct, eq=False):
             done = end
 
     def restore_piece(self, piece: Piece) -> None:
-        """Append what the metadata store has (at start, in order)."""
+        """Append a piece of the metadata store (at start, in order)."""
         self._append(piece)
         self._sealed += piece.count
         self.last_sealed = piece.usage.last
 
     def merge(self, entries: Mapping[int, int]) -> None:
-        """Entries come that belong in between (at start)."""
+        """Insert entries that belong in between (at start)."""
         fresh = dict(sorted([*self.entries(), *entries.items()]))
         for number in reversed(range(len(self._pieces))):
             self._forget(number)
@@ -158,7 +158,7 @@ class PendingList(msgspec.Struct, eq=False):
     # --------------------------------------------------------------------------- many entries
 
     def page(self, after: int, limit: int, bytes_max: int) -> list[tuple[int, int]]:
-        """Sequences and locations behind *after*: see MessageStore.page_in for the limits."""
+        """Sequences and locations after *after*: see MessageStore.page_in for the limits."""
         if len(self.fresh) > _FRESH_SCAN_MAX and after >= self.last_sealed:
             self.seal()
         page: list[tuple[int, int]] = []
@@ -173,7 +173,7 @@ class PendingList(msgspec.Struct, eq=False):
         return page
 
     def entries(self, after: int = 0) -> Iterator[tuple[int, int]]:
-        """(sequence, location) of everything behind *after*, in order."""
+        """(sequence, location) of everything after *after*, in order."""
         if after < self.last_sealed:
             first = max(0, bisect_right(self._firsts, after) - 1)
             for piece in self._pieces[first:]:
@@ -189,8 +189,8 @@ class PendingList(msgspec.Struct, eq=False):
     def pieces_in(self, file_id: int) -> Iterator[list[tuple[int, int]]]:
         """(sequence, location) of the entries whose message is in the data file, piece by piece.
 
-        The list may change between two pieces; nothing is missing that was there at the first and
-        still is, but what was sealed meanwhile can come twice.
+        The list may change between two pieces: entries that stay throughout are never missed, but
+        those sealed meanwhile can come twice.
         """
         pieces = list(self._pieces)
         yield [entry for entry in self.fresh.items() if entry[1] >> FILE_SHIFT == file_id]
@@ -224,7 +224,7 @@ class PendingList(msgspec.Struct, eq=False):
         return fresh + sum([piece.body_bytes for piece in self._pieces])
 
     def take_part(self) -> tuple[list[int], list[int]]:
-        """Remove some entries, one piece's: for a list that nobody sees any more. Empty: it is empty.
+        """Remove some entries, one piece's, from a list that nobody sees any more. Empty: the list is.
 
         Returns: sequences and locations.
         """
@@ -240,11 +240,11 @@ class PendingList(msgspec.Struct, eq=False):
     # ---------------------------------------------------------------------------- checkpoints
 
     def take_changes(self, known: int) -> tuple[dict[int, Piece | None], int, int]:
-        """What the metadata store is to be told; everything is sealed then.
+        """What the metadata store must be told; everything is sealed afterwards.
 
-        Args: known: it was told of every entry up to this sequence.
+        Args: known: it knows every entry up to this sequence.
         Returns: by key, a copy of each piece that changed, None for those that are gone; how many
-            entries it did not know, and how many of those that it knows are gone.
+            entries it did not know, and how many of those it knows are gone.
         """
         self.seal()
         told: dict[int, Piece | None] = dict.fromkeys(self._gone)
@@ -263,9 +263,9 @@ class PendingList(msgspec.Struct, eq=False):
         return sum(self._gone.values()) + sum(piece.stored for piece in self._pieces)
 
     def pack(self) -> None:
-        """The metadata store has all that :meth:`take_changes` gave."""
+        """The metadata store has everything that :meth:`take_changes` gave."""
         for piece in self._pieces:
-            # One at the end that is not full is added to soon.
+            # One at the end that is not full will soon grow.
             is_open = piece is self._pieces[-1] and piece.count < PIECE_ENTRIES
             piece.pack(keeps_arrays=is_open)
 
@@ -278,7 +278,7 @@ class PendingList(msgspec.Struct, eq=False):
 
 
 def _run_length(piece: array[int], index: int, sequences: Sequence[int], at: int) -> int:
-    """How many of *sequences* from *at* on stand in *piece* from *index* on; the first does."""
+    """How many of *sequences* from *at* on are in *piece* from *index* on; the first is."""
     most = min(len(sequences) - at, len(piece) - index)
     if piece[index + most - 1] == sequences[at + most - 1] and piece[
         index : index + most

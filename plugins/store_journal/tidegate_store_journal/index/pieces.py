@@ -1,7 +1,7 @@
 """A piece of a pending list: up to 1024 entries, in memory and in the metadata store.
 
-In memory it is two plain arrays, 24 bytes an entry. One that the metadata store has is *packed* to 5
-to 12 bytes an entry until somebody needs it, and knows what it uses of which file: a start takes
+In memory it is two plain arrays, 24 bytes an entry. A piece that the metadata store has is *packed* to
+5 to 12 bytes an entry until it is needed, and knows what it uses of which file: a start takes
 pieces into memory as they are, so millions of entries cost no step of the interpreter each.
 docs/journal-format.md section 7.
 """
@@ -26,7 +26,7 @@ _HIGH_FILE_SHIFT: Final = FILE_SHIFT - 64  # in the upper word of a location
 _HIGH_SHARED_BIT: Final = SHARED_BIT >> 64
 _LOCATION_BYTES: Final = 16
 _ENTRY_BYTES: Final = 8 + _LOCATION_BYTES
-#: The quickest: 0.2 ms for 1024 entries, a quarter of it to unpack.
+#: The fastest: 0.2 ms for 1024 entries, a quarter of it to unpack.
 _PACK_LEVEL: Final = 1
 
 #: Sequences, and two words for each location: bits 0-63, bits 64-127.
@@ -38,7 +38,7 @@ class Usage(msgspec.Struct):
 
     Attributes:
         files: file id → (references, bytes of records) of messages that have no other reference.
-        shared: (sequence, location) of those that were added to more than one list.
+        shared: (sequence, location) of those added to more than one list.
         body_bytes: bytes of all bodies, shared ones included. last: the last sequence.
     """
 
@@ -52,12 +52,12 @@ class Piece(msgspec.Struct, eq=False):
     """See the module.
 
     Attributes:
-        key: the metadata store has it under this sequence: the first one it ever had.
+        key: the metadata store has it under this sequence: the first it ever had.
         count: how many entries.
-        packed: the entries as fewer bytes; b"" when they changed since the last checkpoint. Then the
-            arrays are there, otherwise they need not be.
+        packed: the entries in fewer bytes; b"" when they changed since the last checkpoint. Then the
+            arrays are there; otherwise they may be missing.
         stored: entries that the metadata store has under the key (or is about to).
-        is_changed: it has other entries than the metadata store was told.
+        is_changed: its entries differ from what the metadata store was told.
     """
 
     key: int
@@ -76,22 +76,22 @@ class Piece(msgspec.Struct, eq=False):
 
     @property
     def arrays(self) -> Arrays:
-        """All entries. Not to be changed from outside."""
+        """All entries; callers must not change them."""
         if self._arrays is None:
             self._arrays = unpack(self.packed)
         return self._arrays
 
     @property
     def usage(self) -> Usage:
-        """What the entries keep; cheap for what was just loaded."""
+        """What the entries keep; cheap right after loading."""
         return usage_of(self.arrays) if self._usage is None else self._usage
 
     @property
     def body_bytes(self) -> int:
-        """Bytes of all bodies; some microseconds even for what changed."""
+        """Bytes of all bodies; some microseconds even if the piece changed."""
         if self._usage is not None:
             return self._usage.body_bytes
-        # The lowest 32 bits of each location; arrays are as in the file, little-endian.
+        # The lowest 32 bits of each location; arrays are little-endian, as in the file.
         return sum(memoryview(self.arrays[1]).cast("B").cast("I")[::4])
 
     @property
@@ -125,7 +125,7 @@ class Piece(msgspec.Struct, eq=False):
     # ------------------------------------------------------------------------------- changes
 
     def change(self) -> Arrays:
-        """The arrays, to be changed now; the metadata store will be told."""
+        """The arrays, for a change now; the metadata store will be told."""
         arrays = self.arrays
         if self._usage is not None:
             self._files = self.files
@@ -135,14 +135,14 @@ class Piece(msgspec.Struct, eq=False):
         return arrays
 
     def extend(self, sequences: array[int], locations: array[int]) -> None:
-        """Entries come at the end."""
+        """Add entries at the end."""
         for old, new in zip(self.change(), (sequences, locations), strict=True):
             old.extend(new)
         self.count += len(sequences)
         self._files = None
 
     def remove(self, begin: int, end: int) -> list[int]:
-        """Take the entries *begin* … *end* - 1 (indexes) out; returns their locations."""
+        """Remove the entries *begin* … *end* - 1 (indexes); returns their locations."""
         sequences, locations = self.change()
         places = places_in(locations[2 * begin : 2 * end])
         del sequences[begin:end]
@@ -161,7 +161,7 @@ class Piece(msgspec.Struct, eq=False):
     # --------------------------------------------------------------------------- checkpoints
 
     def tell(self) -> Piece:
-        """A copy for the metadata store, which is to have the entries as they are now."""
+        """A copy for the metadata store, which is to have the current entries."""
         sequences, locations = self.arrays
         self._told = Piece(self.key, (sequences[:], locations[:]))
         self.is_changed = False
@@ -169,7 +169,7 @@ class Piece(msgspec.Struct, eq=False):
         return self._told
 
     def pack(self, *, keeps_arrays: bool) -> None:
-        """The metadata store has what it was told: the packed entries are enough, if they are that."""
+        """The metadata store has what it was told: the packed entries are enough, if they are current."""
         told, self._told = self._told, None
         if keeps_arrays:
             return
@@ -179,7 +179,7 @@ class Piece(msgspec.Struct, eq=False):
             self._arrays = None
 
     def encode(self) -> bytes:
-        """The value in the metadata store. It is packed then."""
+        """The value in the metadata store. The piece is packed afterwards."""
         usage = self._usage = usage_of(self.arrays)
         sequences, locations = self.arrays
         self.packed = zlib.compress(sequences.tobytes() + locations.tobytes(), _PACK_LEVEL)
@@ -203,7 +203,7 @@ class Piece(msgspec.Struct, eq=False):
 
 
 def places_in(words: array[int]) -> list[int]:
-    """Two words a location as one number each."""
+    """Locations as single numbers; each is two of *words*."""
     return [low | high << 64 for low, high in zip(words[::2], words[1::2], strict=True)]
 
 

@@ -28,7 +28,7 @@ from tidegate_store_journal.log.records import (
 )
 from tidegate_store_journal.log.storage import File
 
-#: Records this close together are read in one piece: what lies between costs less than a call.
+#: Records this close together are read in one piece: the gap costs less than a call.
 _GAP_BYTES_MAX: Final = 64 << 10
 #: Longest piece read at once, unless a single record is longer.
 _EXTENT_BYTES_MAX: Final = 4 << 20
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class MissingRecordError(CorruptRecordError):
-    """The file that held a message is not there."""
+    """The file that held a message is missing."""
 
 
 def _parts(wanted: Sequence[tuple[int, int]]) -> Iterator[Sequence[tuple[int, int]]]:
@@ -80,13 +80,13 @@ class Reader:
         return await self._read(wanted, read_message)
 
     async def read_values(self, wanted: Sequence[tuple[int, int]]) -> list[bytes]:
-        """As :meth:`read`, but the messages as they are stored."""
+        """As :meth:`read`, but with the messages as stored."""
         return await self._read(wanted, read_value)
 
     async def read_small_values(
         self, sequences: Sequence[int], locations: Sequence[int]
     ) -> list[bytes]:
-        """The same of messages in the order of the lists; b"" for those whose bodies are in files of their own.
+        """The same in the order of the lists; b"" for messages whose bodies have their own files.
 
         Raises, cancellation: as :meth:`read`.
         """
@@ -97,12 +97,12 @@ class Reader:
                     [extent], lambda: _read_dense(extent, sequences, locations)
                 )
             except FormatError:
-                pass  # what reads them one by one says which it is
+                pass  # reading them one by one will show which it is
         wanted = list(zip(sequences, locations, strict=True))
         return await self._read(wanted, read_small_value)
 
     def _one_extent(self, sequences: Sequence[int], locations: Sequence[int]) -> _Extent | None:
-        """One piece of a file with all of them in it; None when they are not close together."""
+        """One piece of a file that has all of them; None when they are not close together."""
         if not locations:
             return None
         if max(locations) & SHARED_BIT:  # its bit is above those of the offset
@@ -132,7 +132,7 @@ class Reader:
         return messages
 
     async def _in_thread(self, extents: Sequence[_Extent], work: Callable[[], list[T]]) -> list[T]:
-        """Have *work* done in a thread, and give back the files of *extents*."""
+        """Do *work* in a thread, then give back the files of *extents*."""
         future = asyncio.get_running_loop().run_in_executor(self._executor, work)
         future.add_done_callback(lambda _: self._give_back(extents))
         # shield: cancelling an executor's future would give back while the thread reads.

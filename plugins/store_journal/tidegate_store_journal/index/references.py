@@ -1,4 +1,4 @@
-"""Which references keep which data file: counted along, so that nobody ever has to search.
+"""Which references keep which data file: counted continuously, so that nobody ever has to search.
 
 A *reference* is a list entry or a row of the acknowledged log; each keeps the message it points to.
 A message with several references is *shared*: its bytes count once, and go with the last of them.
@@ -23,20 +23,20 @@ HELD_SHIFT: Final = 32
 
 
 def held_bytes(location: int) -> int:
-    """What a message takes: its record, or its body where that is elsewhere."""
+    """Bytes that a message takes: its record, or its body where that is elsewhere."""
     return max(location >> 32 & MASK_32, location & MASK_32)
 
 
 class FileUse(msgspec.Struct, eq=False):
-    """What the index knows of one data file.
+    """What the index knows about one data file.
 
     Attributes:
         references: how many references (list entries, acknowledged rows) to messages in it exist.
         live_bytes: bytes of the records of those messages, each counted once.
         speaks_of: files with messages that acknowledgements (discards, moves) in this file are
             about: before this file goes, what lives in those is written down.
-        copied_from: files that messages in this one were copied from. Whoever speaks of a copy
-            speaks of the original too, as long as the file of that is there.
+        copied_from: files that messages in this one were copied from. A file that speaks of a copy
+            also speaks of the original, as long as the original's file is there.
     """
 
     references: int = 0
@@ -47,7 +47,7 @@ class FileUse(msgspec.Struct, eq=False):
 
 
 class Held(NamedTuple):
-    """A reference to a message. Attributes: pending_list: of whom; 0: the acknowledged log, *row* of it."""
+    """A reference to a message. Attributes: pending_list: the holder; 0: the acknowledged log, in *row*."""
 
     location: int
     sequence: int
@@ -62,7 +62,7 @@ class References:
         lists: pending lists by id; log: the acknowledged log; files: use of each data file by id.
         pending_messages: messages that at least one list holds.
         acknowledged_bytes: bytes of records (and of large bodies) that only the log holds.
-        large: messages whose body is in a file of its own.
+        large: messages whose body has its own file.
     """
 
     def __init__(self) -> None:
@@ -76,14 +76,14 @@ class References:
         self._file_id = 0  # of the batch that is being applied
 
     def file_use(self, file_id: int) -> FileUse:
-        """The entry of a data file, made when missing."""
+        """The entry of a data file, created if missing."""
         use = self.files.get(file_id)
         if use is None:
             use = self.files[file_id] = FileUse()
         return use
 
     def live_bytes(self, file_id: int) -> int:
-        """Bytes of the records in a data file that something refers to."""
+        """Bytes of the records in a data file that have references."""
         use = self.files.get(file_id)
         return use.live_bytes if use is not None else 0
 
@@ -93,14 +93,14 @@ class References:
         return use.references if use is not None else 0
 
     def list_of(self, list_id: int) -> PendingList:
-        """The list, made when missing."""
+        """The list, created if missing."""
         pending = self.lists.get(list_id)
         if pending is None:
             pending = self.lists[list_id] = PendingList()
         return pending
 
     def held_in(self, file_id: int) -> Iterator[Held]:
-        """Every reference to messages in a data file; rows of the log only of those in memory."""
+        """Every reference to messages in a data file; of the log only rows in memory."""
         for list_id, pending in self.lists.items():
             for piece in pending.pieces_in(file_id):
                 for sequence, place in piece:
@@ -110,7 +110,7 @@ class References:
                 yield Held(place, sequence, 0, row)
 
     def recount(self, blocks: Sequence[AckBlock], last: int, released: int) -> int:
-        """Count references anew from what is in the lists and in *blocks* (at start).
+        """Recount references from the lists and *blocks* (at start).
 
         Returns: rows of the log that are missing, see :meth:`AckLog.restore`.
         """
@@ -160,7 +160,7 @@ class References:
         return 1 if counts is None else counts >> HELD_SHIFT
 
     def _move_references(self, sequence: int, count: int, old: int, new: int) -> None:
-        """A message with *count* references that are still there was copied."""
+        """A message with *count* remaining references was copied."""
         source_id, target_id = old >> FILE_SHIFT, new >> FILE_SHIFT
         source, target = self.file_use(source_id), self.file_use(target_id)
         source.references -= count
@@ -173,10 +173,10 @@ class References:
             target.copied_from |= {source_id, *source.copied_from}
             target.speaks_of |= target.copied_from
         if target_id != self._file_id:
-            self._speak_of(source_id)  # the copies lie elsewhere than the batch that says so
+            self._speak_of(source_id)  # the copies are elsewhere than this batch
 
     def _speak_of(self, file_id: int) -> None:
-        """The batch that is being applied says something about messages in another file."""
+        """The batch being applied says something about messages in another file."""
         spoken = self.file_use(self._file_id).speaks_of
         if file_id not in spoken:
             spoken |= {file_id, *self.files[file_id].copied_from}
@@ -212,7 +212,7 @@ class References:
         return single
 
     def _free(self, locations: Sequence[int]) -> int:
-        """References to messages in these places are gone; each message had only this one.
+        """The only references to the messages at these places are gone.
 
         Returns: bytes of their records.
         """
@@ -233,7 +233,7 @@ class References:
         return record_bytes(locations, is_one_file=False)
 
     def _note_speaks_of(self, locations: Sequence[int]) -> bool:
-        """The batch that is being applied takes these messages off a list. Returns: they are in one file."""
+        """The batch being applied takes these messages off a list. Returns: whether they are in one file."""
         if not locations:
             return True
         only = _only_file(locations)
@@ -257,13 +257,13 @@ class References:
 
 
 def _only_file(locations: Sequence[int]) -> int | None:
-    """The data file that all of them are in; None when they are in several."""
+    """The data file that has all of them; None when they are in several."""
     first = min(locations) >> FILE_SHIFT
     return first if first == max(locations) >> FILE_SHIFT else None
 
 
 def record_bytes(locations: Sequence[int], *, is_one_file: bool) -> int:
-    """Bytes of the records of messages whose bodies are in them.
+    """Bytes of the records of messages whose bodies are in the records.
 
     Of records in one file the sums of bodies and of records are below its length and cannot carry into each
     other: one sum in C gives both.

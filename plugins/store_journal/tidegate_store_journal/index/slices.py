@@ -1,4 +1,4 @@
-"""Long ways through the index a bit at a time: others have the event loop in between."""
+"""Takes long ways through the index a bit at a time, leaving the event loop to others in between."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final, TypeVar
 
 T = TypeVar("T")
 
-#: How long one goes on before others have their turn.
+#: How long one goes on before others get a turn.
 SLICE_S: Final = 0.001
 
 
 async def in_slices(items: Iterable[T]) -> AsyncIterator[T]:
-    """Each of *items*, which may change between two of them."""
+    """Each of *items*, which may change between two."""
     ends_at = perf_counter() + SLICE_S
     for item in items:
         yield item
@@ -33,7 +33,7 @@ def at_once(steps: Generator[None, None, T]) -> T:
 
 
 async def finished(steps: Generator[None, None, T]) -> T:
-    """The same, in slices. Cancellation: it ends between two of them."""
+    """The same, in slices. Cancellation: it ends between two slices."""
     ends_at = perf_counter() + SLICE_S
     while True:
         try:
@@ -46,7 +46,7 @@ async def finished(steps: Generator[None, None, T]) -> T:
 
 
 def has_more(steps: Iterator[None]) -> bool:
-    """Take *steps* for a slice, to the end if there is time. Returns: there is more."""
+    """Take *steps* for one slice, to the end if there is time. Returns: whether there is more."""
     ends_at = perf_counter() + SLICE_S
     for _ in steps:  # noqa: SIM110  # a batch passes here
         if perf_counter() >= ends_at:

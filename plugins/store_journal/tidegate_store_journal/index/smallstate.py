@@ -1,7 +1,7 @@
-"""The small state: everything that is not messages, each piece of it under a key.
+"""The small state: everything that is not messages, each piece under a key.
 
 Destinations, subscriptions, sessions, packet ids, retained messages, prepared branches and duplicate
-ids. Their home on disk is the bindings journal (docs/journal-format.md section 6), which is told the
+ids. Their home on disk is the bindings journal (docs/journal-format.md section 6), which gets the
 latest state of the keys that changed.
 """
 
@@ -41,12 +41,12 @@ from tidegate.spi import (
 
 InflightKey = tuple[InflightDirection, int]
 
-#: Type of the operation that puts it, and what tells it from others of this type.
+#: Type of the operation that puts it, and what distinguishes it from others of this type.
 SmallKey = tuple[Any, ...]
 
 
 class _Kind:
-    """Small state of which each piece has one name: the operations that put it and take it away.
+    """Small state in which each piece has one name: the operations that put and remove it.
 
     Attributes: home: attribute of :class:`SmallState`, values by name. name, value, removed_name: of
     an operation.
@@ -65,7 +65,7 @@ class _Kind:
         self._no_list = (0,) * (len(remove.__struct_fields__) - 1)
 
     def latest(self, name: Any, found: Any) -> Operation:
-        """What puts *found*, or says that there is nothing (None)."""
+        """The operation that puts *found*, or removes it (None)."""
         if found is None:
             return self.remove(name, *self._no_list)
         return found if self.value is _itself else self.put(found)
@@ -99,7 +99,7 @@ class SmallState:
     Attributes:
         duplicate_ids: id by sequence, for each destination.
         changed: keys that changed since the last :meth:`take_small_changes`, with the bytes of the
-            record that says so; 0: it is gone. changed_bytes: their sum.
+            record that says so; 0: removed. changed_bytes: their sum.
     """
 
     def __init__(self, drop_list: Callable[[int], None]) -> None:
@@ -115,7 +115,7 @@ class SmallState:
         self.changed: dict[SmallKey, int] = {}
         self.changed_bytes = 0
         self._drop = drop_list
-        #: By its type, how to apply an operation whose record has so many bytes.
+        #: By type, how to apply an operation whose record has a given number of bytes.
         self.apply_small: dict[type, Callable[[Any, int], None]] = {
             PutInflight: self._put_inflight,
             RemoveInflight: self._remove_inflight,
@@ -128,7 +128,7 @@ class SmallState:
             self.apply_small[kind.remove] = partial(self._remove, kind, home)
 
     def owners(self) -> dict[int, AddDestination | Subscription | Branch]:
-        """Whose each pending list is."""
+        """Who owns each pending list."""
         return {
             **{branch.pending_list: branch for branch in self.branches.values()},
             **{known.pending_list: known for known in self.destinations.values()},
@@ -141,24 +141,24 @@ class SmallState:
             yield from records.values()
 
     def all_duplicate_ids(self) -> Iterator[DuplicateId]:
-        """All of them, of one destination in the order of their sequences."""
+        """All of them, those of one destination in the order of their sequences."""
         for destination in list(self.duplicate_ids):
             for sequence, duplicate_id in self._sorted_ids(destination).items():
                 yield DuplicateId(destination, duplicate_id, sequence)
 
     def take_small_changes(self) -> tuple[dict[SmallKey, Operation], int]:
-        """The latest state of what changed since the last call, and how many bytes that has."""
+        """The latest state of what changed since the last call, and its size in bytes."""
         changed, size = self.changed, self.changed_bytes
         self.forget_small_changes()
         return {key: self._latest(key) for key in changed}, size
 
     def forget_small_changes(self) -> None:
-        """All there is was just read from the bindings journal."""
+        """Everything there is was just read from the bindings journal."""
         self.changed = {}
         self.changed_bytes = 0
 
     def mark_small_state_changed(self) -> None:
-        """The bindings journal has to be written anew as a whole."""
+        """The bindings journal has to be rewritten as a whole."""
         keys: list[SmallKey] = [
             *((kind.put, name) for kind in _KINDS for name in getattr(self, kind.home)),
             *((PutInflight, name, *key) for name, keys in self.inflight.items() for key in keys),
@@ -168,7 +168,7 @@ class SmallState:
             self._note(key, self.changed.get(key, 0))
 
     def _latest(self, key: SmallKey) -> Operation:
-        """What puts the key, or takes it away, as things are now."""
+        """The operation that puts the key, or removes it, as of now."""
         put, name = key[:2]
         if put is PutInflight:
             record = self.inflight.get(name, {}).get(key[2:])
@@ -223,7 +223,7 @@ class SmallState:
     def _add_duplicate_id(self, operation: AddDuplicateId, size: int) -> None:
         destination, sequence = operation.destination, operation.sequence
         ids = self.duplicate_ids.setdefault(destination, {})
-        if ids and sequence <= next(reversed(ids)):  # only while reading what was copied forward
+        if ids and sequence <= next(reversed(ids)):  # only while reading copied records
             self._unsorted.add(destination)
         ids[sequence] = operation.duplicate_id
         self._note((AddDuplicateId, destination, sequence), size)

@@ -58,14 +58,14 @@ COPIED_ROWS: Final = 17
 REFERENCE: Final = 18
 COPY_REFERENCE: Final = 19
 #: In the bindings journal only: what lives in the data file that its sequence names, as of the batch
-#: in the place of the list.
+#: stored in the list's place.
 LIVE: Final = 24
-#: In the bindings journal only: everything in front of it is the small state as of a batch.
+#: In the bindings journal only: everything before it is the small state as of a batch.
 MARK: Final = 25
-#: In place of batches that were damaged; its sequence is the offset where the next one begins.
+#: In place of damaged batches; its sequence is the offset where the next one begins.
 VOID: Final = 250
 
-#: Set in the type of a record that holds a message whose body is in a file of its own; the rest of
+#: Set in the type of a record with a message whose body has its own file; the rest of
 #: the type is the ordinary one.
 LARGE_BIT: Final = 0x80
 
@@ -81,7 +81,7 @@ encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class FormatError(Exception):
-    """Bytes that are not what this version of the format says."""
+    """Bytes that do not follow this version of the format."""
 
 
 # ------------------------------------------------------------------------------------- data files
@@ -96,8 +96,8 @@ SERIES: Final = (JOURNAL, BINDINGS)
 class FileHeader(NamedTuple):
     """Header of a data file; *seed* is its CRC, which goes into the CRC of every batch.
 
-    *reused*: the file had an earlier life, so bytes of that lie behind its last batch. *series*: which
-    journal it is a part of.
+    *reused*: the file had an earlier life, whose bytes follow its last batch. *series*: the
+    journal it is part of.
     """
 
     store_id: str
@@ -109,15 +109,15 @@ class FileHeader(NamedTuple):
     series: str = JOURNAL
 
 
-#: Names of data files, and of dead ones that wait to be used.
+#: Names of data files, and of dead ones to be reused.
 DATA_NAME: Final = re.compile(r"journal-(\d{10})\.data")
 FREE_NAME: Final = re.compile(r"journal-(\d{10})\.free")
-#: Names of files of the bindings journal, also of those that wait to be used.
+#: Names of files of the bindings journal, including those to be reused.
 BINDINGS_NAME: Final = re.compile(r"bindings-(\d{10})\.(data|free)")
 
 
 def file_id_of(name: str) -> int:
-    """The id in the name of a data file, or of what was made of one."""
+    """The id in the name of a data file, or of a file made from one."""
     return int(name.partition("-")[2][:10])
 
 
@@ -127,7 +127,7 @@ def file_name(file_id: int, series: str = JOURNAL) -> str:
 
 
 def free_name(file_id: int, series: str = JOURNAL) -> str:
-    """Name of that data file when it is dead and waits to be used again."""
+    """Name of that data file when it is dead and to be reused."""
     return f"{series}-{file_id:010d}.free"
 
 
@@ -156,7 +156,7 @@ def encode_file_header(
 
 
 def header_page(header: bytes) -> bytes:
-    """All bytes in front of the first batch: *header* twice."""
+    """All bytes before the first batch: *header* twice."""
     page = bytearray(DATA_OFFSET)
     for at in _HEADER_OFFSETS:
         page[at : at + len(header)] = header
@@ -166,7 +166,7 @@ def header_page(header: bytes) -> bytes:
 def decode_header_page(page: bytes) -> tuple[FileHeader, bytes]:
     """Read the header from whichever copy is whole.
 
-    Returns: it; and what should be in the place of *page* when one of the copies is damaged, or b"".
+    Returns: the header; and what *page* should hold when one of the copies is damaged, or b"".
     Raises: FormatError: both are.
     """
     first: FormatError | None = None
@@ -229,7 +229,7 @@ def encode_batch_header(
     last_list: int,
     record_count: int,
 ) -> bytes:
-    """The 64 bytes in front of *payload*, which is all records of the batch, in parts."""
+    """The 64 bytes before *payload*, which is all records of the batch, in parts."""
     crc = seed
     for part in payload:
         crc = crc32c(crc, part)

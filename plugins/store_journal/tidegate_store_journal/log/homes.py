@@ -23,7 +23,7 @@ from tidegate_store_journal.options import JournalOptions
 
 logger = logging.getLogger("tidegate.store.journal")
 
-#: Dead files and files that are ready: so many are needed soon.
+#: Dead files plus ready ones: this many are needed soon.
 SPARES_MAX: Final = 2
 #: Open data files besides the current one and the spares; far below the usual limit of 1024.
 OPEN_FILES_MAX: Final = 128
@@ -174,7 +174,7 @@ class Homes:
     # ------------------------------------------------------------------------ dead files
 
     async def dispose(self, files: Sequence[DataFile]) -> None:
-        """Archive, pool, or delete dead files, those of a home in this order. Raises: OSError.
+        """Archive, pool, or delete dead files, those of one home in this order. Raises: OSError.
 
         They must have no live records, in the checkpoint either, and no readers. Files not reached
         because of an error stay.
@@ -183,7 +183,7 @@ class Homes:
         for file in files:
             assert file.readers == 0, "a page is being read from it"
             parts.setdefault(file.folder, []).append(file)
-        # The journal's own last: they say what was live in the others.
+        # The journal's own last: they record what was live in the others.
         own = parts.pop("", None)
         results = await asyncio.gather(
             *(self._dispose_in(self.homes[name], part) for name, part in parts.items()),
@@ -232,7 +232,7 @@ class Homes:
         return kept
 
     def _kept_in(self, home: Home, files: Sequence[DataFile]) -> dict[int, int]:
-        """As above, of a destination; some are emptied."""
+        """The same for a destination's directory; some are emptied."""
         options = self._options
         lengths = [length for _, length in (*home.pool, *home.parting)]
         kept: dict[int, int] = {}
@@ -246,7 +246,7 @@ class Homes:
     def _put_away(
         self, home: Home, files: Iterable[DataFile], kept: dict[int, int], done: list[DataFile]
     ) -> None:
-        """In a thread. *done*: gets those with which it is done. Raises: OSError."""
+        """In a thread. *done*: gets each file when it is done. Raises: OSError."""
         options, folder = self._options, home.folder
         archives = options.archive_data_logs and self._storage.durable and home is self.own
         for file in files:

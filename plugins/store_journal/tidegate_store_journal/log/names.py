@@ -3,8 +3,8 @@
 The engine knows one set of names (docs/journal-format.md section 1). A :class:`NamedStorage` keeps
 those files where a preset's document has them: ``journal-0000000007.data`` is ``db-7.log`` for
 KahaDB and ``journal/activemq-data-7.amq`` for Artemis. It *reads* every naming, so a journal goes on
-under another preset, and every reader finds the files whatever made them: files keep the name they
-have, only new ones get the new one.
+under another preset, and every reader finds the files whatever made them: existing files keep their
+names, only new ones get the new one.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class Naming:
         metadata: str = "metadata",
         marker: str = _MARKER,
     ) -> None:
-        """*journal*, *bindings*: what stands before the id of a file, which has at least *digits*;
-        and behind that of a data file, and of one that is free."""
+        """*journal*, *bindings*: what precedes the id of a file, which has at least *digits*; and
+        what follows that of a data file, and of a free one."""
         self._digits = digits
         self._places: dict[tuple[str, str], tuple[str, str]] = {}
         for series, (before, data, free) in zip(SERIES, (journal, bindings), strict=True):
@@ -59,7 +59,7 @@ class Naming:
         }
 
     def path_of(self, name: str) -> str:
-        """Where the file that the engine calls *name* lies."""
+        """The path of the file that the engine calls *name*."""
         match = _OURS.fullmatch(name)
         if match is not None:
             before, behind = self._places[match[1], match[3]]
@@ -80,7 +80,7 @@ class Naming:
         return None
 
 
-#: The journal's own names first: they are used when nothing else is asked for.
+#: The journal's own names first: they are the default.
 NAMINGS: Final = {
     "": Naming(digits=10),
     "kahadb": Naming(("db-", ".log", ".log.free"), metadata="db.data"),
@@ -100,7 +100,7 @@ _FOLDERS: Final = sorted(set[str]().union(*(naming.folders for naming in NAMINGS
 
 
 class NamedStorage(DirectoryStorage):
-    """A directory in which the files have the names and places of *naming*."""
+    """A directory whose files have the names and places of *naming*."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class NamedStorage(DirectoryStorage):
 
     @property
     def metadata_directory(self) -> Path:
-        """See :class:`Storage`. One that is there under another naming goes on."""
+        """See :class:`Storage`. An existing one under another naming is kept."""
         own = self._directory / self._naming.metadata
         if not own.is_dir():
             for naming in NAMINGS.values():
@@ -202,5 +202,5 @@ def preset_of(storage: NamedStorage) -> str:
 
 
 def holds_journal(directory: Path) -> bool:
-    """Tell whether there are data files of any naming in *directory*."""
+    """Tell whether *directory* has data files of any naming."""
     return directory.is_dir() and any(map(DATA_NAME.fullmatch, NamedStorage(directory).list()))

@@ -1,7 +1,7 @@
 """Operations of the contract as records, and back: docs/journal-format.md section 3.
 
 :data:`KINDS` defines the record of each operation. Only messages and acknowledgements are more than
-a few fields; they have functions of their own.
+a few fields; they have their own functions.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _decoded(decode: Callable[[V], T], value: V, what: str, number: int) -> T:
 class Kind:
     """How an operation maps to a record: the value is one field, or several as an array.
 
-    Attributes: type: of the record. operation: the class. puts: it puts a piece of the small state.
+    Attributes: type: of the record. operation: the class. puts: whether it puts a piece of the small state.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ def decode_operation(record: Record) -> Operation:
 
 
 def body_bytes(message: Message) -> int:
-    """What a record's header and a location say of the body: its size, as far as they can."""
+    """What a record's header and a location say about the body: its size, as far as they can."""
     return len(message.body) if message.large is None else min(message.large.size, MASK_32)
 
 
@@ -205,7 +205,7 @@ def large_body_of(record: Record) -> LargeBody:
 
 
 def read_small_value(record: bytes, sequence: int) -> bytes:
-    """As :func:`read_value`; b"" for a message whose body is in a file of its own."""
+    """As :func:`read_value`; b"" for a message whose body has its own file."""
     value = read_value(record, sequence)
     return b"" if record[_format.TYPE_OFFSET] & LARGE_BIT else value
 
@@ -213,10 +213,10 @@ def read_small_value(record: bytes, sequence: int) -> bytes:
 def read_small_values(
     data: bytes, begin: int, sequences: Sequence[int], locations: Sequence[int]
 ) -> list[bytes]:
-    """What :func:`read_small_value` gives for each of many records of one file.
+    """The result of :func:`read_small_value` for each of many records of one file.
 
     Args: data: the file's bytes from offset *begin* on, with all of the records in it.
-    Raises: FormatError: one of them is damaged or another one; which one is not said.
+    Raises: FormatError: some record is damaged or not the expected one; it does not say which.
     """
     values: list[bytes] = []
     unpack, extend, header = RECORD_HEADER.unpack_from, crc32c, RECORD_HEADER_BYTES
@@ -245,7 +245,7 @@ def read_value(record: bytes, sequence: int) -> bytes:
     """The encoded message of one add, move or copy record that was read alone.
 
     Args: record: header and payload, exactly. sequence: which one it must be.
-    Raises: FormatError when it is damaged or another one.
+    Raises: FormatError when it is damaged or not the expected one.
     """
     if len(record) < RECORD_HEADER_BYTES:
         raise FormatError("the record is cut off")
@@ -259,7 +259,7 @@ def read_value(record: bytes, sequence: int) -> bytes:
 
 
 def lists_of(record: Record) -> tuple[int, ...]:
-    """The lists of an add, copy or reference record; none for a copy without."""
+    """The lists of an add, copy or reference record; none for a copy that has none."""
     if not record.prefix_bytes:
         return (record.pending_list,) if record.pending_list else ()
     further = struct.unpack_from(f"<{record.prefix_bytes // 8}Q", record.payload)
@@ -269,7 +269,7 @@ def lists_of(record: Record) -> tuple[int, ...]:
 def encode_reference(
     kind: int, sequence: int, place: int, lists: Sequence[int], *, synced: bool
 ) -> bytes:
-    """The record that says where a message lies. *synced*: it is on stable storage already."""
+    """The record that says where a message lies. *synced*: it is already on stable storage."""
     prefix = pack_integers(lists[1:])
     return encode_record(
         kind,

@@ -25,7 +25,7 @@ class RoomWatch:
     Attributes:
         is_short: batches that make the store grow must be refused.
         limit_bytes: ``broker.disk_free_limit``; 0: none.
-        reusable, used: bytes of our own files that can be used again, and of those that cannot.
+        reusable, used: bytes of our own files that can be reused, and of those that cannot.
         is_crowded: near that limit or ``broker.store_limit``: using less lets the broker go on.
         is_wanting: below the limit, or not yet far enough above it again for the broker to go on.
     """

@@ -27,16 +27,16 @@ from tidegate.spi.private_files import DIRECTORY_MODE, open_regular, private_ope
 LOCK_NAME: Final = "lock"
 #: errno values that mean "no room".
 FULL_ERRNOS: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-#: And those that mean "no descriptor left", in this process or in the system.
+#: errno values that mean "no descriptor left", in this process or in the system.
 NO_HANDLE_ERRNOS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 #: Linux takes at most 1024 buffers in one call (IOV_MAX in <limits.h>).
 _BUFFERS_MAX: Final = os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 1024
-#: Of ``stat.st_blocks``, whatever the file system's own blocks are.
+#: The unit of ``stat.st_blocks``, whatever the file system's own blocks are.
 _STAT_BLOCK_BYTES: Final = 512
 _COPY_BYTES: Final = 4 << 20
 #: The current data file and the next, a page being read, and what a checkpoint writes.
 _RESERVED_DESCRIPTORS: Final = 16
-#: Where there are very few, at most one in so many.
+#: Where there are very few, at most one in this many.
 _RESERVED_SHARE: Final = 16
 
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class File(Protocol):
     """An open file. All methods but ``length`` raise OSError."""
 
     def pwritev(self, buffers: Sequence[bytes], offset: int) -> None:
-        """Write all of *buffers*, one behind the other, at *offset*; all or an error.
+        """Write all of *buffers*, one after the other, at *offset*; all or an error.
 
         After an error any part of the range may have been written.
         """
@@ -81,8 +81,8 @@ class File(Protocol):
 class Mapping(Protocol):
     """A part of a file as memory (``mmap.mmap``).
 
-    What is stored is seen by ``pread`` at once. It is on stable storage after the file's
-    ``datasync``, and until then any page of it may be there as it was at any moment, or not.
+    Writes are visible to ``pread`` at once. They are on stable storage after the file's
+    ``datasync``; until then any page may be there as of any moment, or not.
     """
 
     def __len__(self) -> int: ...
@@ -90,7 +90,7 @@ class Mapping(Protocol):
     def __setitem__(self, where: slice[int, int, None], data: bytes, /) -> None: ...
 
     def close(self) -> None:
-        """Release it; does not sync, and what was stored stays. Idempotent."""
+        """Release it; does not sync, and what was written stays. Idempotent."""
         ...
 
 
@@ -183,10 +183,10 @@ class DirectoryFile:
     def synced_fileno(self) -> int:
         """A descriptor of the same file whose writes are on stable storage when they return.
 
-        Opened when it is first asked for. Linux with /proc only. Raises: OSError.
+        Opened on first use. Linux with /proc only. Raises: OSError.
         """
         if self._synced_fd < 0:
-            # By descriptor: the file may have another name than when it was opened.
+            # By descriptor: the file may have been renamed since it was opened.
             path = f"/proc/self/fd/{self._fd}"
             self._synced_fd = os.open(path, os.O_WRONLY | os.O_DSYNC | os.O_CLOEXEC)
         return self._synced_fd
@@ -237,7 +237,7 @@ class DirectoryFile:
             self._is_allocated = status.st_blocks * _STAT_BLOCK_BYTES >= size > 0
         if not self._is_allocated or offset >= size:
             return None
-        # Pages that are not in memory would be read by the copy, under the interpreter's lock.
+        # The copy would read pages that are not in memory, under the interpreter's lock.
         os.posix_fadvise(self._fd, offset, 2 * length, os.POSIX_FADV_WILLNEED)
         return mmap.mmap(self._fd, min(length, size - offset), offset=offset)
 
@@ -254,7 +254,7 @@ class DirectoryFile:
 
 
 class _Descriptors:
-    """Descriptors that are kept for the store: clients can take all others before they log in."""
+    """Descriptors reserved for the store: clients can take all others before they log in."""
 
     def __init__(self) -> None:
         self._kept: list[int] = []
@@ -262,7 +262,7 @@ class _Descriptors:
         self._lock = threading.Lock()
 
     def fill(self) -> None:
-        """Set them aside, as far as there are any."""
+        """Reserve them, as far as there are any."""
         self._is_open = True
         with suppress(OSError):  # the next time
             limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // _RESERVED_SHARE
@@ -270,14 +270,14 @@ class _Descriptors:
                 self._kept.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def close(self) -> None:
-        """Give them all back."""
+        """Give all of them back."""
         self._is_open = False
         with self._lock:
             while self._kept:
                 os.close(self._kept.pop())
 
     def use(self, call: Callable[[], T]) -> T:
-        """*call*, with one of them when there is no other. Raises: OSError."""
+        """*call*, with one of them if there is no other. Raises: OSError."""
         with self._lock:
             if self._is_open:
                 self.fill()
@@ -303,7 +303,7 @@ class DirectoryStorage:
         wrap: Callable[[str, DirectoryFile], File] | None = None,
         lease_seconds: float = 0.0,
     ) -> None:
-        """*wrap*: makes of each file, by its name, what :meth:`open` returns. *lease_seconds*: of the lock."""
+        """*wrap*: turns each file, by name, into what :meth:`open` returns. *lease_seconds*: of the lock."""
         self._directory = directory
         self._wrap = wrap
         self._reserve = _Descriptors()
@@ -370,14 +370,14 @@ class DirectoryStorage:
         return str(self.path_of(name))
 
     def path_of(self, name: str) -> Path:
-        """Where the file is that is called *name* here; "": the directory."""
+        """Where the file called *name* here is; "": the directory."""
         return self._directory / name
 
 
 def make_directory(path: Path) -> None:
-    """Make *path*, with those above it that are missing, so that a power cut leaves it there.
+    """Create *path*, with missing parents, so that it survives a power cut.
 
-    The one above it is synced also when *path* is there: who made it may have been killed before.
+    Its parent is synced even when *path* exists: its creator may have been killed before that.
     Raises: OSError.
     """
     if not path.parent.is_dir():
@@ -419,7 +419,7 @@ def sync_path(path: Path, flags: int = os.O_RDONLY | os.O_DIRECTORY) -> None:
 
 
 def fresh_name(storage: Storage, name: str) -> str:
-    """*name*, or *name* with a number behind it when that is taken. Raises: OSError."""
+    """*name*, or *name* with a number after it when that is taken. Raises: OSError."""
     names = set(storage.list())
     numbered = (f"{name}.{number}" for number in itertools.count(2))
     return next(item for item in itertools.chain([name], numbered) if item not in names)
@@ -443,7 +443,7 @@ def copy_range(storage: Storage, name: str, begin: int, end: int, target: str) -
 
 
 def write_atomically(storage: Storage, name: str, data: bytes) -> None:
-    """Replace file *name* by *data*: written aside, synced, renamed, directory synced.
+    """Replace file *name* with *data*: written aside, synced, renamed, directory synced.
 
     Crash story: before the rename is durable the old file is there whole; after it the new one is,
     because its bytes were synced first. The leftover ``.tmp`` is removed at the next start.

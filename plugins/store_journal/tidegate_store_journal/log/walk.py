@@ -1,8 +1,8 @@
-"""One data file, front to back: the only loop over batches that there is.
+"""One data file, front to back: the only loop over batches.
 
 Replay, the end of the journal, the search for damage and all tools read data files with :func:`walk`.
 It trusts nothing but checksums, repairs nothing, and takes no more memory than a few MiB and the
-batch that it hands out, whatever a length field says. Everything here blocks.
+batch it returns, whatever a length field says. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from tidegate_store_journal.log.format import (
 )
 from tidegate_store_journal.log.storage import File
 
-#: Read at once. Longer batches are verified in pieces of this size before they are read whole.
+#: Bytes read at once. Longer batches are verified in pieces of this size before they are read whole.
 _WINDOW_BYTES: Final = 4 << 20
 _SCAN_BYTES: Final = 1 << 20
 #: No batch is shorter: its header, and a record without a payload.
 BATCH_BYTES_MIN: Final = BATCH_HEADER_BYTES + RECORD_HEADER_BYTES
-#: What a batch is taken to have had in a reused file when nothing is left that tells its length.
+#: The assumed length of a batch in a reused file when nothing left shows it.
 UNKNOWN_BYTES: Final = 64 << 10
 
 
 class Batch(NamedTuple):
     """A whole batch.
 
-    Attributes: begin: its offset; next: where the one behind it begins. is_void: it stands for damage
+    Attributes: begin: its offset; next: where the next one begins. is_void: it stands for damage
         that was taken out, and so for all batches up to its number.
     """
 
@@ -52,15 +52,15 @@ class Batch(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Behind its records."""
+        """The end of its records."""
         return self.begin + BATCH_HEADER_BYTES + len(self.payload)
 
 
 class Gap(NamedTuple):
-    """Bytes where a batch should begin and no whole one does, up to the next one or the last of them.
+    """Bytes where a batch should begin but no whole one does, up to the next one or the end of them.
 
     Attributes:
-        header: of the batch at *begin*, when that is whole; newest: the last one that is.
+        header: of the batch at *begin*, if it is whole; newest: the last whole one.
         is_end_known: *end* is exact.
     """
 
@@ -83,10 +83,10 @@ def walk(
     number: int = 0,
     searches: bool = True,
 ) -> Iterator[Batch | Gap]:
-    """What lies in *file* from *offset* on, without what its earlier lives left there.
+    """What is in *file* from *offset* on, without leftovers of its earlier lives.
 
     Args: number: of the first batch; 0: any. searches: False: end where no batch follows, without
-        looking for what is behind.
+        searching further.
     Raises: OSError.
     """
     with using(file) as handle:
@@ -108,10 +108,10 @@ def walk(
 
 
 class Remains(NamedTuple):
-    """What lies where the journal ends.
+    """What is left where the journal ends.
 
-    Attributes: begin, end: the range outside of which nothing is. synced: the highest number that any
-        header in it calls synced; first: of the first one that is whole, 0: none.
+    Attributes: begin, end: nothing is outside this range. synced: the highest number that any
+        header in it calls synced; first: of the first whole one, 0: none.
     """
 
     file: DataFile
@@ -137,8 +137,8 @@ class Unproven:
 
     Crash story: (1) a sync fails, the log says *restart*; (2) the new process reads the batches from
     the system's cache, where they are called clean although the disk never got them; (3) its own sync
-    of clean pages succeeds and proves nothing; (4) the power goes. So they are written once more, as
-    they are, before anybody relies on them. A disk cannot be harmed by being told what it has.
+    of clean pages succeeds and proves nothing; (4) the power goes. So they are written again
+    unchanged before anybody relies on them. That cannot harm the disk.
     """
 
     def __init__(self, proven: int = 0) -> None:
@@ -148,20 +148,20 @@ class Unproven:
         self._records: list[tuple[DataFile, int, int]] = []
 
     def add(self, file: DataFile, batch: Batch) -> None:
-        """*batch* of *file* was read; in the order of their numbers."""
+        """*batch* of *file* was read; call this in batch order."""
         self.proven = max(self.proven, batch.header.synced)
-        # Before the end of a batch of a reused file is on disk its mark may not be, either.
+        # Until the end of a batch in a reused file is on disk, its mark may not be, either.
         end = batch.end + (len(END_MARK) if file.reused else 0)
         self._batches.append((batch.header.batch, file, batch.begin, end))
         while self._batches and self._batches[0][0] <= self.proven:
             self._batches.popleft()
 
     def add_record(self, file: DataFile, begin: int, end: int) -> None:
-        """One that is read alone: in the directory of a destination."""
+        """A record that is read alone: in the directory of a destination."""
         self._records.append((file, begin, end))
 
     def rewrite(self) -> None:
-        """Write them again and sync them: all that was added is proven then. Raises: OSError."""
+        """Write them again and sync them: this proves everything added. Raises: OSError."""
         stretches: dict[DataFile, list[tuple[int, int]]] = {}
         for file, begin, end in (*(batch[1:] for batch in self._batches), *self._records):
             stretches.setdefault(file, []).append((begin, min(end, file.length)))
@@ -184,7 +184,7 @@ class _Window:
 
     def __init__(self, handle: File, length: int) -> None:
         self._handle = handle
-        self.length = min(handle.length, length)  # it may be cut off, or anything may follow
+        self.length = min(handle.length, length)  # it may be cut off, or something may follow
         self._begin = 0
         self._data = b""
 
@@ -202,7 +202,7 @@ class _Window:
         """Everything from *offset* on that is not zero, in pieces: offset, bytes."""
         for at in range(offset, self.length, _SCAN_BYTES):
             data = self.read(at, _SCAN_BYTES + overlap)
-            if data != bytes(len(data)):  # ten times as fast as to count the zeros
+            if data != bytes(len(data)):  # ten times as fast as counting the zeros
                 yield at, data
 
 
@@ -227,7 +227,7 @@ def _batch_at(file: DataFile, window: _Window, offset: int) -> Batch | None:
 
 
 def _is_whole(file: DataFile, window: _Window, header: BatchHeader, at: int) -> bool:
-    """Verify a long batch in pieces: what is damaged is not taken into memory."""
+    """Verify a long batch in pieces, so that damaged ones are not taken into memory."""
     crc, end = file.seed, at + header.payload_bytes
     for begin in range(at, end, _WINDOW_BYTES):
         crc = _format.crc32c(crc, window.read(begin, min(_WINDOW_BYTES, end - begin)))
@@ -237,7 +237,7 @@ def _is_whole(file: DataFile, window: _Window, header: BatchHeader, at: int) -> 
 def _search(
     file: DataFile, window: _Window, offset: int, number: int
 ) -> tuple[Gap, BatchHeader | None]:
-    """No batch goes on at *offset*: what does, and the header of the next whole one behind."""
+    """No batch continues at *offset*: what does, and the header of the next whole one after it."""
     own = _format.decode_batch_header(file.seed, window.read(offset, BATCH_HEADER_BYTES))
     if own is not None and own.batch < number:
         own = None
@@ -248,7 +248,7 @@ def _search(
         end = begin
     lowest = own.batch if own is not None else number
     for at, header in _headers(file, window, begin):
-        # Lower numbers: a message may have the bytes of older batches of this very file.
+        # Lower numbers: a message may contain older batches of this very file.
         if header.batch <= lowest:
             continue
         if _batch_at(file, window, at) is not None:
@@ -256,7 +256,7 @@ def _search(
         if newest is None or header.batch > newest.batch:
             newest = header
         end = max(end, at + BATCH_HEADER_BYTES + header.payload_bytes)
-    if not file.reused:  # there is nothing but zeros behind
+    if not file.reused:  # only zeros follow
         end = offset
         for at, data in window.pieces(offset):
             end = at + len(data.rstrip(b"\0"))
@@ -266,7 +266,7 @@ def _search(
 
 
 def _headers(file: DataFile, window: _Window, begin: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Valid headers of batches anywhere behind *begin*."""
+    """Valid headers of batches anywhere after *begin*."""
     # The overlap finds a header that lies across two pieces.
     for at, data in window.pieces(begin, BATCH_HEADER_BYTES):
         found = data.find(BATCH_MAGIC)

@@ -1,1 +1,1 @@
-"""Getting room back: reuse, compaction, archive."""
+"""Freeing room: reuse, compaction, archive."""

@@ -47,16 +47,16 @@ logger = logging.getLogger("tidegate.store.journal")
 STEP_BYTES_MAX: Final = 128 << 10
 #: A step is at most this part of a file, so that little space is wasted at its end.
 _STEP_FILE_PART: Final = 8
-#: What a step takes besides its records: the batch header, and the header of copied rows.
+#: Bytes of a step besides its records: the batch header, and the header of copied rows.
 _STEP_OVERHEAD_BYTES: Final = 256
 #: A pause is this many times as long as the step before it, so copying takes a quarter of the time.
 _PAUSE_FACTOR: Final = 3
 _PAUSE_SECONDS_MAX: Final = 0.1
-#: Everything that was found can be acknowledged before it is copied, and something else be left.
+#: All messages found can be acknowledged before they are copied, while others are left.
 _FRUITLESS_ROUNDS_MAX: Final = 3
-#: Pieces of lists and blocks of rows that are looked at before other work gets a turn.
+#: Pieces of lists and blocks of rows to look at before other work gets a turn.
 _FIND_PIECES: Final = 8
-#: What a record takes besides the message: its header and two or three further lists.
+#: Bytes of a record besides the message: its header and two or three further lists.
 _RECORD_OVERHEAD_BYTES: Final = RECORD_HEADER_BYTES + 24
 
 
@@ -75,9 +75,9 @@ class Found:
 
 @dataclass(eq=False)
 class Compactor:
-    """Empties data files, those of destinations' directories too. For the event loop.
+    """Empties data files, including those of destinations' directories. For the event loop.
 
-    Copies of what is in a directory go into that directory; the batch then only says where they are.
+    Copies from a directory go into that directory; the batch then only says where they are.
     """
 
     index: Index
@@ -163,7 +163,7 @@ class Compactor:
         return min(STEP_BYTES_MAX, self.files.file_length // _STEP_FILE_PART)
 
     def _steps(self, found: list[Found]) -> list[list[Found]]:
-        """Pieces of limited size; a larger message is a piece of its own."""
+        """Pieces of limited size; a larger message is its own piece."""
         limit = self._step_bytes_max()
         steps: list[list[Found]] = []
         size = limit
@@ -193,7 +193,7 @@ class Compactor:
             return None
         places: dict[int, int] | None = None
         if file.folder:
-            # Synced: the batch that refers to the copies takes the originals' place.
+            # Synced: the batch that refers to the copies replaces the originals.
             items = [
                 item_of(found.sequence, value, found.location & MASK_32)
                 for found, value in zip(living, values, strict=True)
@@ -226,17 +226,17 @@ class Compactor:
         return copied
 
     def _fits(self, file_id: int, end: int) -> bool:
-        """The reserve is for acknowledgements when the disk is full: leave it alone then."""
+        """The reserve is for acknowledgements on a full disk: leave it alone then."""
         file = self.files.get(file_id)
         return self.files.has_room or (file is not None and end <= file.length)
 
 
 class _NothingLeftError(Exception):
-    """Everything to be copied was acknowledged meanwhile."""
+    """Everything to copy was acknowledged meanwhile."""
 
 
 class _NoRoomError(StoreError):
-    """The copy would need the last file there is."""
+    """The copy would need the last file."""
 
 
 def encode_copies(
@@ -248,7 +248,7 @@ def encode_copies(
 ) -> EncodedBatch | None:
     """Copy *messages* (with their encoded values) to *offset* of the file.
 
-    *places*: by sequence, where the copies are already: in the directory of their destination.
+    *places*: by sequence, where copies already are: in the directory of their destination.
 
     Returns: None when there is nothing left to copy.
     """

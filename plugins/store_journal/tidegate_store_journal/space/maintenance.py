@@ -28,7 +28,7 @@ _URGENT_PAUSE_SECONDS: Final = 0.1
 
 @dataclass(eq=False)
 class Maintenance:
-    """Runs until it is closed; one instance a store. All methods are for the event loop."""
+    """Runs until closed; one instance per store. All methods are for the event loop."""
 
     options: JournalOptions
     room: RoomWatch
@@ -46,7 +46,7 @@ class Maintenance:
         self._is_closing = self._is_wanted = self._is_lost = False
 
     def want_checkpoint(self) -> None:
-        """Write a checkpoint soon: so much was added that replaying it would take long."""
+        """Write a checkpoint soon: replaying what was added would take long."""
         self._is_wanted = True
         self.room.event.set()
 
@@ -61,7 +61,7 @@ class Maintenance:
     async def close(self) -> None:
         """Stop after the current step. Idempotent."""
         if self._task is not None:
-            # Not cancelled: what its thread has begun would go on, and nobody would know how far.
+            # Not cancelled: what its thread began would go on, and nobody would know how far it got.
             self._is_closing = True
             self.reclaim.close()
             self.tidy.close()
@@ -71,7 +71,7 @@ class Maintenance:
             await asyncio.gather(*self._beside.values())
 
     async def _run(self) -> None:
-        """Each at its interval."""
+        """Do each at its interval."""
         options = self.options
         event = self.room.event
         reclaim = self.reclaim
@@ -116,13 +116,13 @@ class Maintenance:
                 await asyncio.sleep(_URGENT_PAUSE_SECONDS)
 
     async def _part_with_files(self) -> None:
-        """Files that would be used again are the disk's, until the broker goes on: of them no more than half of the limit
-        counts as room, and what acknowledgements needed may have come from the rest."""
+        """Delete reusable files until the broker goes on: of them, at most half of the limit counts as room,
+        and what acknowledgements needed may have come from the rest."""
         while self.room.is_wanting and await self.files.part_with_one():
             await self.room.look()
 
     def _begin(self, what: str, work: Callable[[], Coroutine[object, object, None]]) -> None:
-        """Beside the rest, unless it still goes on: files take their time to be emptied."""
+        """Run *work* beside the rest, unless it is still running: emptying files takes time."""
 
         def ended(_task: object) -> None:
             del self._beside[what]
@@ -143,12 +143,12 @@ class Maintenance:
             await self._guard(self.make_reserve)
 
     async def _guard(self, work: Callable[[], Coroutine[object, object, object]]) -> bool:
-        """Begin *work* only here: a task that is ended before its first step leaves nothing that was begun. Returns: it went well."""
+        """Start *work* only here: a task ended before its first step leaves nothing begun. Returns: success."""
         try:
             await work()
         except (OSError, StoreError) as error:
             if self._is_lost or isinstance(error, StoreLockedError):
-                return False  # that the lock was lost is said once, and nothing is tried again
+                return False  # a lost lock is reported once, and nothing is retried
             # The journal itself is not affected: the next start replays more.
             text = "a checkpoint or cleanup failed and is tried again error=%s"
             if self._is_failing:

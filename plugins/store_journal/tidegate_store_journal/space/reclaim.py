@@ -24,12 +24,12 @@ from tidegate_store_journal.write.append import Appender
 
 logger = logging.getLogger("tidegate.store.journal")
 
-#: Of the current data file. When this much is written, compaction makes no pauses any more.
+#: Share of the current data file. Once this much is written, compaction makes no more pauses.
 _URGENT_SHARE: Final = 0.7
-#: While less than this is alive in all files together, less is in the emptiest one.
+#: While less than this is alive in all files together, even less is in the emptiest one.
 _ALWAYS_GAINS_PERCENT: Final = 33
-#: While room is wanted: less than this is alive in all files together, of which there are so many. Above it six
-#: copies get one file back.
+#: While room is wanted: less than this is alive in all files together, of which there are at least this many. Above it
+#: six copies get one file back.
 _CROWDED_PERCENT: Final = 85
 _CROWDED_FILES_MIN: Final = 2
 
@@ -78,7 +78,7 @@ def emptiest_first(files: DataFiles, index: Index, tail: DataFile | None) -> lis
 class Reclaim(Reclaimer):
     """See the module, and ``files.Reclaimer``. All methods are for the event loop.
 
-    While room is crowded, publishes are refused, or soon will be: whatever can be got back is worth
+    While room is crowded, publishes are refused, or soon will be: anything that can be got back is worth
     its copies.
     """
 
@@ -186,7 +186,7 @@ class Reclaim(Reclaimer):
             return put_away
 
     def _is_urgent(self) -> bool:
-        """Somebody waits for a file, or soon will, or what is copied may need one itself."""
+        """Whether somebody waits for a file, or soon will, or the copies may need one themselves."""
         if not self.files.spare_count:
             return True  # at the end of the current file the copies would make the disk grow
         tail = self.appender.tail
@@ -211,7 +211,7 @@ class Reclaim(Reclaimer):
         return max(percentage, _CROWDED_PERCENT) if is_more else percentage
 
     def _settled(self) -> set[int]:
-        """Files with copies in which nothing has died since: copying once more gains nothing.
+        """Files with copies in which nothing has died since: copying again gains nothing.
 
         Two files that are alive to less than a third always fit into one. Above that, with large
         messages, they may not, and rounds of copies would never end while writers wait for them.

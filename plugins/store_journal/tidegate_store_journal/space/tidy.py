@@ -23,7 +23,7 @@ from tidegate_store_journal.space.compact import Compactor
 
 #: Cost of emptying a file besides its live bytes (syncs, a checkpoint), expressed in bytes.
 _COPY_COST_BYTES: Final = 64 << 10
-#: By command, files of which more than this lives are left alone.
+#: On command, files of which more than this lives are left alone.
 _FULL_PERCENT: Final = 90
 
 
@@ -124,7 +124,7 @@ class Tidy:
         return sum(map(self.index.live_bytes, directory.files))
 
     def _is_leaving(self, directory: Directory) -> bool:
-        """Nothing is in it, and nobody will miss it."""
+        """Whether it is empty, and nobody will miss it."""
         if any(map(self.index.references_to, directory.files)):
             return False
         was_used, directory.is_used = directory.is_used, False
@@ -153,8 +153,8 @@ class Tidy:
             await self.series.drop_pool(directory, keeps_bytes=max(0, pool_bytes - excess))
 
     def _sparsest(self) -> list[DataFile]:
-        """The files where most room is got back for what has to be copied, one behind the other, as
-        many as are needed: each round costs a checkpoint. The copies have the room of a data file."""
+        """The files that free the most room per byte to copy, sparsest first, as many as are needed: each
+        round costs a checkpoint. The copies have the room of a data file."""
         gains: list[tuple[float, int, int, DataFile]] = []
         for directory in self.series.directories.values():
             for key, file in directory.files.items():
@@ -198,7 +198,7 @@ class Tidy:
             await self._empty(victims)
 
     async def compact(self, destination: str) -> DestinationCompaction:
-        """Give all room back that is in the directory of *destination*, whatever the options say.
+        """Free all room in the directory of *destination*, whatever the options say.
 
         Raises: StoreError when it has none, OSError. Cancellation: safe; it goes on.
         """

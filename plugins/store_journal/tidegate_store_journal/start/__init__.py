@@ -1,1 +1,1 @@
-"""Opening a journal: replay, its end, rebuilding, damage."""
+"""Opening a journal: replay, its end, rebuild, damage."""

@@ -34,14 +34,14 @@ def read_bindings(
 ) -> BindingsFound:
     """Read the small state into *index*, up to the last mark.
 
-    Args: mends: go on behind what is damaged, and have everything written anew.
+    Args: mends: go on after damage, and have everything rewritten.
     Raises: CorruptRecordError; OSError.
     """
     return _Reader(storage, index, mends).read(names)
 
 
 def keep_damaged(storage: Storage, found: BindingsFound, report: LossReport) -> None:
-    """Copy damaged files aside, before they are written anew. Raises: OSError."""
+    """Copy damaged files aside, before they are rewritten. Raises: OSError."""
     for name, offset, problem in found.problems:
         copy_name = fresh_name(storage, f"{name}.damaged")
         copy_range(storage, name, 0, length_of(storage, name), copy_name)
@@ -64,7 +64,7 @@ class _Reader:
 
     def __post_init__(self) -> None:
         self.found = BindingsFound()
-        self._rest = b""  # of a record that goes on in the next batch
+        self._rest = b""  # of a record that continues in the next batch
         self._rest_at = 0  # its position
         self._segment: list[tuple[_format.Record, int]] = []
 
@@ -116,7 +116,7 @@ class _Reader:
         return file
 
     def _read_file(self, file: DataFile, expected: int, until: int, synced: int) -> int:
-        """Args: until: first batch of the next file; synced: the last one that any behind calls so.
+        """Args: until: first batch of the next file; synced: the last one that any later one calls so.
 
         Returns: the number of the batch that must come next. Raises: CorruptRecordError, OSError.
         """
@@ -136,7 +136,7 @@ class _Reader:
                 self._damaged(file.name, found.begin, _DAMAGED)
                 self._rest = b""
             else:
-                return expected  # behind it is what was never confirmed
+                return expected  # what follows was never confirmed
         if expected < until and synced >= expected:
             self._damaged(file.name, offset, _DAMAGED)
             self._rest = b""
@@ -144,7 +144,7 @@ class _Reader:
         return expected
 
     def _take(self, header: BatchHeader, payload: bytes, file: DataFile) -> None:
-        """The records of a batch, which may begin and end amid one."""
+        """The records of a batch, which may begin and end within a record."""
         position, continued = header.last_sequence, header.last_ack
         if self._rest and self._rest_at + len(self._rest) == position:
             stream, at = self._rest + payload, self._rest_at
@@ -187,7 +187,7 @@ class _Reader:
         self.found.position = header.last_sequence + header.payload_bytes
 
     def _damaged(self, name: str, offset: int, problem: str) -> None:
-        """Go on behind it, or raise CorruptRecordError."""
+        """Go on after it, or raise CorruptRecordError."""
         if not self.mends:
             raise self._corrupt(name, offset, problem)
         self.found.is_damaged = True

@@ -1,14 +1,14 @@
-"""Where a journal is damaged, and how that is taken out: docs/journal-format.md section 9.
+"""Where a journal is damaged, and how damage is taken out: docs/journal-format.md section 9.
 
 A *damage* is a stretch of a data file that is not what was written there, although later batches say
-that it had been on stable storage. (What was never confirmed is a torn tail.) Policy *quarantine*
+that it was on stable storage. (What was never confirmed is a torn tail.) Policy *quarantine*
 copies it aside and makes it void: a *void* batch stands where it begins and says where the journal
-goes on, which is whole again for everybody who reads it later. Everything here blocks, while nothing
+resumes, so that later readers find it whole. Everything here blocks, while nothing
 else uses the store.
 
 Crash story: the copies are synced before anything is made void. A crash in between leaves a stretch
-that is still damaged, and the next start does it again; a copy that is there already is never written
-over.
+that is still damaged, and the next start does it again; an existing copy is never
+overwritten.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Damage:
         file: where; begin, end: offsets.
         first_batch, last_batch: numbers of the batches that were there.
         counters: of the last of them, as far as known.
-        sequences: messages that were added there have sequences among these; None: not known.
+        sequences: those of messages added there are among these; None: not known.
         is_end_known: *end* is exact.
     """
 
@@ -56,7 +56,7 @@ class Damage:
 
     @property
     def extent(self) -> str:
-        """For a person."""
+        """For operators."""
         batches = f"batch {self.first_batch}"
         if self.last_batch > self.first_batch:
             batches = f"batches {self.first_batch} to {self.last_batch}"
@@ -66,8 +66,8 @@ class Damage:
 class Walked:
     """One file, read front to back: see :func:`survey`.
 
-    Attributes: first: number of the first batch, 0: none; last: header of the last one; end: behind
-        it; gap: what is there, if anything. synced: the highest batch that a header calls synced.
+    Attributes: first: number of the first batch, 0: none; last: header of the last one; end: where it
+        ends; gap: what is there, if anything. synced: the highest batch that a header calls synced.
         damages: between two batches.
     """
 
@@ -92,7 +92,7 @@ class Walked:
             self.visit(item)
 
     def visit(self, batch: Batch) -> None:
-        """For whoever wants to see every batch."""
+        """For subclasses that want to see every batch."""
 
     def _add(self, gap: Gap, behind: BatchHeader) -> None:
         last, sequences = self.last, None
@@ -105,16 +105,16 @@ class Walked:
         self.damages.append(damage)
 
     def at_the_end(self, until: int) -> list[Damage]:
-        """What is damaged behind the last whole batch, when batches up to *until* were there."""
+        """Damage after the last whole batch, when batches up to *until* were there."""
         last, gap, begin = self.last, self.gap, self.end
         assert last is not None
         if last.batch >= until or gap is None:
-            return []  # it ends here in order; what is missing was in another file
+            return []  # it ends here properly; what is missing was in another file
         own_end = begin + BATCH_HEADER_BYTES + (gap.header.payload_bytes if gap.header else 0)
         end = min(self.file.length, max(gap.end, own_end, begin + BATCH_BYTES_MIN))
         if end - begin < BATCH_BYTES_MIN:
             return []
-        # How many batches were lost here is not known when files are missing behind.
+        # How many batches were lost here is unknown when later files are missing.
         most = last.batch + max(1, (end - begin) // BATCH_BYTES_MIN)
         newest = gap.newest
         sequences = newest and range(last.last_sequence + 1, newest.last_sequence + 1)
@@ -133,10 +133,10 @@ class Walked:
 
 
 def survey(walks: Sequence[Walked], known_batch: int) -> tuple[list[Damage], list[DataFile]]:
-    """What is damaged in files that were walked, in any order.
+    """Damage in files that were walked, in any order.
 
     Args: known_batch: the highest batch that a checkpoint or the bindings call synced; 0: none.
-    Returns: damages in the journal's order; files without any batch that can be read although bytes
+    Returns: damages in the journal's order; files without any readable batch although bytes
         are where one should be. Raises: OSError.
     """
     empty = [item.file for item in walks if not item.first and item.gap is not None]
@@ -158,7 +158,7 @@ def survey(walks: Sequence[Walked], known_batch: int) -> tuple[list[Damage], lis
 
 
 def _number_the_first(damage: Damage, last_batch: int) -> None:
-    """A file begins with a damage: its first batch is the one behind the file before, if it fits."""
+    """A file begins with damage: its first batch follows the previous file's last, if that fits."""
     first = last_batch + 1
     fits = (damage.last_batch - first + 1) * BATCH_BYTES_MIN <= damage.end - damage.begin
     damage.first_batch = first if first <= damage.last_batch and fits else damage.last_batch
@@ -178,7 +178,7 @@ class Quarantine:
     gone: set[int] = field(default_factory=set[int])
 
     def run(self, known_batch: int) -> bool:
-        """Look for damage everywhere and take it out. Returns: something was found.
+        """Look for damage everywhere and take it out. Returns: whether any was found.
 
         Args: known_batch: see :func:`survey`.
         Raises: CorruptRecordError: the policy is to refuse, and nothing was changed; OSError.
@@ -214,7 +214,7 @@ class Quarantine:
         return bool(damages or broken)
 
     def lost(self, index: Index) -> Lost:
-        """What is pending in stretches that were taken out."""
+        """Messages pending in stretches that were taken out."""
 
         def is_lost(_sequence: int, place: int) -> bool:
             file_id, offset, _, _ = _format.location_parts(place)
@@ -257,7 +257,7 @@ class Quarantine:
             "be delivered again; and changes to subscriptions, sessions and retained messages.",
         )
         if target in self.storage.list():
-            return  # of a start that was cut off: what is in the file now may be half replaced
+            return  # from an interrupted start: the file may be half replaced now
         temporary = f"{target}.tmp"
         copy_range(self.storage, name, damage.begin, damage.end, temporary)
         self.storage.rename(temporary, target)
@@ -266,7 +266,7 @@ class Quarantine:
 def _make_void(damage: Damage) -> None:
     file, counters = damage.file, damage.counters
     begin, behind = damage.begin, damage.begin + BATCH_BYTES_MIN
-    # Where the end is not known, the file ends here: the journal goes on in another one.
+    # Where the end is unknown, the file ends here: the journal goes on in another one.
     until = damage.end if damage.is_end_known else behind
     payload = _format.encode_record(_format.VOID, b"", sequence=until)
     header = _format.encode_batch_header(

@@ -1,7 +1,7 @@
 """Messages that are pending although their bytes are gone: found, reported, and dropped.
 
 At a start they are those of missing data files and of damaged stretches that were taken out; while
-the store runs, those that turn out to be damaged when they are read.
+the store runs, those that prove to be damaged when they are read.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from tidegate_store_journal.options import JournalOptions
 
 logger = logging.getLogger("tidegate.store.journal")
 
-#: Messages that are looked at together.
+#: Messages that are read together.
 _LOOK_MAX: Final = 1000
-#: Messages that say whose a list is, and no limit of bytes.
+#: Messages that show who owns a list, without a limit of bytes.
 _NAMES_MAX: Final = 20
 _ANY_SIZE: Final = 1 << 62
 _QUEUE: Final = "queue://"
@@ -61,12 +61,12 @@ class LossReport:
         self.notes: list[str] = []
 
     def add(self, note: str, *details: str) -> None:
-        """One more paragraph: a sentence that is also logged, and lines that are not."""
+        """Add a paragraph: a sentence that is also logged, and lines that are not."""
         self._paragraphs.append("\n".join([note, *details]))
         self.notes.append(note)
 
     def write(self) -> None:
-        """Write the file when there is something to say. Blocks. Raises: OSError."""
+        """Write the file if there is something to report. Blocks. Raises: OSError."""
         if not self._paragraphs:
             return
         if not self.name:
@@ -77,7 +77,7 @@ class LossReport:
         write_atomically(self._storage, self.name, text.encode())
 
     def log(self) -> list[str]:
-        """Say it in the log, too. Returns: the notes, which are gone from here."""
+        """Log the notes, too. Returns: the notes, which are removed here."""
         notes, self.notes = self.notes, []
         for note in notes:
             logger.error("recovery: %s", note)
@@ -108,7 +108,7 @@ def find_lost(
     files: Collection[int],
     is_lost: Callable[[int, int], bool] = lambda _sequence, _place: True,
 ) -> Lost:
-    """The messages in *files* of whose sequence and location *is_lost* says so."""
+    """The messages in *files* for whose sequence and location *is_lost* is true."""
     lost = Lost(why)
     for held in itertools.chain.from_iterable(map(index.held_in, sorted(files))):
         if not is_lost(held.sequence, held.location):
@@ -123,7 +123,7 @@ def find_lost(
 async def find_unreadable(
     index: Index, reader: Reader, wanted: Sequence[tuple[int, int]], why: str
 ) -> tuple[Lost, str]:
-    """Read the messages at (sequence, location). Returns: which cannot be, and where those are."""
+    """Read the messages at (sequence, location). Returns: those that cannot be read, and their places."""
     gone: dict[tuple[int, int], CorruptRecordError] = {}
     for begin in range(0, len(wanted), _LOOK_MAX):
         part = wanted[begin : begin + _LOOK_MAX]
@@ -136,7 +136,7 @@ async def find_unreadable(
 
 
 def missing_files(index: Index, there: Container[int]) -> dict[int, str]:
-    """Data files that hold something and are not *there*, with what they held."""
+    """Data files that hold something but are not *there*, with what they held."""
     names = {known.pending_list: f" of {name}" for name, known in index.destinations.items()}
     missing: dict[int, str] = {}
     for file_id, use in index.files.items():
@@ -152,9 +152,9 @@ def missing_files(index: Index, there: Container[int]) -> dict[int, str]:
 
 @dataclass(slots=True)
 class Losses:
-    """Drops what is lost, while the store runs. For the event loop.
+    """Drops lost messages while the store runs. For the event loop.
 
-    Attributes: keep: copies what is left of a message aside, when its bytes would not stay where they
+    Attributes: keep: copies what is left of a message aside, if its bytes would not stay where they
         are; returns where to, or "".
     """
 
@@ -167,7 +167,7 @@ class Losses:
     keep: Callable[[int], Awaitable[str]]
 
     async def drop(self, losses: Sequence[Lost]) -> None:
-        """What a start found. The report is on disk first. Raises: StoreError, OSError."""
+        """Drop what a start found. The report is on disk first. Raises: StoreError, OSError."""
         for lost in filter(None, losses):
             self._report_lost(lost.why, lost.lists)
         released = self.index.log.released
@@ -198,7 +198,7 @@ class Losses:
     async def read(
         self, pending_list: int, page: Sequence[tuple[int, int]]
     ) -> tuple[Sequence[tuple[int, int]], list[Message]]:
-        """The messages of a page, without those that are damaged and were dropped now.
+        """The messages of a page, without damaged ones, which are dropped now.
 
         Raises: CorruptRecordError: the first one is damaged and the policy is not *quarantine* (is
             missing and that is not ignored); StoreError, OSError.
@@ -218,7 +218,7 @@ class Losses:
             if not self._drops(found):
                 if not good and not bad:
                     raise found
-                break  # what comes in front of it is served
+                break  # what comes before it is served
             bad.append(item[0])
             what = "nothing is left of it"
             if not isinstance(found, MissingRecordError):
@@ -243,9 +243,9 @@ class Losses:
     async def adopt(self) -> None:
         """Give pending lists whose owner was lost back to the queues that their messages name.
 
-        That a queue has list 7 is said once, in the batch that made the queue, until the next
-        checkpoint. When that batch was damaged, the messages of later ones are in a list of nobody.
-        A subscription cannot be found again: it is named in the report. Before anybody uses the
+        That a queue has list 7 is recorded once, in the batch that made the queue, until the next
+        checkpoint. If that batch was damaged, the messages of later ones are in a list without owner.
+        A subscription cannot be restored: the report names it. Before anybody uses the
         store. Raises: StoreError, OSError.
         """
         index = self.index

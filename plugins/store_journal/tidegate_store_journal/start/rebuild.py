@@ -28,9 +28,9 @@ _MESSAGE_OPERATIONS: Final = (Acknowledge, Discard, RecordDelivery)
 
 
 def rebuild(replay: Replay) -> None:
-    """Without metadata: everything from the data files and live lists.
+    """Restore everything from the data files and live lists, without metadata.
 
-    The small state is in the index as the bindings journal has it, as of its last mark.
+    The small state in the index is the bindings journal's, as of its last mark.
     """
     index, mark = replay.index, replay.bindings.mark
     known_batch = index.batch = mark.batch
@@ -67,7 +67,7 @@ def rebuild(replay: Replay) -> None:
 
 
 def latest_rows(blocks: Sequence[AckBlock]) -> list[AckBlock]:
-    """*blocks* with each row once: where it was copied to last. In the journal's order."""
+    """*blocks* with each row once: at its latest copy. In the journal's order."""
     seen: set[int] = set()
     result: list[AckBlock] = []
     for block in reversed(blocks):
@@ -85,7 +85,7 @@ def latest_rows(blocks: Sequence[AckBlock]) -> list[AckBlock]:
 
 
 def _leave_out_small_state(effects: Effects) -> None:
-    """The bindings journal is newer than this batch: only lists that were dropped are dropped."""
+    """The bindings journal is newer than this batch: only drop lists that were dropped."""
     others: list[tuple[Operation, int]] = []
     for item, number in effects.others:
         if isinstance(item, _MESSAGE_OPERATIONS):
@@ -96,10 +96,10 @@ def _leave_out_small_state(effects: Effects) -> None:
 
 
 class _Living:
-    """What old batches say of a data file counts only as far as its live list says so, too.
+    """What old batches say about a data file counts only where its live list agrees.
 
     Files in directories of destinations say nothing by themselves, and the references to them may be
-    in files that are gone: with a live list they begin with that. One that is gone was put away when
+    in files that are gone: if there is a live list, they begin with it. A missing file was put away when
     everything in it was gone, which the bindings know.
     """
 
@@ -110,7 +110,7 @@ class _Living:
         self._there = replay.there()
         self._lives = replay.bindings.lives
         self._corrupt = replay.corrupt
-        #: What the live list of the journal's file that is read names, per list.
+        #: What the live list of the journal file being read names, per list.
         self._named: dict[int, set[int]] = {}
 
     def _read(self, file_id: int) -> LiveList:
@@ -132,7 +132,7 @@ class _Living:
         return blocks
 
     def begin(self, file_id: int) -> list[AckBlock]:
-        """A file of the journal is read now. Returns: rows whose messages are in it."""
+        """Start to read a file of the journal. Returns: rows whose messages are in it."""
         self._named = {}
         if file_id not in self._lives:
             return []
@@ -141,7 +141,7 @@ class _Living:
         return live.rows
 
     def leave_out(self, effects: Effects) -> None:
-        """What a live list says better, and what is in files that were put away."""
+        """Remove what a live list says better, and what is in files that were put away."""
         own = effects.file_id
         targets = {place >> _format.FILE_SHIFT for _, place, _ in effects.copies}
         old = {
@@ -171,7 +171,7 @@ class _Living:
                 for sequence, place, lists in effects.copies
             ]
             effects.copies = [copy for copy in copies if copy[2]]
-            # Their rows that are not released are in the live list itself.
+            # Their unreleased rows are in the live list itself.
             effects.copied_rows = []
 
     def _is_old(self, file_id: int, batch: int) -> bool:

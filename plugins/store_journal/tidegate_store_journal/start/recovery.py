@@ -1,7 +1,7 @@
 """Opening a journal: what is there, what is newer than the checkpoint, and how it ends.
 
-The rules are in docs/journal-format.md section 4. Everything here blocks and runs in a thread of
-its own while nothing else touches the store.
+The rules are in docs/journal-format.md section 4. Everything here blocks and runs in its own thread
+while nothing else touches the store.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TEMPORARY_NAME: Final = re.compile(
     r"((journal|bindings)-\d{10}\.(data|free)(\.\d+\.damaged)?|index-store-state"
     r"|damage-\d+\.report)\.tmp"
 )
-#: Progress is told at most so often; a batch takes microseconds.
+#: Progress is reported at most this often; a batch takes microseconds.
 _PROGRESS_SECONDS: Final = 0.1
 
 
@@ -54,7 +54,7 @@ def recover(
     keep_acknowledged: bool,
     progress: Progress,
 ) -> Replay:
-    """Read a store, repair a torn tail, and do about damage what *options* say.
+    """Read a store, repair a torn tail, and treat damage as *options* say.
 
     Raises: CorruptRecordError (nothing was changed), OSError.
     """
@@ -62,8 +62,8 @@ def recover(
     quarantine = Quarantine(storage, report, not options.quarantines)
     elsewhere = find_files(Folders(storage), removes=True)
     for name in filter(_TEMPORARY_NAME.fullmatch, storage.list()):
-        storage.unlink(name)  # of work that a crash cut off
-    storage.sync_directory()  # names that the last process made may only be in memory so far
+        storage.unlink(name)  # from work that a crash interrupted
+    storage.sync_directory()  # the last process's names may only be in memory so far
     told = _seldom(progress)
 
     def attempt() -> Replay:
@@ -84,7 +84,7 @@ def recover(
 
 
 def _seldom(progress: Progress) -> Progress:
-    """Progress that is told a few times a second, however often it is made."""
+    """Reports progress a few times a second, however often it is made."""
     due = 0.0
 
     def tell(what: str, done: int, total: int) -> None:
@@ -98,7 +98,7 @@ def _seldom(progress: Progress) -> Progress:
 
 
 def _known_batch(storage: Storage, metadata: Metadata) -> int:
-    """The highest batch that is known to have been synced; 0 when nothing says so."""
+    """The highest batch known to have been synced; 0 when nothing says so."""
     index = Index(keep_acknowledged=False)
     known = read_bindings(storage, storage.list(), index, mends=True).mark.batch
     with suppress(MetadataError):
@@ -125,7 +125,7 @@ def _recover(replay: Replay, metadata: Metadata, quarantine: Quarantine) -> None
         replay.lost.append(quarantine.lost(replay.index))
         clean = loaded.state.clean and not replay.replayed and not any(replay.lost)
     replay.end(trusted=clean)
-    # Now, because what is wrong with data files has been said.
+    # Now, because problems of data files have been reported.
     check_bindings(replay, loaded)
     keep_damaged(storage, bindings, replay.report)
     _mend_headers(replay)
@@ -151,7 +151,7 @@ def _recover(replay: Replay, metadata: Metadata, quarantine: Quarantine) -> None
 
 
 def _keep_usable(replay: Replay, names: Sequence[str]) -> None:
-    """Spares and dead files that may be used again; of another length, or too many: deleted."""
+    """Keep spares and dead files that can be reused; delete those of another length, or too many."""
     storage, options = replay.storage, replay.options
     for file in [file for file in replay.spares if file.length != options.file_length]:
         replay.spares.remove(file)
@@ -192,9 +192,9 @@ def recovered_state(found: Replay) -> RecoveredState:
 
 
 def check_bindings(replay: Replay, loaded: Loaded | None) -> None:
-    """The bindings journal is of this store and goes as far as it must; behind a rebuild, if any.
+    """Check that the bindings journal is this store's and goes as far as it must; after a rebuild, if any.
 
-    Raises: CorruptRecordError; when the options say to go on there is a note instead when it ends
+    Raises: CorruptRecordError; if the options say to go on, there is a note instead when it ends
         too early.
     """
     bindings, options = replay.bindings, replay.options
@@ -204,7 +204,7 @@ def check_bindings(replay: Replay, loaded: Loaded | None) -> None:
     if loaded is not None:
         is_whole = loaded.state.bindings <= bindings.batch
     else:
-        # Data files were put away only after a carry that said everything that was in them.
+        # Data files were put away only after a carry that recorded everything in them.
         is_whole = replay.unsaid_batch <= bindings.mark.batch
     if is_whole:
         return
@@ -245,7 +245,7 @@ def open_files(replay: Replay, names: Sequence[str]) -> None:
 
 
 def _mend_headers(replay: Replay) -> None:
-    """Each file header is there twice; where one copy is damaged the other is written over it."""
+    """Each file header is there twice: overwrite a damaged copy with the other one."""
     bindings = (item.file for item in replay.bindings.files)
     for file in (*replay.files, *replay.spares, *bindings):
         if file.mended_page:
@@ -302,9 +302,9 @@ def check_owner(loaded: Loaded, store_id: str) -> None:
 
 
 def fill_index(replay: Replay, loaded: Loaded | None, gone: Collection[int] = ()) -> set[int]:
-    """From the checkpoint and what is behind it; from everything there is when that is None.
+    """Fill the index from the checkpoint and what follows it; if that is None, from everything there is.
 
-    Returns: data files that are missing, which the options allow, or that are *gone*.
+    Returns: data files that are missing, as the options allow, or that are *gone*.
     Raises: CorruptRecordError, OSError.
     """
     bindings = replay.bindings
@@ -318,14 +318,14 @@ def fill_index(replay: Replay, loaded: Loaded | None, gone: Collection[int] = ()
     replay.replay()
     replay.require(bindings.mark.batch)
     replay.index.settle()
-    # Rows that sinks gave back before a checkpoint later than the one that was loaded, which was
-    # cut off behind its carry or is lost: large bodies and records of them may be gone already.
+    # Rows that sinks released before a checkpoint later than the loaded one, which was cut off
+    # after its carry or is lost: large bodies and records of them may be gone already.
     replay.index.release(bindings.mark.ack_released)
     return missing
 
 
 def _missing_files(replay: Replay, gone: Collection[int], *, continues: int = 0) -> set[int]:
-    """Data files that messages are in, or that the journal *continues* in, and that are not there.
+    """Missing data files that messages are in, or that the journal *continues* in.
 
     Raises: CorruptRecordError unless the options allow it or they are in *gone*.
     """
@@ -363,7 +363,7 @@ def _restore(replay: Replay, loaded: Loaded) -> None:
         use = index.file_use(file_id)
         use.speaks_of.update(spoken)
         use.speaks_of_stored = len(use.speaks_of)
-        # Which of them are origins of copies is not stored; all of them is on the safe side.
+        # Which of them are origins of copies is not stored; taking all is on the safe side.
         use.copied_from.update(spoken)
     replay.count(list(rows[ACKNOWLEDGED].values()), state.ack_last, state.ack_released)
     index.batch = state.batch

@@ -34,7 +34,7 @@ from tidegate_store_journal.write.encode import decode_batch
 
 _ZEROS_BYTES: Final = 4 << 20
 
-#: What an operator can do about damage, for every error that names some.
+#: Advice to operators, for every error that reports damage.
 ADVICE: Final = (
     "Restore the file from a copy; or set damaged_journal_policy = 'quarantine' in [store] to keep "
     "a copy of the damaged part, take it out, and serve the rest"
@@ -43,27 +43,27 @@ ADVICE: Final = (
 
 @dataclass(slots=True)
 class Replay:
-    """A journal that is being read, how far, and in the end what a start found.
+    """A journal being read: how far, and in the end what a start found.
 
     Attributes:
-        store_id: "" until it is known. index: gets the effects of every batch that was read.
+        store_id: "" until known. index: gets the effects of every batch read.
         files: with batches, in the journal's order; spares: without; pool: names of dead files.
         elsewhere: what is in the directories of destinations; bindings: what is in the bindings
             journal, whose contents are in *index*.
         expected: number of the batch that must come next.
-        tail, tail_offset: where it must be; None for an empty journal.
-        may_skip: data files may be missing: the journal goes on with the next one there is.
+        tail, tail_offset: where that one must be; None for an empty journal.
+        may_skip: data files may be missing: the journal goes on with the next existing one.
         known_batch: the journal must not go on with a smaller number.
-        unsaid_batch: the last one that is in no file that is left (after a rebuild; 0: all are).
-        unproven: what was read and may not be on stable storage.
+        unsaid_batch: the last one that no remaining file has (after a rebuild; 0: all are there).
+        unproven: what was read but may not be on stable storage.
         unsynced: (sequence, location) of replayed messages elsewhere that were not synced before the
             batch that refers to them.
         replayed: operations; repaired_bytes, notes, clean: see RecoveryReport.
         rebuilt: the metadata store was not used and holds nothing.
         is_settled: the checkpoint on disk is not *clean*, and what was replayed may be replayed again:
             nothing has to be written before the store is used.
-        lost: what is pending although its bytes are gone: to be dropped by the next batch.
-        report: what was lost, written already as far as it is known.
+        lost: pending messages whose bytes are gone: the next batch drops them.
+        report: what was lost, already written as far as known.
     """
 
     storage: Storage
@@ -100,7 +100,7 @@ class Replay:
         return own | self.elsewhere.files.keys()
 
     def replay(self) -> None:
-        """Apply every batch behind the tail, which is behind the last one then.
+        """Apply every batch after the tail, which then moves past the last one.
 
         Raises: CorruptRecordError, OSError.
         """
@@ -116,7 +116,7 @@ class Replay:
     ) -> Iterator[Effects]:
         """Those of every batch that continues the journal, from *offset* of the first file on.
 
-        *what*: for the progress. *all_there*: these are all files, and what was in between is dead.
+        *what*: for the progress. *all_there*: these are all files, and anything in between was dead.
         Raises: CorruptRecordError, OSError.
         """
         total = sum(file.length for file in files)
@@ -150,7 +150,7 @@ class Replay:
                     raise self.damaged(file, end)
 
     def _boundary(self, file: DataFile, offset: int) -> int:
-        """Where batch *expected* is: a checkpoint may name a place that was made void since."""
+        """Where batch *expected* is: a checkpoint may name a place that was made void later."""
         with using(file) as handle:
             head = handle.pread(BATCH_HEADER_BYTES, offset)
         if head.strip(b"\0") and decode_batch_header(file.seed, head) is None:
@@ -186,7 +186,7 @@ class Replay:
         )
 
     def go_on_behind_the_missing(self) -> None:
-        """The newest files are missing: go on in a new one, with numbers that were never used."""
+        """The newest files are missing: continue in a new one, with unused numbers."""
         if self.may_skip and self.known_batch >= self.expected:
             self.notes.append(
                 f"Batches {self.expected} to {self.known_batch} are missing at the end of "
@@ -196,7 +196,7 @@ class Replay:
             self.tail = None
 
     def _close_gap_in_log(self, effects: Effects) -> None:
-        """Rows were in batches that are lost: no reader may see the gap, so it begins behind it."""
+        """Rows were in lost batches: no reader may see the gap, so the log begins after it."""
         log = self.index.log
         firsts = (number for item, number in effects.others if isinstance(item, Acknowledge))
         first = next(filter(None, firsts), 0)
@@ -211,7 +211,7 @@ class Replay:
         log.last = log.released = end
 
     def count(self, blocks: list[AckBlock], last: int, released: int) -> None:
-        """Count references anew, and begin the acknowledged log with *blocks*."""
+        """Recount references, and begin the acknowledged log with *blocks*."""
         missing = self.index.recount(blocks, last, released)
         if missing:
             self.notes.append(
@@ -225,7 +225,7 @@ class Replay:
         return CorruptRecordError(problem, location=location)
 
     def damaged(self, file: DataFile, offset: int) -> CorruptRecordError:
-        """The error for a batch that was on stable storage once."""
+        """The error for a batch that was once on stable storage."""
         gap = next(walk(file, offset, number=self.expected), None)
         length = f" of {gap.end - gap.begin} bytes" if gap is not None else ""
         return self.corrupt(
@@ -240,7 +240,7 @@ class Replay:
     def end(self, *, trusted: bool) -> None:
         """Cut off what was never confirmed; refuse damage.
 
-        *trusted*: the store was closed properly, so only what could be mistaken is looked at.
+        *trusted*: the store was closed properly, so only what could be mistaken is checked.
         Raises: CorruptRecordError, OSError.
         """
         tail, found = self.tail, list[Remains]()
@@ -249,7 +249,7 @@ class Replay:
             if not trusted:
                 found.append(remains(tail, self.tail_offset, self.expected))
         else:
-            # Older ones are there when the file that the journal went on in is missing.
+            # Older ones are there if the file in which the journal continued is missing.
             behind = [file for file in self.files if file.first_batch >= self.expected]
         for file in (*behind, *self.spares):
             if not (trusted and file.first_batch == 0 and self._begins_empty(file)):
@@ -279,8 +279,8 @@ class Replay:
     def _keep_copy(self, rest: Remains) -> None:
         """A disk without room for the copy must not keep the store from opening.
 
-        Nothing in it was ever confirmed. The reserve is given up for it; the next start of the
-        maintenance sets it aside again.
+        Nothing in it was ever confirmed. The reserve is released for it; maintenance sets it
+        aside again when it next starts.
         """
         name = fresh_name(self.storage, f"{rest.file.name}.{rest.begin}.torn")
         kept = ""

@@ -1,9 +1,9 @@
-"""Following an owner that may only be paused: what it had begun to write must not arrive in our files.
+"""Following an owner that may only be paused: what it had begun to write must not reach our files.
 
-Where it could still write, there is a copy under the same name before anything of ours is written: its own
-bytes go to a file that has no name any more. Files that wait to be used are deleted, and new ones get ids that
-it does not reach. Files in directories of destinations are not copied: no start goes on in one, and nothing
-refers to what comes behind the last reference. All of this blocks.
+Where it could still write, a copy takes over the name before anything of ours is written: its own bytes then go to
+a file that has no name any more. Files to be reused are deleted, and new ones get ids that it does not reach. Files
+in directories of destinations are not copied: no start continues in one, and nothing refers to what follows the last
+reference. All of this blocks.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tidegate_store_journal.log.datafile import DataFile
 from tidegate_store_journal.log.storage import Storage, copy_range, sync_path
 from tidegate_store_journal.start.replay import Replay
 
-#: More files than an owner makes between two checks of its lock.
+#: More files than an owner can make between two checks of its lock.
 _IDS: Final = 1 << 10
 
 
 def copy_metadata(directory: Path | None) -> None:
-    """Before LMDB in *directory* is opened: it has its file mapped. Raises: OSError."""
+    """Call this before LMDB in *directory* is opened: it maps its file. Raises: OSError."""
     if directory is None or not (path := directory / "data.mdb").exists():
         return
     temporary = path.with_suffix(".tmp")
@@ -35,7 +35,7 @@ def copy_metadata(directory: Path | None) -> None:
 
 
 def leave_behind(found: Replay) -> None:
-    """Before anything is written, and after all was read. Raises: OSError."""
+    """Call this before anything is written, and after everything was read. Raises: OSError."""
     storage, bindings = found.storage, found.bindings
     if found.tail is not None:
         found.tail.close()
@@ -59,7 +59,7 @@ def leave_behind(found: Replay) -> None:
 
 
 def _replace(storage: Storage, file: DataFile, end: int) -> None:
-    """By a copy of what is before *end*."""
+    """Replace it with a copy of everything before *end*."""
     temporary = file.name + ".tmp"
     copy_range(storage, file.name, 0, end, temporary)
     with closing(storage.open(temporary)) as copy:

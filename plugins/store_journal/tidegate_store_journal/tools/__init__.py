@@ -1,1 +1,1 @@
-"""Looking into a journal, checking it, and what is done to one offline."""
+"""Looking into a journal, checking it, and offline work on it."""

@@ -1,7 +1,7 @@
 """Counting what is in one data file, without an index.
 
-Nothing here trusts more than checksums; nothing is repaired, and everything blocks. What is read may
-be written or put away by a gateway at the same time: the caller decides what a problem means.
+Nothing here trusts more than checksums; nothing is repaired, and everything blocks. A gateway may
+write or put away what is read at the same time: the caller decides what a problem means.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidegate_store_journal.log.format import (
 from tidegate_store_journal.log.walk import Batch
 from tidegate_store_journal.start.damage import Walked
 
-#: The bit above them says where the body of a message is, not what the record is.
+#: The bit above these says where a message's body is, not what the record is.
 _KIND_BITS: Final = 0x7F
 #: Records that hold a message.
 _WITH_MESSAGE: Final = frozenset({_format.ADD, _format.COPY})
@@ -36,7 +36,7 @@ def _words(name: str) -> str:
     return re.sub(r"(?<=[a-z])([A-Z])", r" \1", name).lower().replace("inflight", "in-flight")
 
 
-#: What the types of records are called where people read it: as the operation, where it is one.
+#: Names of record types for operators: the operation's, where there is one.
 RECORD_NAMES: Final = {
     **{kind.type: _words(kind.operation.__name__) for kind in _records.KINDS},
     _format.ADD: "add",
@@ -46,14 +46,14 @@ RECORD_NAMES: Final = {
     _format.COPIED_ROWS: "copied rows",
     _format.REFERENCE: "reference",
     _format.COPY_REFERENCE: "copy reference",
-    _format.VOID: "void",  # in place of damage that was taken out
+    _format.VOID: "void",  # in place of damage taken out
 }
 
 
 class Census(Walked):
     """What one data file holds.
 
-    Attributes: batches, records: how many; types: records by what they are called.
+    Attributes: batches, records: how many; types: records by name of their type.
         problems: (offset in the file, what is wrong) with records of whole batches.
     """
 
@@ -81,7 +81,7 @@ class Census(Walked):
 
 
 def unreadable(file: DataFile, held: Sequence[Held]) -> Iterator[tuple[int, str]]:
-    """Which of the messages *held* in a file are not there, in whatever batch. Raises: OSError."""
+    """Which of the messages *held* in a file are not in any batch of it. Raises: OSError."""
     with using(file) as handle:
         for sequence, one in {item.sequence: item for item in reversed(held)}.items():
             _, offset, size, _ = location_parts(one.location)

@@ -275,7 +275,7 @@ def _asked(
 
 @contextmanager
 def _stopped(store: ConfiguredStore) -> Generator[None]:
-    """The error that says what to do when a gateway has the journal."""
+    """Adds advice to the error when a gateway has the journal."""
     try:
         yield
     except StoreLockedError as error:
@@ -288,7 +288,7 @@ def _stopped(store: ConfiguredStore) -> Generator[None]:
 
 # ---------------------------------------------------------------------------------- printing
 
-#: Tables: what stands above a column, and the attribute that it shows.
+#: Tables: the heading of a column, and the attribute that it shows.
 _DAMAGE_COLUMNS: Final = {"file": "file", "offset": "offset", "damage": "problem"}
 _DESTINATION_COLUMNS: Final = {
     "destination": "destination",

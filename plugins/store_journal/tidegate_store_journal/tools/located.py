@@ -1,4 +1,4 @@
-"""Finding the journal that a command is about, and saying what is wrong with a place that is none."""
+"""Finding the journal that a command is about, and reporting what is wrong with a place without one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLUGIN: Final = "journal"
 def data_names(storage: NamedStorage) -> list[str]:
     """The engine's names of the data files in *storage*, in order of their ids.
 
-    Whatever they are called on the disk: ``storage.describe`` tells. Raises: ConfigError.
+    Whatever they are called on disk: see ``storage.describe``. Raises: ConfigError.
     """
     directory = storage.describe("")
     try:
@@ -42,10 +42,10 @@ def data_names(storage: NamedStorage) -> list[str]:
 def find_store(
     host: CommandHost, config: Path | None, directory: Path | None, *, is_there: bool = True
 ) -> ConfiguredStore:
-    """The journal store that *config* or *directory* means; one of the two at most.
+    """The journal store that *config* or *directory* names; at most one of them.
 
-    Raises: ConfigError when both are given, or the store of the configuration is another one; and,
-        with *is_there*, for a place that holds no journal, or one of a newer program.
+    Raises: ConfigError when both are given, or the configuration has another store; and,
+        with *is_there*, for a place without a journal, or with one of a newer program.
     """
     if directory is not None:
         if config is not None:
@@ -82,7 +82,7 @@ def large_directory_of(store: ConfiguredStore) -> Path:
 
 
 def require_journal(directory: Path) -> None:
-    """Raises: ConfigError for a place that holds no journal, or one of a newer program."""
+    """Raises: ConfigError for a place without a journal, or with one of a newer program."""
     storage = NamedStorage(directory)
     names = data_names(storage)
     if not names:
@@ -95,7 +95,7 @@ def require_journal(directory: Path) -> None:
             with os.fdopen(open_regular(Path(path), os.O_RDONLY), "rb") as file:
                 head = file.read(FILE_HEADER_BYTES)
         except OSError:
-            continue  # who reads all of it says what is wrong
+            continue  # reading all of it will show what is wrong
         version = int.from_bytes(head[8:10], "little")
         if head[:8] == FILE_MAGIC and version > FORMAT_VERSION:
             raise ConfigError(
@@ -106,16 +106,16 @@ def require_journal(directory: Path) -> None:
 
 
 def directory_around(file: Path) -> Path:
-    """The directory of the journal that has the data file *file*: where it lies, or one above.
+    """The directory of the journal that has the data file *file*: the file's own, or one above.
 
-    Two presets keep data files in a directory of their own, ``journal``.
+    Two presets keep data files in a separate directory, ``journal``.
     """
     inner = file.parent
     return inner.parent if not holds_journal(inner) and holds_journal(inner.parent) else inner
 
 
 def _store_in(directory: Path) -> ConfiguredStore:
-    """The journal in *directory*, with the size that its data files have, and their names."""
+    """The journal in *directory*, with the size and names of its data files."""
     from tidegate_store_journal.plugin import JournalStoreFactory
 
     storage = NamedStorage(directory)

@@ -1,7 +1,7 @@
 """Reading a journal that another process may be writing: no lock, no repair, not a byte written.
 
-The gateway goes on meanwhile. A data file is only ever put away after a newer checkpoint, so what
-was read is whole when every file is still there under its name at the end. When it is not, everything
+The gateway goes on meanwhile. A data file is only put away after a newer checkpoint, so what
+was read is whole if every file is still there under its name at the end. If not, everything
 is read again.
 """
 
@@ -38,12 +38,12 @@ from tidegate_store_journal.start.recovery import (
 )
 from tidegate_store_journal.start.replay import Replay
 
-#: How often a journal that changes under our eyes is read, how much longer the pause is before each
-#: time, and how often one that looks damaged though nothing changes: it may be as large as the disk.
+#: How often a changing journal is read, how much longer the pause gets each time, and how often one
+#: that looks damaged although nothing changes: it may be as large as the disk.
 _ATTEMPTS: Final = 20
 _PAUSE_SECONDS: Final = 0.01
 _DAMAGED_ATTEMPTS: Final = 5
-_STRICT: Final = JournalOptions()  # what is damaged or missing is named
+_STRICT: Final = JournalOptions()  # damaged or missing files are reported
 
 
 def _refuse(*_args: object, **_options: object) -> NoReturn:
@@ -73,7 +73,7 @@ class Look:
     """A journal as it was at one moment.
 
     Attributes: replay: with the index and the data files, none of them open; free: names and lengths
-        of dead files; counters: what was ever written into the metadata store, None when it cannot be
+        of dead files; counters: everything ever written into the metadata store, None if it cannot be
         read.
     """
 
@@ -87,7 +87,7 @@ class Look:
         return self.replay.index
 
     def shown(self, name: str) -> str:
-        """What the file that the engine calls *name* is called on the disk."""
+        """The name on disk of the file that the engine calls *name*."""
         return Path(self.replay.storage.describe(name)).name
 
 
@@ -113,7 +113,7 @@ def look(directory: Path, *, rebuilt: bool = False) -> Look:
             if {file.name for file in (*replay.files, *replay.spares)} <= set(storage.list()):
                 return seen
         except CorruptRecordError as error:
-            # A gateway that begins files and puts them away meanwhile looks like this, too.
+            # A gateway that creates files and puts them away meanwhile looks like this, too.
             damaged += _state_of(directory) == before
             if damaged == _DAMAGED_ATTEMPTS or attempt == _ATTEMPTS:
                 raise
@@ -128,9 +128,9 @@ def look(directory: Path, *, rebuilt: bool = False) -> Look:
 
 
 def _state_of(directory: Path) -> dict[str, int]:
-    """What is another when somebody wrote meanwhile: names, and when each was written last.
+    """Changes when somebody writes: names, and the last write time of each.
 
-    Not LMDB's table of readers: that is ours, too.
+    Without LMDB's table of readers: that is ours, too.
     """
     found: dict[str, int] = {}
     for folder, _, names in os.walk(directory):
@@ -146,11 +146,11 @@ def _read(replay: Replay, storage: ReadOnlyStorage, *, rebuilt: bool) -> Look:
     open_files(replay, names)
     if not replay.store_id:
         raise StoreIOError(f"there is no journal in {storage.describe('')}")
-    # At once: the longer between the two, the more often the checkpoint names newer files.
+    # At once: the longer the time in between, the more often the checkpoint names newer files.
     loaded: Loaded | None = None
     counters: MetadataCounters | None = None
     with (
-        suppress(MetadataError),  # the data files say it all
+        suppress(MetadataError),  # the data files have everything
         closing(LmdbMetadata(storage.metadata_directory, read_only=True)) as metadata,
     ):
         found = None if rebuilt else metadata.load(replay.progress)

@@ -1,4 +1,4 @@
-"""What is done to a journal while no gateway runs: compaction now, and a new metadata store."""
+"""Work on a journal while no gateway runs: compaction now, and a new metadata store."""
 
 from __future__ import annotations
 
@@ -109,9 +109,9 @@ def space_of(directory: Path) -> tuple[int, int]:
 
 
 def rebuild_index(store: ConfiguredStore, progress: Progress) -> Rebuilt:
-    """Put the metadata store of the journal aside and build it anew from the data files.
+    """Put the journal's metadata store aside and rebuild it from the data files.
 
-    When that cannot be done the old one comes back.
+    If that fails, the old one comes back.
     Raises: StoreLockedError while a gateway runs; CorruptRecordError; StoreError.
     """
     directory = directory_of(store)
@@ -120,7 +120,7 @@ def rebuild_index(store: ConfiguredStore, progress: Progress) -> Rebuilt:
     storage.lock("tidegate journal rebuild-index")
     try:
         # Crash story: from the rename to the end there is no metadata, or a new one; either is
-        # enough to start with. What is left aside then goes with the next rebuild.
+        # enough to start with. The next rebuild removes what is left aside.
         if metadata.exists():
             shutil.rmtree(aside, ignore_errors=True)
             metadata.rename(aside)
@@ -145,6 +145,6 @@ async def _found(journal: JournalStore, state: RecoveredState) -> Rebuilt:
         len(state.destinations),
         len(state.subscriptions),
         state.report.counts["replayed"],
-        # That it was missing is what we did.
+        # We removed it ourselves.
         tuple(note for note in state.report.notes if "metadata store was missing" not in note),
     )

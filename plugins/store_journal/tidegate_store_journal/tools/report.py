@@ -1,6 +1,6 @@
 """What is in a journal, and what keeps its data files: ``tidegate journal inspect`` and ``why``.
 
-Both report on one look (see ``lookon``): how things stood when they were called. They take no lock and
+Both report on one look (see ``lookon``): the state when they were called. They take no lock and
 write nothing. Everything here blocks.
 """
 
@@ -26,7 +26,7 @@ class ListReport(Owner):
 
     Attributes:
         messages, body_bytes: how much is pending; first_sequence: of the oldest, 0 when empty.
-        delivered: of them, how many were delivered before and not acknowledged.
+        delivered: how many of them were delivered before but not acknowledged.
     """
 
     messages: int
@@ -41,10 +41,10 @@ class FileReport:
 
     Attributes:
         state: ``current`` (new batches go there), ``used``, ``spare`` (ready for use) or ``free``
-            (dead, waits to be used again).
+            (dead, to be reused).
         length: bytes; live_bytes: bytes of the records of messages that something refers to.
-        references: list entries and rows of the acknowledged log that do.
-        holders: who; only :func:`why` looks.
+        references: list entries and rows of the acknowledged log that refer to them.
+        holders: who keeps it; only :func:`why` fills this in.
     """
 
     name: str
@@ -57,7 +57,7 @@ class FileReport:
 
     @property
     def live_share(self) -> float:
-        """Part of the file that is alive, 0 to 1."""
+        """Share of the file that is alive, 0 to 1."""
         return self.live_bytes / self.length if self.length else 0.0
 
     @property
@@ -71,12 +71,12 @@ class JournalReport:
     """A journal.
 
     Attributes:
-        store_id: identity of the contents; batch, last_sequence: the highest there are.
+        store_id: identity of the contents; batch, last_sequence: the highest ones.
         acknowledged_first, acknowledged_last: rows of the acknowledged log that are held.
         files: in the journal's order; lists: by their id.
-        records: per file that holds batches, records by type; empty when they were not counted.
+        records: per file with batches, records by type; empty when they were not counted.
         batches: per file, the numbers of its first and its last batch; likewise.
-        counters: what was ever written into the metadata store; None when it cannot be read.
+        counters: everything ever written into the metadata store; None if it cannot be read.
     """
 
     directory: str
@@ -95,7 +95,7 @@ class JournalReport:
 
 
 def report(directory: Path, progress: Progress, *, records: bool = True) -> JournalReport:
-    """Everything worth knowing. With *records* the files are read whole, to count what is in them.
+    """Everything worth knowing. With *records* the files are read whole, to count their records.
 
     Raises: StoreIOError when there is no journal, or when it changes too fast to be read;
         CorruptRecordError.
@@ -144,7 +144,7 @@ def why(directory: Path, name: str) -> FileReport:
     wanted = Path(name).name
     seen = look(directory)
     files = {file.name: file for file in _files(seen)}
-    found = files.get(wanted) or files.get(seen.shown(wanted))  # under whatever name it lies there
+    found = files.get(wanted) or files.get(seen.shown(wanted))  # under whatever name it has there
     if found is None:
         known = ", ".join(files) or "none"
         raise StoreIOError(f"{directory} has no data file {wanted}; it has: {known}")
@@ -185,7 +185,7 @@ def _lists(index: Index) -> Iterator[ListReport]:
 
 
 def describe(report: FileReport) -> str:
-    """*report* of :func:`why` for a person: one line for the file, one for each holder."""
+    """*report* of :func:`why` for operators: one line for the file, one per holder."""
     head = f"{report.name}: {report.state}, {report.live_bytes} of {report.length} bytes live"
     lines = [f"{head} ({report.live_percent} %)"]
     for holder in report.holders:

@@ -1,8 +1,8 @@
-"""Reading every byte of a journal that means something, and naming what is damaged.
+"""Reads every byte of a journal that means something, and reports what is damaged.
 
 Takes no lock and writes nothing, so it works beside a running gateway. What looks damaged there may
-only be under way: a batch that is being written, a file that is being put away. Whatever is found is
-therefore looked at again, and counts only when it stays while the file stays what it was.
+only be in progress: a batch being written, a file being put away. Anything found is
+therefore checked again, and counts only if it stays while the file stays unchanged.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from tidegate_store_journal.tools.census import Census, Held, unreadable
 from tidegate_store_journal.tools.located import data_names
 from tidegate_store_journal.tools.lookon import Look, ReadOnlyStorage, look
 
-#: How often something suspicious is looked at before it is called damage, and the pause between.
+#: How often something suspicious is checked before it is called damage, and the pause between.
 _ATTEMPTS: Final = 5
 _PAUSE_SECONDS: Final = 0.1
 _RESTORE: Final = "Restore the file from a copy"
-#: Differences that are named; there can be millions.
+#: Differences to report; there can be millions.
 _DIFFERENCES_MAX: Final = 20
 
 
@@ -55,10 +55,10 @@ class VerifyReport:
 
     Attributes:
         files, read_bytes, batches, records: of data files; references: messages and rows of the
-            acknowledged log that something holds, each read where it lies.
-        bodies: of them, those that have a large body, read too.
+            acknowledged log with a holder, each read at its place.
+        bodies: those of them that have a large body, read too.
         damages: empty for a whole journal.
-        notes: what could not be checked, or is unusual and no damage.
+        notes: what could not be checked, or is unusual but no damage.
     """
 
     files: int = 0
@@ -90,7 +90,7 @@ def verify(
     first.run(batch)
     report, metadata = first.report, first.metadata_name
     for _ in range(_ATTEMPTS - 1):
-        # What looks damaged beside a gateway may be under way: it counts when it stays.
+        # What looks damaged beside a gateway may be in progress: it counts if it stays.
         if all(item.file == metadata for item in report.damages):
             break
         sleep(_PAUSE_SECONDS)
@@ -113,13 +113,13 @@ class _Pass:
         self._large = large
         self._progress = progress
         there = NamedStorage(directory)
-        data_names(there)  # says it when there is nothing
+        data_names(there)  # raises when there is nothing
         self._storage = ReadOnlyStorage(directory, NAMINGS[preset_of(there)])
         self.metadata_name = str(there.metadata_directory.relative_to(directory) / "data.mdb")
         self.report = VerifyReport()
 
     def run(self, batch: int | None) -> None:
-        """*batch*: number of one that a checkpoint had on disk before; None: it cannot be read."""
+        """*batch*: number of one that a checkpoint had on disk before; None: unreadable."""
         seen = self._look(rebuilt=batch is None)
         self._data_files(batch or 0, seen)
         with suppress(FileNotFoundError):  # put away meanwhile
@@ -127,7 +127,7 @@ class _Pass:
             for problem in read_bindings(self._storage, names, index, mends=True).problems:
                 self._add(*problem)
         if seen is not None:
-            # Which of their batches count only the references say, but each is whole up to where
+            # Only the references say which of their batches count, but each is whole up to where
             # the next one would begin.
             for file in seen.replay.elsewhere.files.values():
                 name = f"{FOLDERS_NAME}/{file.folder}/{file.name}"
@@ -136,7 +136,7 @@ class _Pass:
             self._compare(seen)
 
     def _look(self, *, rebuilt: bool) -> Look | None:
-        """What the checkpoint and the journal behind it refer to; None: that cannot be told.
+        """What the checkpoint and the journal after it refer to; None: unknown.
 
         *rebuilt*: without the checkpoint; reading a damaged one could end the process.
         """
@@ -190,7 +190,7 @@ class _Pass:
             begin, end = rest[0].begin, rest[-1].end
             if not item.first and item.file.file_id != newest:
                 self._add(name, begin, "no batch in it is whole")
-            elif not self._is_running():  # else it may be under way
+            elif not self._is_running():  # otherwise it may be in progress
                 self.report.notes.append(
                     f"{self._shown(name)} at offset {begin}: a torn batch of {end - begin} bytes, "
                     "never confirmed; the next start cuts it off and keeps a copy"
@@ -226,7 +226,7 @@ class _Pass:
         return census
 
     def _is_running(self) -> bool:
-        """A gateway seems to hold the lock; where the system does not tell, one may."""
+        """Whether a gateway seems to hold the lock; true where the system does not tell."""
         try:
             status = os.stat(self._directory / LOCK_NAME)
             locks = Path("/proc/locks").read_text()
@@ -277,9 +277,9 @@ class _Pass:
         self._progress("reading large bodies", len(holders), len(holders))
 
     def _compare(self, seen: Look) -> None:
-        """The checkpoint says what a rebuild from the data files would say."""
+        """Check that the checkpoint says what a rebuild from the data files would say."""
         if self.report.damages:
-            return  # a rebuild would miss what is damaged
+            return  # a rebuild would miss damaged parts
         try:
             other = look(self._directory, rebuilt=True)
         except StoreIOError:  # files are put away faster than all of them can be read
@@ -299,11 +299,11 @@ class _Pass:
     # --------------------------------------------------------------------------- names
 
     def _shown(self, name: str) -> str:
-        """What the file that the engine calls *name* is called on the disk."""
+        """The name on disk of the file that the engine calls *name*."""
         return name if "/" in name else self._storage.path_of(name).name
 
     def _add(self, name: str, offset: int, problem: str, *, advice: str = _RESTORE) -> None:
-        """Remember damage, unless that place is known already."""
+        """Remember damage, unless that place is already known."""
         damages, file = self.report.damages, self._shown(name)
         if all((known.file, known.offset) != (file, offset) for known in damages):
             text = f"{problem}. {advice}" if advice else problem
@@ -311,7 +311,7 @@ class _Pass:
 
 
 def differences(index: Index, rebuilt: Index) -> Iterator[str]:
-    """What the checkpoint says and a rebuild does not, and the other way round."""
+    """What the checkpoint says and a rebuild does not, and vice versa."""
     for list_id in sorted({*index.lists, *rebuilt.lists}):
         here, there = ({key for key, _ in i.list_of(list_id).entries()} for i in (index, rebuilt))
         for sequence in sorted(here ^ there):
@@ -323,7 +323,7 @@ def differences(index: Index, rebuilt: Index) -> Iterator[str]:
             yield f"{what} {key} is only in {'it' if key in here else 'the data files'}"
 
 
-#: What it is called, and the attribute of the index.
+#: Names for the report, and attributes of the index.
 _SMALL_STATE: Final = {
     "destination": "destinations",
     "subscription list": "subscriptions",

@@ -1,17 +1,17 @@
-"""The end of the journal: one batch after the other, encoded, written, and then taken into the index.
+"""The end of the journal: batches, one after the other, are encoded, written, and taken into the index.
 
 Order of one append, all on the event loop but step 3:
 
-1. The batch is encoded; its place is known before it is written, because one batch is under way at
-   a time.
-2. When it does not fit into the current data file, the next one is taken (usually ready already).
+1. The batch is encoded; its place is known before it is written, because only one batch is in
+   progress at a time.
+2. If it does not fit into the current data file, the next one is taken (usually ready already).
 3. The writer thread writes it with one call and syncs it with another.
 4. Back on the loop the index takes the effects, and the caller goes on.
 
-Steps 1 and 4 of a large batch are done in slices: others have the loop in between, but for the next batch
-and a checkpoint, which wait for the end.
+Steps 1 and 4 of a large batch are done in slices, leaving the loop to others in between, but the next batch
+and a checkpoint wait for the end.
 
-The index therefore never holds what is not written, and a write that failed for want of room has
+So the index never holds what is not written, and a write that failed for lack of room has
 changed nothing: the next batch goes to the same place.
 """
 
@@ -54,12 +54,12 @@ from tidegate_store_journal.write.writer import BatchWriter, Request
 
 logger = logging.getLogger("tidegate.store.journal")
 
-#: On average, from which new files are not padded, see ``DataFiles.has_large_batches``.
+#: Average size from which new files are not padded, see ``DataFiles.has_large_batches``.
 LARGE_BATCH_BYTES: Final = 256 << 10
 
-#: Room for the small state of so many batches like the last one is made before they come.
+#: Room for the small state of this many batches like the last one is made in advance.
 GROW_AHEAD: Final = 16
-#: And no more: room that may never be needed is not there for messages.
+#: And at most this much: room that may never be needed is lost to messages.
 GROW_AHEAD_BYTES_MAX: Final = 512 << 10
 
 #: Encodes a batch as if its first record were at (file id, offset).
@@ -75,7 +75,7 @@ class _NotYetError(Exception):
 
 
 class _Flight(msgspec.Struct, eq=False):
-    """The batch that is being written."""
+    """The batch being written."""
 
     encoded: EncodedBatch
     file: DataFile
@@ -105,14 +105,14 @@ class Appender:
         self.failure: BaseException | None = None
         self._loop = asyncio.get_running_loop()
         self._next_batch = self.index.batch + 1
-        self._is_busy = False  # a batch is being encoded, waits for its file, or is under way
-        self._is_landing = False  # of that one, which is written, only a part is in the index
+        self._is_busy = False  # a batch is being encoded, waits for its file, or is in progress
+        self._is_landing = False  # that one is written, but only a part is in the index
         self._waiting: list[asyncio.Future[None]] = []
         self._growing: asyncio.Future[None] | None = None  # room for small state
         self._capacity_full = 0  # of the bindings when there was no room for more
 
     async def append(self, encode: Encode, *, synced: bool, waits: bool = True) -> None:
-        """Write what *encode* makes, behind everything before; see MessageStore.write.
+        """Write what *encode* makes, after everything before; see MessageStore.write.
 
         *encode* may be called several times. *waits*: see ``DataFiles.make_ready``.
         Returns when it is written, and with *synced* when it is on stable storage.
@@ -148,7 +148,7 @@ class Appender:
                 more = self.index.changed_bytes + encoded.effects.small_bytes
                 if not self.bindings.fits(more):
                     raise _NotYetError(partial(self._make_small_state_room, more))
-                # Batches like this one should not have to wait for room, each for its own.
+                # Batches like this one should not each have to wait for room.
                 ahead = more + min(GROW_AHEAD * encoded.effects.small_bytes, GROW_AHEAD_BYTES_MAX)
                 if self._growing is None and not self.bindings.fits(ahead):
                     self._grow_ahead(self.bindings, ahead)
@@ -160,7 +160,7 @@ class Appender:
                 and not is_new_file
                 and self.files.holds(file.length - offset - size)
             ):
-                # The rest of the file is for what compaction still has to copy.
+                # The rest of the file is for the remaining copies of compaction.
                 raise _NotYetError(self.files.reclaimer.until_reclaimed)
             if is_new_file:
                 if size > BATCH_BYTES_MAX:
@@ -187,7 +187,7 @@ class Appender:
             raise
 
     def _grow_ahead(self, bindings: Bindings, more: int) -> None:
-        """Make room for what comes; should there be none, the batch that needs it will be told."""
+        """Make room in advance; if there is none, the batch that needs it will be told."""
         if self.room.is_short or bindings.capacity == self._capacity_full:
             return  # or it was tried, and nothing has changed
 
@@ -216,7 +216,7 @@ class Appender:
     def _submit(
         self, encoded: EncodedBatch, file: DataFile, offset: int, *, synced: bool, is_new_file: bool
     ) -> asyncio.Future[None]:
-        """Hand the batch to the writer thread; the future is done when it took effect."""
+        """Hand the batch to the writer thread; the future is done once it took effect."""
         assert file.handle is not None
         parts = encoded.parts
         effects = encoded.effects
@@ -263,12 +263,12 @@ class Appender:
         await future
 
     async def until_landed(self) -> None:
-        """Wait until no batch is under way (its own future may have been cancelled)."""
+        """Wait until no batch is in progress (its own future may have been cancelled)."""
         while self._is_busy:
             await self._until_free()
 
     async def until_whole(self) -> None:
-        """Wait until the index is as of one batch, which it is until the caller lets go of the loop."""
+        """Wait until the index is as of one batch; it stays so until the caller yields the loop."""
         while self._is_landing:
             await self._until_free()
 
@@ -288,7 +288,7 @@ class Appender:
     # ------------------------------------------------------------------------------- landing
 
     def _written(self, flight: _Flight, request: Request) -> None:
-        """The writer thread is done with the batch under way."""
+        """The writer thread is done with the batch in progress."""
         if request.error is None:
             self._land(flight, self._take_effect(flight))
         else:
@@ -364,7 +364,7 @@ class Appender:
         if self.failure is None:
             self.failure = error
             if isinstance(error, StoreLockedError):
-                return  # who is told that it is lost says so
+                return  # its handler reports the lost lock
             trace = None if isinstance(error, OSError | StoreError) else error
             logger.error("the journal is read-only now error=%r", error, exc_info=trace)
 

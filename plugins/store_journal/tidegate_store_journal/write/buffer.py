@@ -1,7 +1,7 @@
-"""``journal_buffer_timeout``: batches gather for a while, and are then written and synced as one.
+"""``journal_buffer_timeout``: batches gather for a while, then are written and synced as one.
 
-Without a timeout this is not used: what arrives while a batch is under way gathers in the broker anyway.
-The timeout makes that longer: fewer syncs, later confirmations.
+Without a timeout this is not used: what arrives while a batch is in progress gathers in the broker anyway.
+The timeout extends that: fewer syncs, later confirmations.
 
 All methods are for the event loop.
 """
@@ -18,7 +18,7 @@ from tidegate.spi import AddMessage, Operation, SetRetained, StoreClosedError
 #: Writes operations as one batch; True: synced.
 Write = Callable[[list[Operation], bool], Awaitable[None]]
 
-#: What an operation is taken to need besides the body of its message.
+#: Assumed bytes of an operation besides the body of its message.
 _OPERATION_BYTES: Final = 64
 
 
@@ -36,17 +36,17 @@ class TimedBuffer:
         self._timeout = timeout_seconds
         self._bytes_max = bytes_max
         self._loop = asyncio.get_running_loop()
-        self._entries: list[_Entry] = []  # that gather
+        self._entries: list[_Entry] = []  # gathering
         self._bytes = 0
         self._timer: TimerHandle | None = None
-        self._turn = asyncio.Lock()  # groups that are due are written in their order
+        self._turn = asyncio.Lock()  # groups that are due are written in order
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     async def write(self, operations: list[Operation], synced: bool) -> None:
         """Returns when they are written, and synced if asked for.
 
-        Raises: what the batch would have met alone. Cancellation: it may be written or not.
+        Raises: what the batch would have met alone. Cancellation: it may or may not be written.
         """
         if self._is_closed:
             raise StoreClosedError("the journal store is not open")
@@ -63,7 +63,7 @@ class TimedBuffer:
         await entry.future
 
     async def close(self) -> None:
-        """Write what has gathered; returns when it is. Idempotent. Cancellation: safe."""
+        """Write what has gathered, and wait for that. Idempotent. Cancellation: safe."""
         self._is_closed = True
         self._flush()
         if self._tasks:
@@ -104,7 +104,7 @@ class TimedBuffer:
 
 
 def estimate(operations: Sequence[Operation]) -> int:
-    """Bytes that *operations* take in the journal, about."""
+    """Approximate bytes that *operations* take in the journal."""
     size = _OPERATION_BYTES * len(operations)
     for operation in operations:
         if isinstance(operation, AddMessage | SetRetained):

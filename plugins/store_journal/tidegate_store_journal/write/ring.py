@@ -1,14 +1,14 @@
 """The writer of ``journal_type = "ASYNCIO"``: requests to the kernel instead of a thread.
 
 The loop hands a batch to the kernel and learns of its end from a descriptor that it watches anyway:
-no thread, so no waiting for the interpreter's lock, twice a batch. What is written and synced, and
+no thread, so no waiting for the interpreter's lock twice per batch. What is written and synced, and
 in which order, is the same as in ``writer``:
 
 - One batch after the other. A batch that fits into one request, and before which everything is
   synced, is one request that writes and syncs (``O_DSYNC``). Everything else is written in requests of
-  ``journal_buffer_size``, at most ``journal_max_io`` of them under way, and then synced.
-- A file is begun when the one before it is synced.
-- After a sync that failed, or an error that nobody thought of, nothing is written any more.
+  ``journal_buffer_size``, at most ``journal_max_io`` of them at a time, and then synced.
+- A file is begun once the previous one is synced.
+- After a failed sync, or an unexpected error, nothing is written any more.
 
 All methods are for the event loop.
 """
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tidegate.store.journal")
 
-#: Told what a request came to: bytes written (0 for a sync), or ``-errno``.
+#: Called with the result of a request: bytes written (0 for a sync), or ``-errno``.
 Completed = Callable[[int], None]
 
-#: A batch that is so much longer than a request is one all the same.
+#: A batch that exceeds a request by this much is still one request.
 _REST_BYTES: Final = 4096
-#: The system had no memory for a request; it is offered again after this.
+#: The system had no memory for a request; it is submitted again after this.
 _AGAIN_SECONDS: Final = 0.005
 
 
@@ -64,7 +64,7 @@ class Ring(Protocol):
     """
 
     def write(self, file: File, data: bytes, offset: int, done: Completed, *, synced: bool) -> None:
-        """Write *data*, or the first part of it; *synced*: and this range is on stable storage."""
+        """Write *data*, or the first part of it; *synced*: and put this range on stable storage."""
         ...
 
     def datasync(self, file: File, done: Completed) -> None:
@@ -72,13 +72,13 @@ class Ring(Protocol):
         ...
 
     def close(self) -> None:
-        """Give everything back. No request is under way. Idempotent."""
+        """Give everything back. No request is in progress. Idempotent."""
         ...
 
 
 @runtime_checkable
 class RingStorage(Protocol):
-    """A storage with files of its own kind that takes requests (tests, fault injection)."""
+    """A storage whose files take requests (tests, fault injection)."""
 
     def make_ring(self, loop: AbstractEventLoop, entries: int) -> Ring:
         """A ring for its files, with room for *entries*. Raises: OSError: there is none."""
@@ -89,7 +89,7 @@ class RingWriter(BatchWriter):
     """See the module.
 
     Attributes:
-        requests_max: most requests that were under way at once.
+        requests_max: most requests in progress at once.
     """
 
     def __init__(
@@ -104,12 +104,12 @@ class RingWriter(BatchWriter):
         self._max_io = options.max_io
         self._request_bytes_max = options.journal_buffer_size
         self._queue: deque[Request] = deque()
-        self._is_lost = False  # nobody knows what is under way: see _advance
+        self._is_lost = False  # what is in progress is unknown: see _advance
         self._is_closed = False
-        # The request that is under way:
+        # The request in progress:
         self._current: Request | None = None
         self._steps: Steps
-        # And the step of it that is:
+        # And its current step:
         self._pieces: deque[tuple[int, bytes]] = deque()
         self._in_flight = 0
         self._error: OSError | None = None
@@ -146,7 +146,7 @@ class RingWriter(BatchWriter):
             self._advance(None)
 
     def _advance(self, error: Exception | None) -> None:
-        """Begin the next step of the request under way, or end it."""
+        """Begin the next step of the request in progress, or end it."""
         request = self._current
         assert request is not None
         try:
@@ -183,7 +183,7 @@ class RingWriter(BatchWriter):
             return
         self._in_flight -= 1
         if 0 < result < len(data):
-            # A signal, a nearly full disk: the error that ends it, if any, comes with the rest.
+            # A signal, a nearly full disk: its error, if any, comes with the rest.
             self._pieces.appendleft((offset + result, data[result:]))
         elif (result < 0 or (data and not result)) and self._error is None:
             code = -result or errno.EIO
@@ -213,13 +213,13 @@ def _cut(data: bytes, offset: int, length_max: int) -> list[tuple[int, bytes]]:
 class CaioRing:
     """Linux's io_uring through the package *caio* (the extra ``asyncio``), for ``DirectoryStorage``.
 
-    The kernel tells the end of a request by an eventfd, which the event loop watches. A synced write
-    goes to a second descriptor of the same file that was opened with O_DSYNC, so that it needs neither
-    a request of its own for the sync nor a link between two.
+    An eventfd, which the event loop watches, tells the end of a request. A synced write
+    goes to a second descriptor of the same file, opened with O_DSYNC, so that it needs neither
+    a separate request for the sync nor a link between two.
     """
 
     def __init__(self, loop: AbstractEventLoop, entries: int) -> None:
-        """*entries*: requests that may be under way.
+        """*entries*: most requests in progress.
 
         Raises: ImportError: the package is missing, or the system does not allow io_uring;
             OSError: no ring can be had. Both say why not.
@@ -249,7 +249,7 @@ class CaioRing:
             return
         self._submit(self._operation.write(data, fd, offset), done)
         if len(data) > HAND_OVER_BYTES_MIN:
-            # The loop will go on working, see writer, and a thread of the kernel has to begin.
+            # The loop will go on working, see writer, and a kernel thread has to begin.
             # Where all processors are busy it would wait for the end of the loop's time slice:
             # milliseconds, for a call that otherwise costs less than one microsecond.
             os.sched_yield()
@@ -283,7 +283,7 @@ class CaioRing:
         try:
             self._context.poll()
         except BlockingIOError:
-            pass  # the event was for a request that was seen before
+            pass  # the event was for a request seen before
         while self._context.process_events():
             pass
         self._deliver()
@@ -300,7 +300,7 @@ def make_writer(
     loop: AbstractEventLoop,
     on_failure: Callable[[Exception], None],
 ) -> BatchWriter:
-    """The writer of the journal type, or what is used where that cannot be had; not started."""
+    """The writer of the journal type, or its substitute where that is not available; not started."""
     if options.journal_type == ASYNCIO and storage.durable:
         try:
             ring = _make_ring(storage, loop, options.max_io)

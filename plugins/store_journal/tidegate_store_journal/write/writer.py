@@ -1,4 +1,4 @@
-"""The writer thread: one write and one sync a batch, then one wake-up of the loop.
+"""The writer thread: one write and one sync per batch, then one wake-up of the loop.
 
 The two hand-overs cost more than anything else on this path, because the thread needs the GIL to
 begin and again to report:
@@ -8,11 +8,11 @@ begin and again to report:
   the thread would wait for the GIL up to the interpreter's switch interval (5 ms) before the disk
   has anything to do. So for a batch that shows that the loop is busy, submit waits a moment until
   the thread has taken over: about 20 µs, bounded by HAND_OVER_SECONDS_MAX.
-- *Back*: ``loop.call_soon_threadsafe``, once a batch. The system calls run without the GIL.
+- *Back*: ``loop.call_soon_threadsafe``, once per batch. The system calls run without the GIL.
 
 *On the loop.* Both together take longer than a good disk needs for one message. So a small batch is
 written and synced on the loop itself while nothing else waits for the disk and the last syncs were
-quick. The first slow one sends those behind it to the thread, until syncs are quick again there.
+quick. The first slow one sends later batches to the thread, until syncs there are quick again.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from tidegate_store_journal.options import ALWAYS, NEVER, PERIODIC, JournalOptio
 
 logger = logging.getLogger("tidegate.store.journal")
 
-#: What was written but not synced is synced at the latest after this when the journal is idle
-#: otherwise: the bound on what WRITTEN batches can lose in a power cut.
+#: What was written but not synced is synced after this at the latest when the journal is otherwise
+#: idle: the bound on what WRITTEN batches can lose in a power cut.
 BACKGROUND_SYNC_SECONDS: Final = 0.05
 #: A batch of this many bytes did not come from a client that waits for each message, so the loop
 #: has more to do and will keep the GIL.
 HAND_OVER_BYTES_MIN: Final = 4096
-#: Syncs that take at most so long on average may be made on the loop: the others wait no longer than
-#: that. A hand-over there and back takes 0.05 ms on an idle machine and 0.2 on a busy one. A disk of
+#: Syncs that take at most this long on average may be made on the loop: others wait no longer than
+#: that. A hand-over there and back takes 0.05 ms on an idle machine and 0.2 on a busy one. A disk on
 #: which every tenth sync takes some milliseconds is still quick.
 QUICK_SYNC_SECONDS: Final = 0.001
-#: A disk has to prove that it is quick: some 20 syncs, and as many again behind one of so long.
+#: A disk has to prove that it is quick: some 20 syncs, and as many again after one this long.
 _SYNC_SECONDS_AT_FIRST: Final = 0.01
-#: What a sync counts in the average.
+#: Weight of a sync in the average.
 _SYNC_WEIGHT: Final = 1 / 8
 #: More than this is not synced on the loop, however quick the last syncs were.
 _QUICK_SYNC_BYTES_MAX: Final = 64 << 10
@@ -55,15 +55,15 @@ HAND_OVER_SECONDS_MAX: Final = 0.001
 
 
 class Request(msgspec.Struct, eq=False):
-    """One batch to write, or (without a file) a wish to sync everything before it.
+    """One batch to write, or (without a file) a request to sync everything before it.
 
     Attributes:
         done: called on the loop with this request, at the earliest within ``submit``.
         file, offset, buffers: what goes where.
         batch: its number, or 0.
         sync: sync after writing.
-        sync_first: files that must be synced before anything is written to *file*.
-        error: what went wrong; sync_failed: in a sync, or in a way that nobody thought of, so that it
+        sync_first: whether to sync everything unsynced before anything is written to *file*.
+        error: what went wrong; sync_failed: in a sync, or unexpectedly, so that it
             is unknown what is on disk.
     """
 
@@ -80,22 +80,22 @@ class Request(msgspec.Struct, eq=False):
 
 
 #: Write the buffers to the file at the offset, and, if the last says so, sync it then. An OSError is
-#: thrown in; when it is of the sync, the request says so already.
+#: thrown in; if it is the sync's, the request already says so.
 Steps = Generator[tuple[File, Sequence[bytes], int, bool], None, None]
 
 
 class BatchWriter:
-    """What carries batches to the disk, one after the other: in which order, and what its errors mean.
+    """Carries batches to the disk, one after the other: in which order, and what its errors mean.
 
-    How the calls are made is for :class:`Writer` and ``ring.RingWriter``.
+    :class:`Writer` and ``ring.RingWriter`` decide how calls are made.
 
     Attributes:
         synced_batch: every batch up to this one is on stable storage. Read without a lock: it only
             grows, and an old value is always true.
         syncs: how many syncs were made.
         fence: called after each sync and before it is believed, in any thread; raises when another
-            gateway may own the journal, or that cannot be told. None: nobody else can.
-        clock: in seconds; how long a sync takes is measured by it.
+            gateway may own the journal, or that is unknown. None: nobody else can.
+        clock: in seconds; measures how long a sync takes.
     """
 
     def __init__(
@@ -104,9 +104,9 @@ class BatchWriter:
         options: JournalOptions,
         on_failure: Callable[[Exception], None],
     ) -> None:
-        """*on_failure* is told of a sync that failed behind nobody's request."""
+        """*on_failure* is called with a failed sync that nobody requested."""
         self._loop = loop
-        #: Until what was only written is synced; None: never.
+        #: When writes without a sync are synced; None: never.
         self._background = {
             ALWAYS: BACKGROUND_SYNC_SECONDS,
             PERIODIC: options.journal_disk_sync_interval,
@@ -131,7 +131,7 @@ class BatchWriter:
         self.synced_batch = self._written_batch = synced_batch
 
     def submit(self, request: Request) -> None:
-        """Carry *request* out, or queue it; ``request.done`` is called on the loop then."""
+        """Carry *request* out, or queue it; ``request.done`` is called on the loop afterwards."""
         raise NotImplementedError
 
     async def close(self) -> None:
@@ -139,7 +139,7 @@ class BatchWriter:
         raise NotImplementedError
 
     def _can_sync_at_once(self, request: Request) -> bool:
-        """Writing and syncing it in one step leaves nothing that is not synced."""
+        """Whether writing and syncing it in one step leaves nothing unsynced."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------------- one request
@@ -178,7 +178,7 @@ class BatchWriter:
             yield from self._sync(request)
 
     def _wipe(self, file: File, request: Request) -> Steps:
-        """Take a half-written batch back, so that the next start does not find a torn tail."""
+        """Undo a half-written batch, so that the next start does not find a torn tail."""
         try:
             yield file, [bytes(sum(map(len, request.buffers)))], request.offset, False
         except OSError:
@@ -187,7 +187,7 @@ class BatchWriter:
             logger.info("a batch that failed half-way could not be wiped offset=%d", request.offset)
 
     def _sync(self, request: Request) -> Steps:
-        """Sync what was written but not synced, one file after the other."""
+        """Sync what was written but not synced, file by file."""
         while self._dirty:
             begin = self.clock()
             yield self._dirty[0], (), 0, True
@@ -196,7 +196,7 @@ class BatchWriter:
         self._believe(request)
 
     def _believe(self, request: Request) -> None:
-        """What was written is on stable storage, and nobody else has gone on without it."""
+        """Check that what was written is on stable storage, and that nobody else has gone on without it."""
         if self.fence is not None:
             try:
                 self.fence()
@@ -215,7 +215,9 @@ class BatchWriter:
 
     def _note_error(self, request: Request, error: Exception) -> None:
         request.error = error
-        if not isinstance(error, OSError):  # no memory, or a bug: whoever waits must learn of it
+        if not isinstance(
+            error, OSError
+        ):  # no memory, or a bug: the waiting caller must learn of it
             self._break(request)
 
     def _break(self, request: Request) -> None:
@@ -226,7 +228,7 @@ class BatchWriter:
     # -------------------------------------------------------------- syncs in the background
 
     def _finish(self, request: Request) -> None:
-        """On the loop, behind a request: what was only written must not stay so."""
+        """On the loop, after a request: unsynced writes must not stay so."""
         request.done(request)
         if self._dirty and self._timer is None and self._background is not None:
             self._timer = self._loop.call_at(self._dirty_since + self._background, self._is_time)
@@ -280,7 +282,7 @@ class Writer(BatchWriter):
         return not self._dirty or self._dirty == [request.file]
 
     def _is_quick(self, request: Request, size: int) -> bool:
-        """It may be carried out on the loop: hardly longer than the hand-overs take."""
+        """Whether it may be carried out on the loop: hardly longer than the hand-overs take."""
         return (
             size <= HAND_OVER_BYTES_MIN
             and self._sync_seconds < QUICK_SYNC_SECONDS
@@ -317,7 +319,7 @@ class Writer(BatchWriter):
         if not self._sync_is_broken:
             last = Request(self._synced_in_background)
             self._attempt(last)
-            # Whoever lost the lock says so.
+            # Whoever lost the lock reports that.
             if last.error is not None and not isinstance(last.error, StoreLockedError):
                 logger.warning("the last sync failed error=%r", last.error)
 
