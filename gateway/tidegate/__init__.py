@@ -11,7 +11,7 @@ __all__ = ["__version__"]
 
 
 def __getattr__(name: str) -> str:
-    """``__version__``, for whoever asks: processes that do not have nothing to read of the package."""
+    """``__version__``, only when asked for: other processes need not read the package's metadata."""
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib.metadata import PackageNotFoundError, version

@@ -1,9 +1,9 @@
-"""Memory that the C library's allocator keeps although nobody uses it: given back to the system.
+"""Gives unused memory that the C library's allocator keeps back to the system.
 
 What a burst needed for a moment lies scattered among what stays. glibc gives back only what is free
-at the end of a heap, so a process keeps up to the most that it ever needed at once; each thread has
-a heap of its own, too. So threads share one heap here, and what is free in its middle goes back when
-memory has grown that nothing accounts for: decision 12. With another C library nothing is done.
+at the end of a heap, so a process keeps up to the most it ever needed at once; each thread also has
+its own heap. So threads share one heap here, and what is free in its middle goes back when memory
+that nothing accounts for has grown: decision 12. With another C library nothing is done.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Final
 
 _log = logging.getLogger("tidegate.collector")
 
-#: ``mallopt(3)``: how many heaps there are at most.
+#: ``mallopt(3)``: the maximum number of heaps.
 _M_ARENA_MAX: Final = -8
 
-#: Memory that nothing accounts for: when it has grown by so much it is worth a look, in a second in
-#: which the process has little to do.
+#: Growth of memory that nothing accounts for that is worth a look, in a second in which the process
+#: has little to do.
 FREE_MIN_BYTES: Final = 16 << 20
-#: So long such a second is waited for.
+#: How long to wait for such a second.
 WAIT_MAX_S: Final = 60.0
 #: Giving back takes at most a hundredth of the time.
 TIMES_REST_MIN: Final = 100
-#: The log tells of one that took longer.
+#: One that takes longer is logged.
 NOTABLE_S: Final = 0.05
 
 
 def one_heap() -> None:
-    """Threads that are made from now on share the main thread's heap."""
+    """Threads made from now on share the main thread's heap."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_ARENA_MAX, 1)
@@ -52,15 +52,15 @@ class FreeMemory:
     def __init__(self, clock: Callable[[], float], give_back: Callable[[], None] = trim) -> None:
         self._clock = clock
         self._give_back = give_back
-        self._least = 0.0  # that nothing accounted for, since it was given back
-        self._grown_at: float | None = None  # when there was more than that first
+        self._least = 0.0  # least that nothing accounted for, since memory was given back
+        self._grown_at: float | None = None  # when there was first more than that
         self._ended_at = clock()
         self._took_s = 0.0
 
     def look(self, uncounted: float, *, is_quiet: bool) -> bool:
         """Args: uncounted: bytes that nothing accounts for; is_quiet: there is little to do.
 
-        Returns: something may have been given back, so memory is to be looked at again.
+        Returns: whether something may have been given back, so that memory must be read again.
         """
         now = self._clock()
         self._least = min(self._least, uncounted)
@@ -80,6 +80,6 @@ class FreeMemory:
         return True
 
     def settle(self, uncounted: float) -> None:
-        """So much is left when all that is free has gone back."""
+        """*uncounted* bytes are left when all that is free has gone back."""
         self._least = uncounted
         self._grown_at = None

@@ -1,9 +1,9 @@
-"""When Python's collector of cycles looks through everything: rarely, and not when a client makes it.
+"""When Python's cycle collector looks through everything: rarely, and never because of a client.
 
-Reference counts free what the gateway lets go of; only cycles are left to the collector, and the
-gateway makes none for each message or connection. What plugins and libraries make is mostly found
-while it is young. To look for the rest holds the loop for as long as it takes to visit every object
-there is, and CPython does so whenever a quarter more have come: an attacker's doing. So full
+Reference counts free what the gateway releases; only cycles are left to the collector, and the
+gateway makes none per message or connection. Cycles of plugins and libraries are mostly found while
+young. Looking for the rest holds the loop for as long as it takes to visit every object, and CPython
+does so whenever their number has grown by a quarter, which an attacker can cause. So full
 collections begin here, in a gateway's own process, and nowhere else: decision 12.
 """
 
@@ -20,30 +20,30 @@ from tidegate._allocator import FreeMemory, one_heap, trim
 
 _log = logging.getLogger("tidegate.collector")
 
-#: Of CPython's counters: full collections never begin by themselves.
+#: For CPython's counters: full collections never begin by themselves.
 NEVER: Final = 2**31 - 1
 
-#: How often it is looked whether one is due.
+#: How often to check whether one is due.
 LOOK_EVERY_S: Final = 1.0
 
-#: Full collections take one ten-thousandth of the time: one of 15 ms comes every 150 s, one of
+#: Full collections take one ten-thousandth of the time: one of 15 ms runs every 150 s, one of
 #: 0.3 s every 50 minutes.
 TIMES_REST: Final = 10_000
 REST_MIN_S: Final = 60.0
 
-#: One that is due waits for a second in which the process has had so little to do, but only as long
-#: again as it has waited.
+#: One that is due waits for a second in which the process used less than this share of the
+#: processor, but only as long again as it has waited.
 QUIET_SHARE: Final = 0.1
 
-#: Memory that nothing accounts for: when it has grown by so much, or by half of what the process
-#: had, cycles may be what it is.
+#: When memory that nothing accounts for has grown by this, or by half of what the process had, the
+#: cause may be cycles.
 GROWTH_MIN_BYTES: Final = 64 << 20
 #: Memory that a counted byte takes at most (`tests/abuse/test_growth.py`).
 BYTES_PER_COUNTED: Final = 1.5
-#: However much it grows, full collections take no more than a hundredth of the time.
+#: However much it grows, full collections take at most a hundredth of the time.
 TIMES_REST_MIN: Final = 100
 
-#: The log tells of one that took longer.
+#: One that takes longer is logged.
 NOTABLE_S: Final = 0.05
 
 
@@ -51,10 +51,10 @@ class Collector:
     """Begins the full collections of this process.
 
     Args:
-        clock: monotonic seconds; cpu: seconds of processor time that the process has had.
-        resident: bytes of memory that it has; 0: unknown, then only the time counts.
+        clock: monotonic seconds; cpu: seconds of processor time that the process has used.
+        resident: bytes of memory it has; 0: unknown, then only the time counts.
         collect: looks through everything. Returns: how many objects it found.
-        give_back: returns memory that is free to the system.
+        give_back: returns free memory to the system.
     """
 
     def __init__(
@@ -80,13 +80,13 @@ class Collector:
 
     @staticmethod
     def take_over() -> None:
-        """From now on no full collection begins by itself, and none looks at what there is already:
-        modules, classes and functions, which stay. To be called once, when the code is imported
-        and before there are threads."""
+        """From now on no full collection begins by itself, and none visits what exists already:
+        modules, classes and functions, which stay. Call once, when the code is imported and before
+        there are threads."""
         one_heap()
         young, middle, _ = gc.get_threshold()
         gc.set_threshold(young, middle, NEVER)
-        gc.freeze()  # with what little garbage imports leave: to look for it takes as long as a tenth of them
+        gc.freeze()  # with the little garbage that imports leave: looking for it takes a tenth of their time
         gc.enable()  # off since the process began: :func:`tidegate.cli.main`
 
     def begin(
@@ -94,7 +94,7 @@ class Collector:
     ) -> None:
         """Collect now, and then when it is due.
 
-        Args: counted: bytes that are accounted for; call_later: of the event loop.
+        Args: counted: bytes accounted for; call_later: of the event loop.
         """
         self._counted = counted
         self.collect()
@@ -115,7 +115,7 @@ class Collector:
         if self._free.look(self._uncounted_of(has_bytes), is_quiet=is_quiet):
             has_bytes = self._resident()
             self._free.settle(self._uncounted_of(has_bytes))
-        # What there is more by now makes it take longer.
+        # It takes longer in proportion to the growth since then.
         takes_s = self._took_s * max(1.0, has_bytes / self._had_bytes if self._had_bytes else 1.0)
         rest_s = max(REST_MIN_S, TIMES_REST * takes_s)
         rested_s = now - self._ended_at
@@ -147,7 +147,7 @@ class Collector:
 
 
 def resident_bytes() -> int:
-    """Memory of this process that no other one shares, as far as it is in RAM; 0: not on Linux."""
+    """Memory of this process in RAM that it shares with no other; 0: not on Linux."""
     try:
         with open("/proc/self/statm", "rb") as statm:  # proc(5): resident, then shared, in pages
             _, resident, shared = map(int, statm.read().split()[:3])

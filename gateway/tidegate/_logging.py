@@ -1,15 +1,15 @@
-"""Logging of the command: one line a record on stderr, named loggers, key=value fields.
+"""Logging of the command: one line per record on stderr, named loggers, key=value fields.
 
 A line is ``TIME LEVEL LOGGER TEXT key=value …``: the record's text, then whatever was passed in
-``extra``. What a client chooses (its id, a name of a destination, an error that quotes what it sent)
-comes in as an argument of the record, and cannot write lines, fields or colours of its own: a value
-of ``key=%s`` with a space, a quote, an equals sign or a backslash stands in quotes, an argument in the
-middle of a sentence with any of the last three does, and everything that is not printable is escaped.
+``extra``. What a client chooses (its id, a destination's name, an error that quotes what it sent)
+is an argument of the record, and cannot forge lines, fields or colours: a value of ``key=%s`` with a
+space, a quote, an equals sign or a backslash is quoted, an argument in the middle of a sentence with
+any of the last three is quoted, too, and everything that is not printable is escaped.
 Lines of a traceback are indented: none of them can be taken for a record.
 
 With ``log_format = "json"`` a line is one JSON object: ``time``, ``level``, ``logger``, ``event`` (of an event, its name:
 :mod:`tidegate.spi.events`), ``text`` (as above), ``exception``, and each field under its own name, numbers as numbers.
-Fields are read off the text that the program has, never off what is put into it.
+Fields are parsed from the program's own text, never from what is put into it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Final, TextIO, TypeAlias, cast
 
 from tidegate.spi.printable import printable, printable_json
 
-#: What a field of a JSON line can be.
+#: Types of a JSON line's field.
 Value: TypeAlias = str | int | float | None
 
 
@@ -56,13 +56,13 @@ _CHATTY: Final = ("asyncio", "py4j", "pyspark")
 _STANDARD: Final = frozenset(
     {*vars(logging.LogRecord("", 0, "", 0, "", (), None)), "message", "asctime", "taskName"}
 )
-#: Lines of one kind in one window: more tell nobody more, and a client decides how many there are.
+#: Lines of one kind in one window: more of them say no more, and clients decide how many come.
 FLOOD_LINES: Final = 200
 FLOOD_WINDOW_S: Final = 10.0
 _KINDS_MAX: Final = 1000
 #: Characters of one value that are shown: a topic name may have 65,535 bytes.
 VALUE_SHOWN_MAX: Final = 8192
-#: A printf conversion; its groups: what stands between ``%`` and the letter, and the letter.
+#: A printf conversion; its groups: what is between ``%`` and the letter, and the letter.
 _CONVERSION: Final = re.compile(r"%([^a-zA-Z%]*)[hlL]?([a-zA-Z%])")
 
 
@@ -89,7 +89,7 @@ class KeyValueFormatter(logging.Formatter):
         return line
 
 
-#: Names of a JSON line's own; a field that is called so has ``_`` behind its name.
+#: A JSON line's own names; a field with such a name gets ``_`` appended.
 JSON_NAMES: Final = ("time", "level", "logger", "event", "text", "exception")
 #: Where a record has the name of its event.
 _EVENT: Final = "event"
@@ -128,8 +128,8 @@ _FORMATTERS: Final = {LogFormat.TEXT: KeyValueFormatter, LogFormat.JSON: JsonFor
 class FloodFilter(logging.Filter):
     """Leaves out lines of a kind that comes too often, so that no client fills the disk with them.
 
-    A kind is a logger and a text without its values; what was left out of it stands in the next line of
-    that kind that is written (``left_out=N``). DEBUG is for looking closely: there nothing is.
+    A kind is a logger and a text without its values; the next written line of that kind says how many
+    were left out (``left_out=N``). At DEBUG, which is for looking closely, nothing is left out.
 
     Args: clock: monotonic seconds.
     """
@@ -149,9 +149,9 @@ class FloodFilter(logging.Filter):
         if now - self._begun >= FLOOD_WINDOW_S:
             self._begun = now
             self._written.clear()
-            if len(self._left_out) > _KINDS_MAX:  # texts that are made up each time
+            if len(self._left_out) > _KINDS_MAX:  # texts made up each time
                 self._left_out.clear()
-        # Libraries write values into the text itself: those would be kinds without end.
+        # Libraries write values into the text itself, which would make endless kinds.
         kind = (record.name, str(record.msg) if record.args else "")
         if self._written[kind] >= FLOOD_LINES:
             self._left_out[kind] += 1
@@ -166,7 +166,7 @@ class FloodFilter(logging.Filter):
 class Logging:
     """The log of a process: the one handler of the root logger.
 
-    Replaces the root logger's handlers: made once by the command, never by the library. Args: stream: default
+    Replaces the root logger's handlers: made once, by the command, never by the library. Args: stream: default
     stderr.
     """
 
@@ -177,7 +177,7 @@ class Logging:
         self.change(level, LogFormat.TEXT)
 
     def change(self, level: LogLevel, log_format: LogFormat) -> None:
-        """From now on all records of *level* and above are written, each as *log_format* says."""
+        """From now on write all records of *level* and above, each as *log_format* says."""
         self._handler.setFormatter(_FORMATTERS[log_format]())
         number = logging.getLevelNamesMapping()[level.name]
         logging.getLogger().setLevel(number)
@@ -210,7 +210,7 @@ def text_of(record: logging.LogRecord) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _pieces(message: str) -> Sequence[tuple[str, bool]]:
-    """Of each conversion: itself, and whether it is the value of a field."""
+    """Each conversion, and whether it is the value of a field."""
     return tuple(
         (found.group(), message.endswith("=", 0, found.start()))
         for found in _CONVERSION.finditer(message)
@@ -227,7 +227,7 @@ def _safe(value: object, conversion: str, is_field: bool) -> str:
     kind = conversion[-1]
     if kind not in "sra":
         return conversion % (cast("float", value),)
-    # Not repr() of a string: it has quotes of its own, and would be quoted twice.
+    # Not repr() of a string: it has its own quotes, and would be quoted twice.
     text = str(value) if kind == "s" or isinstance(value, str) else repr(value)
     return _quoted(text) if is_field or kind != "s" else _quoted(text, among=_FORGING)
 
@@ -264,13 +264,13 @@ class _Field:
 
     @property
     def is_one(self) -> bool:
-        """It is an argument and nothing else."""
+        """It is an argument, and nothing else."""
         return self.count == 1 and _CONVERSION.fullmatch(self.value) is not None
 
 
-#: A field in a text: at its beginning or behind a space, up to the next one.
+#: A field in a text: at its beginning or after a space, up to the next space.
 _FIELD: Final = re.compile(r"(?:(?<=\s)|^)([A-Za-z_][A-Za-z0-9_.]*)=(\S+)")
-#: What ends a sentence's part, and is not the value's.
+#: Punctuation of the sentence, not part of the value.
 _ENDS: Final = ".,:;)"
 
 
@@ -285,8 +285,8 @@ def _fields_of(message: str) -> Sequence[_Field]:
 
 
 def fields_of(record: logging.LogRecord) -> list[tuple[str, Value]]:
-    """The fields of the record's text, in order. Libraries write values into the text itself, where what is
-    theirs and what a client chose cannot be told apart: of theirs only arguments count."""
+    """The fields of the record's text, in order. Libraries write values into the text itself, where their own and
+    what a client chose cannot be told apart: of theirs only arguments count."""
     message, arguments = str(record.msg), record.args
     is_ours = record.name.partition(".")[0].startswith("tidegate")
     given = cast("tuple[object, ...]", arguments if isinstance(arguments, tuple) else ())

@@ -1,4 +1,4 @@
-"""Residents that come, change and go with a reload: planned before anything counts, carried out when all does."""
+"""Residents that come, change and go with a reload: planned before it takes effect, carried out afterwards."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Named: TypeAlias = "dict[str, ResolvedExtension]"
 
 @dataclass(frozen=True, slots=True)
 class ResidentExchange:
-    """What is to become of extensions.
+    """What will become of extensions.
 
     Attributes:
-        extensions: those that run then, as the configuration is to have them.
-        added, removed: residents; changed: who becomes as whom.
-        changes, left: for the operator: what counts now, and what with the next start only.
+        extensions: those that run then, as the new configuration has them.
+        added, removed: residents; changed: pairs of old and new.
+        changes, left: for the operator: what counts now, and what only from the next start.
     """
 
     extensions: tuple[ResolvedExtension, ...]
@@ -42,7 +42,7 @@ class ResidentExchange:
 
 
 def plan(old: Sequence[ResolvedExtension], new: Sequence[ResolvedExtension]) -> ResidentExchange:
-    """Args: old: that run; new: of the file, none of which has begun."""
+    """Args: old: those that run; new: those of the file, none of which has begun."""
     before, after = _exchangeable(old), _exchangeable(new)
     changed: list[tuple[Exchangeable, Exchangeable]] = []
     changes: list[Change] = []
@@ -116,7 +116,7 @@ def _exchangeable(items: Sequence[ResolvedExtension]) -> Named:
 
 
 def _left(old: Sequence[ResolvedExtension], new: Sequence[ResolvedExtension]) -> list[Change]:
-    """Of all others only a start changes anything."""
+    """Changes of all others, which need a restart."""
     there = [(item.name, item.options) for item in old if not _is_exchangeable(item)]
     found: list[Change] = []
     wanted = 0

@@ -1,9 +1,9 @@
 """The gateway: puts store, broker, listeners and sinks together, and takes them apart again.
 
 Order matters at both ends. Start: directory, store (recovery), broker, sinks, services of
-extensions, the operator's socket, listeners: nobody can connect before everything behind the listener works. Stop: listeners close to new clients,
-accepted work is made durable and confirmed, clients are told, services stop, sinks get their
-last rows, the store closes.
+extensions, the operator's socket, listeners: nobody can connect before everything behind the
+listener works. Stop: listeners close to new clients, accepted work is made durable and confirmed,
+clients are told, services stop, sinks get their last rows, the store closes.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tidegate.gateway")
 
-#: Cursors spool here; what an earlier run left is useless, because order and counts are gone. Emptied at
-#: start, so its name is nobody else's: somebody may have written ``data_directory = "/var"``.
+#: Cursors spool here; what an earlier run left is useless, because order and counts are gone. Emptied
+#: at start, so the name must be unique: somebody may have written ``data_directory = "/var"``.
 TEMPORARY_DIRECTORY: Final = "tidegate-tmp"
 SINKS_DIRECTORY: Final = "sinks"
 
@@ -82,15 +82,15 @@ class Gateway:
         config: resolved against the installed plugins.
         plugins: told when the gateway starts and stops.
         progress: called with (what, done, total) while the store recovers.
-        serves: False for a command of an operator's: store and broker only, nobody can connect.
-        changed: told of ``[broker]`` when another one counts.
-        standing_by: told whose store is waited for, since when, and "" when it is ours; *progress* is of what comes after.
+        serves: False for an operator's command: store and broker only, nobody can connect.
+        changed: told of ``[broker]`` when it changes.
+        standing_by: told who has the store that is waited for, and since when; "" when it is ours. *progress* follows.
 
     Attributes:
-        config: what runs; another one after :meth:`reload`.
+        config: what runs; replaced by :meth:`reload`.
         addresses: by listener (its index in the configuration), the address it listens on.
-        sink_addresses: of sinks that listen, by their names.
-        recovered: what opening the store told.
+        sink_addresses: of sinks that listen, by name.
+        recovered: what opening the store returned.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Gateway:
         self._operator_socket: OperatorSocket | None = None
         self._stopped = asyncio.Event()
         self._stopping = False
-        self._woken = asyncio.Event()  # who waits for the end
+        self._woken = asyncio.Event()  # wakes those that wait for the end
         self._loss = ""
         self._borrowed: Path | None = None
         self._desk: Desk | None = None
@@ -168,7 +168,7 @@ class Gateway:
         events, told = Events(), list[Event]()
 
         def tell_once(event: Event, text: str, *values: object) -> None:
-            if event not in told:  # a store that consists of two may wait for each
+            if event not in told:  # a store made of two may wait for each
                 told.append(event)
                 events.tell(event, _log, text, *values)
 
@@ -206,8 +206,8 @@ class Gateway:
             keeps_log=bool(config.sinks),
             temporary_directory=temporary,
             version=__version__,
-            # Messages that nobody stores take sequences too, and the store cannot know of those.
-            # The clock can: a gateway that numbers less than a million messages a second never
+            # Messages that are not stored take sequences too, and the store does not know of those.
+            # The clock helps: a gateway that numbers less than a million messages a second never
             # catches up with it, so no message id is ever given out twice.
             sequence_floor=time.time_ns() // 1000,
             events=events,
@@ -223,7 +223,7 @@ class Gateway:
             with failure_is_named(f"store-{config.store.name}", "open()"):
                 self.recovered = await broker.start()
         except ConfigError as error:
-            # What only opening the store can tell, such as a statement that its database refuses.
+            # Found only by opening the store, such as a statement that its database refuses.
             raise error.at(path=config.path, prefix="store") from error.__cause__
         self._broker, desk.phase = broker, Phase.STARTING
         text = "store=open pending=%d queues=%d last_sequence=%d"
@@ -247,7 +247,7 @@ class Gateway:
                     await item.instance.start(broker.rights_changed)
                 self._services.append(item.instance)
         desk.operator = Operations(broker, self._around())
-        if config.broker.persistent:  # else there is no directory of its own
+        if config.broker.persistent:  # otherwise it has no directory
             operator_socket = OperatorSocket(desk.operator, directory)
             await operator_socket.start()
             self._operator_socket = operator_socket
@@ -290,10 +290,10 @@ class Gateway:
     async def start_sinks(self, only: str = "") -> None:
         """Start all sinks, or *only* one; the log keeps what the others have not got.
 
-        Part of :meth:`start` for a gateway that serves; else a command may call it. Raises: as :meth:`start`.
+        Part of :meth:`start` for a gateway that serves; otherwise a command may call it. Raises: as :meth:`start`.
         """
-        # All readers first: a sink that started could otherwise release rows that the next one,
-        # which has no reader yet, never saw.
+        # All readers first: otherwise a started sink could release rows that the next one, which has
+        # no reader yet, never saw.
         config, broker = self.config, self.broker
         readers = [broker.acknowledged_log.reader(item.name) for item in config.sinks]
         for item, reader in zip(config.sinks, readers, strict=True):
@@ -319,7 +319,7 @@ class Gateway:
     async def wait(self) -> None:
         """Wait until :meth:`stop` has finished.
 
-        Raises: StoreLockedError when another gateway owns the store; this one has stopped then.
+        Raises: StoreLockedError when another gateway owns the store; then this one has stopped.
         """
         await self._woken.wait()
         await self.stop()
@@ -338,9 +338,9 @@ class Gateway:
             self._woken.set()
 
     async def reload(self, *, check_only: bool = False) -> Reloaded:
-        """Read the configuration file anew and apply what can change: :mod:`tidegate.reloading`.
+        """Read the configuration file again and apply what can change: :mod:`tidegate.reloading`.
 
-        Cancellation: it is carried out all the same. Raises: RequestError; nothing has changed then.
+        Cancellation: it is carried out all the same. Raises: RequestError; then nothing has changed.
         """
         return await asyncio.shield(asyncio.create_task(self._reload(check_only), name="reload"))
 
@@ -376,7 +376,7 @@ class Gateway:
             self._tell(Event.LISTENER_ADDED, "listener=%s accepts connections", address)
 
     def _tell(self, event: Event, text: str, *values: object) -> None:
-        """An event of a gateway whose store is open, or was."""
+        """Tell an event of a gateway whose store is, or was, open."""
         tell = log_only if self._broker is None else self._broker.events.tell
         tell(event, _log, text, *values)
 
@@ -401,13 +401,13 @@ class Gateway:
             self._woken.set()
 
     async def _take_apart(self) -> None:
-        """Stop whatever runs; an error in one part must not keep the others from stopping."""
+        """Stop all that runs; an error in one part must not keep the others from stopping."""
         if self._desk is not None:
             self._desk.phase, self._desk.operator = Phase.STOPPING, None
         if self._operator_socket is not None:
             with logged("closing the operator's socket"):
                 await self._operator_socket.stop()
-        async with self._reloading:  # one that goes on comes to its end
+        async with self._reloading:  # let a reload under way finish
             await self._listeners.stop_accepting()
         for running in self._sinks:
             if isinstance(running.sink, ServingSink):

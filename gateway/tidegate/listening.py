@@ -1,7 +1,7 @@
-"""The listeners of a gateway: started, exchanged for others while it runs, stopped.
+"""The listeners of a gateway: started, replaced while it runs, stopped.
 
-Others come in the place of those that are there as a whole or not at all: what binds is bound first, and when
-one of them cannot, those from before listen as they did. Clients of a listener that stays notice nothing.
+They are replaced all together or not at all: the new ones bind first, and if one of them cannot, the old ones
+listen as before. Clients of a listener that stays notice nothing.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tidegate.gateway")
 
-#: Clients that are disconnected before others have their turn.
+#: Clients disconnected before others get their turn.
 _ENDED_AT_ONCE: Final = 50
 
 
 async def begin_early(protocols: Iterable[str], plugins: PluginHost) -> None:
     """Let listeners of these *protocols* begin with what takes long, while all else is looked up and imported.
 
-    What is wrong with a plugin or with the configuration is told when that is resolved.
+    Faults of a plugin or the configuration are reported when that is resolved.
     """
     for protocol in protocols:
         try:
@@ -48,8 +48,8 @@ async def begin_early(protocols: Iterable[str], plugins: PluginHost) -> None:
 
 @dataclass(slots=True, eq=False)
 class Listening:
-    """One listener. Attributes: item: as it is configured; address: "" before it has started; is_begun: it
-    has to be stopped."""
+    """One listener. Attributes: item: its configuration; address: "" before it has started; is_begun: it
+    must be stopped."""
 
     item: ResolvedListener
     front_end: FrontEnd
@@ -69,8 +69,8 @@ class Listening:
 
 @dataclass(slots=True)
 class Exchange:
-    """What comes in the place of what. Attributes: kept: with what the file calls them now; left: operators'
-    listeners that differ; order: of all, as the file has them."""
+    """What replaces what. Attributes: kept: with their present configuration; left: operators' listeners
+    that differ; order: of all, as in the file."""
 
     added: list[Listening] = field(default_factory=list["Listening"])
     removed: list[Listening] = field(default_factory=list["Listening"])
@@ -82,7 +82,7 @@ class Exchange:
     )
 
     def is_changed(self, added: Listening) -> bool:
-        """It takes the place of one on the same address."""
+        """It replaces one on the same address."""
         return any(old.bind == added.bind for old in self.removed)
 
 
@@ -91,7 +91,7 @@ class Listeners:
 
     def __init__(self) -> None:
         self._all: list[Listening] = []
-        self._retired: list[FrontEnd] = []  # they have clients, and another one listens for them
+        self._retired: list[FrontEnd] = []  # they have clients, and another listens in their place
         self._leaving: set[asyncio.Task[None]] = set()
         self._broker: BrokerCore | None = None
 
@@ -105,7 +105,7 @@ class Listeners:
     async def prepare(
         self, items: Sequence[ResolvedListener], broker: BrokerCore, desk: OperatorDesk
     ) -> None:
-        """Make them, and let those begin that are for operators. Raises: ConfigError, OSError."""
+        """Make them, and start those for operators. Raises: ConfigError, OSError."""
         self._broker = broker
         for item in items:
             made = Listening(item, item.factory.create(item.config, broker))
@@ -123,7 +123,7 @@ class Listeners:
     # --- others in their place -------------------------------------------------------------------
 
     def plan(self, items: Sequence[ResolvedListener]) -> Exchange:
-        """What is to be done so that *items* listen. Raises: ConfigError."""
+        """What must be done so that *items* listen. Raises: ConfigError."""
         assert self._broker is not None, "they are prepared first"
         found, there = Exchange(), list(self._all)
         for item in items:
@@ -153,7 +153,7 @@ class Listeners:
         return found
 
     async def begin(self, exchange: Exchange) -> None:
-        """Bind what is added. Raises: OSError, GatewayError; then all is as it was before."""
+        """Bind what is added. Raises: OSError, GatewayError; then everything is as before."""
         started: list[Listening] = []
         closed: list[Listening] = []
         in_the_way = [
@@ -185,9 +185,9 @@ class Listeners:
             raise
 
     def finish(self, exchange: Exchange, items: Sequence[ResolvedListener]) -> None:
-        """What was begun counts; those that are removed end by and by, with their clients. Cannot fail."""
+        """What was begun takes effect; removed listeners end gradually, with their clients. Cannot fail."""
         by_config = [(item, item.config) for item in items]
-        for kept in exchange.kept:  # its place in the file may be another one
+        for kept in exchange.kept:  # its place in the file may have changed
             match = next((pair for pair in by_config if pair[1] == kept.item.config), None)
             if match is not None:
                 by_config.remove(match)
@@ -204,7 +204,7 @@ class Listeners:
         return [one for one in self._broker.connections if one.listener == listening.address]
 
     async def _listen_again(self, old: Listening) -> None:
-        """Its address is bound again, by another listener made as it was; its clients go on."""
+        """Bind its address again with another listener made like it; its clients go on."""
         assert self._broker is not None
         self._retired.append(old.front_end)
         try:
@@ -217,7 +217,7 @@ class Listeners:
             self._all.remove(old)
 
     async def _leave(self, old: Listening, clients: list[Connection] | None) -> None:
-        """What its clients were promised is done, they are told, and it ends."""
+        """Keep what its clients were promised, tell them, and end it."""
         assert self._broker is not None
         with logged(f"closing {old.address}"):
             await old.front_end.stop_accepting()
@@ -239,7 +239,7 @@ class Listeners:
     # --- the end ---------------------------------------------------------------------------------
 
     async def stop_accepting(self) -> None:
-        """No new connections. Idempotent."""
+        """Accept no new connections. Idempotent."""
         for listening in self._begun():
             with logged("closing a listener"):
                 await listening.front_end.stop_accepting()

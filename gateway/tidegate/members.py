@@ -1,9 +1,9 @@
-"""Whether an object that a plugin made keeps its protocol: every member, as it was declared.
+"""Checks that an object made by a plugin keeps its protocol: every member, as declared.
 
-What is asked is read from the Protocol classes of :mod:`tidegate.spi` themselves: a method is there,
-is ``async def`` where it is there, and takes the arguments that it is called with; a property can be
-read; and what a property offers besides (a dataclass with objects of other protocols) is looked at
-in the same way. So a misspelt method is found at start, not by the first client.
+The requirements are read from the Protocol classes of :mod:`tidegate.spi` themselves: a method exists,
+is ``async def`` if declared so, and takes the arguments it is called with; a property can be read; and
+what a property offers besides (a dataclass with objects of other protocols) is checked in the same
+way. So a misspelt method is found at start, not by the first client.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from tidegate.spi import (
 )
 from tidegate.spi.clients.operators import OperatorFrontEnd
 
-#: How alike a method's name must be to one of the contract's to be taken for a misspelling.
+#: How similar to a name in the contract a method's name must be to count as a misspelling.
 _NEAR: Final = 0.8
 
 
 def product_of(factory_protocol: type) -> tuple[type, ...]:
-    """The protocols of which ``create`` of a factory makes at least one."""
+    """The protocols of which a factory's ``create`` makes at least one."""
     made = typing.get_type_hints(vars(factory_protocol)["create"])["return"]
     return protocols_in(made)
 
@@ -53,9 +53,9 @@ def product_of(factory_protocol: type) -> tuple[type, ...]:
 def problem_of(made: object, protocols: tuple[type, ...], besides: tuple[type, ...] = ()) -> str:
     """What keeps *made* from being one of *protocols*, "" when nothing does.
 
-    With several protocols it is held to each of which it has a member, and none is a problem.
+    With several protocols it must keep each of which it has a member; to have none is a problem.
 
-    Args: besides: what it may be in addition; to these it is held in the same way.
+    Args: besides: what it may be in addition; the same holds for these.
     """
     names = {name for protocol in (*protocols, *besides) for name, _ in _members(protocol)}
     missing = [name for name in names if not _has(made, name)]
@@ -100,7 +100,7 @@ def _members(protocol: type) -> tuple[tuple[str, object], ...]:
 def _has(made: object, name: str) -> bool:
     try:
         return hasattr(made, name)
-    except Exception:  # it is there and fails, which reading it will tell
+    except Exception:  # it exists and fails, which reading it will show
         return True
 
 
@@ -135,7 +135,7 @@ def _method_problem(name: str, method: Any, declared: types.FunctionType) -> str
     try:
         signature = inspect.signature(method)
     except (TypeError, ValueError):
-        return ""  # of no Python function: nobody can tell
+        return ""  # not a Python function: its arguments are unknown
     for positional, keywords in _calls(declared):
         try:
             signature.bind(*positional, **keywords)
@@ -147,7 +147,7 @@ def _method_problem(name: str, method: Any, declared: types.FunctionType) -> str
 
 
 def _calls(declared: types.FunctionType) -> Iterator[tuple[list[object], dict[str, object]]]:
-    """Arguments that a method is called with: all of them, and only those that it must have."""
+    """Arguments a method is called with: all of them, and only the required ones."""
     for only_required in (False, True):
         positional: list[object] = []
         keywords: dict[str, object] = {}
@@ -186,7 +186,7 @@ def protocols_in(annotation: object) -> tuple[type, ...]:
     return tuple(cast("type", part) for part in parts if getattr(part, "_is_protocol", False))
 
 
-#: What a plugin may make besides, by what it makes.
+#: What a plugin's object may be in addition, by what it is.
 _BESIDES: Final[Mapping[type, tuple[type, ...]]] = {
     Resident: (  # any extension
         Service,
@@ -206,9 +206,9 @@ _BESIDES: Final[Mapping[type, tuple[type, ...]]] = {
 
 
 class CheckedFactory:
-    """A plugin's factory; what it makes is looked at before anybody uses it.
+    """A plugin's factory; what it makes is checked before use.
 
-    Args: hook: that registers it; entry_name, origin: of the plugin, for messages.
+    Args: hook: the one that registers it; entry_name, origin: of the plugin, for messages.
     """
 
     def __init__(
@@ -220,13 +220,13 @@ class CheckedFactory:
         self._besides = next((more for kind, more in _BESIDES.items() if kind in made), ())
         self._entry_name = entry_name
         self._origin = origin
-        self._seen: set[type[object]] = set()  # one cursor is like the other
+        self._seen: set[type[object]] = set()  # every cursor is alike
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._factory, name)
 
     def create(self, *arguments: object) -> object:
-        """As the factory. Raises: PluginContractError as well."""
+        """Like the factory's. Raises: PluginContractError as well."""
         with exit_is_error(self._entry_name):
             made: object = self._factory.create(*arguments)
         kind = type(made)

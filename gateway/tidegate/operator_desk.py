@@ -1,4 +1,4 @@
-"""What listeners for operators see of the gateway: whether it is ready, who asks, and the contract."""
+"""What operators' listeners see of the gateway: whether it is ready, who asks, and the contract."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ WRITE_S: Final = 5.0
 class Desk:
     """A :class:`tidegate.spi.clients.operators.OperatorDesk`.
 
-    Args: name: the gateway's; directory: its user's alone; listeners: addresses, as they are from time to time.
+    Args: name: the gateway's; directory: private to its user; listeners: returns the current addresses.
 
     Attributes:
-        phase: where it is. operator: answers, as soon as it runs.
+        phase: its current phase. operator: answers, as soon as it runs.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Desk:
         self._what, self._percent = what, min(100.0, 100.0 * done / total) if total else None
 
     def stands_by(self, owner: str) -> str:
-        """The store waits for *owner*, of whom strangers are not told; "": no longer. Returns: since when."""
+        """The store waits for *owner*, whom strangers are not told; "": no longer. Returns: since when."""
         self.phase = Phase.STANDBY if owner else Phase.RECOVERING
         self._waits_since = (self._waits_since or moment(time.time())) if owner else ""
         what = f"another gateway owns the store; waiting since {self._waits_since}"
@@ -94,7 +94,7 @@ class Desk:
 
 
 def _problems(core: BrokerCore) -> list[str]:
-    """Why nobody is let in or confirmed. For everybody's eyes: files and hosts are in the log."""
+    """Why nobody is let in or gets confirmations. Public: files and hosts are only in the log."""
     problems: list[str] = []
     if core.writer.error is not None:
         problems.append("the message store is read-only after an error; see the log")

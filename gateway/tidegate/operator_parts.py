@@ -1,4 +1,4 @@
-"""What operators see of a gateway that its broker does not know: the plugins that it is made of, and its bridges."""
+"""What operators see of a gateway that its broker does not know: its plugins and bridges."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger("tidegate.gateway")
 
 
 def plugin_rows(config: ResolvedConfig, plugins: PluginHost) -> list[PluginRow]:
-    """All installed plugins, and what *config* sets of those that run. Imports nothing."""
+    """All installed plugins, with the settings from *config* of those that run. Imports nothing."""
     parts: dict[tuple[PluginKind, str], list[PluginPart]] = {}
     for kind, name, part in _parts(config):
         parts.setdefault((kind, name), []).append(part)
@@ -43,7 +43,7 @@ def bridge_rows(residents: Iterable[Resident]) -> list[BridgeRow]:
 
 
 async def heed_drain(residents: Iterable[Resident], stage: DrainStage) -> None:
-    """Tell those of *residents* that want to know; all at once, since each may wait for what it sent."""
+    """Tell those of *residents* that want to know; concurrently, since each may wait for what it sent."""
     told = [item for item in residents if isinstance(item, HeedsDrain)]
     ends = await asyncio.gather(*[one.heed_drain(stage) for one in told], return_exceptions=True)
     for one, came in zip(told, ends, strict=True):

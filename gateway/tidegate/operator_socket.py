@@ -1,13 +1,13 @@
-"""The operator's way in: a socket in the data directory that speaks the operator's contract.
+"""The operator's entrance: a socket in the data directory that speaks the operator's contract.
 
-``operator.sock`` is for the user whom the gateway runs as, and root: mode 0600, in a directory of
+``operator.sock`` is for the user that the gateway runs as, and root: mode 0600, in a directory of
 mode 0700. A request is one line of JSON, ``{"type": "list-destinations", "limit": 10}``, and so is its
 answer: ``{"answer": {"type": …}}`` or ``{"error": {"kind": "RequestError", "problem": …}}``. Fields and
-types: :mod:`tidegate.spi.operate`. A connection may ask again and again, one request after the other.
+types: :mod:`tidegate.spi.operate`. A connection may send any number of requests, one after another.
 A request with bodies of messages may come as MessagePack: a byte 0, its length in four bytes (big-endian), and
 the same fields; its answer is a line of JSON, too.
 
-Who asks is ``local:USER`` (of the process at the other end, as the kernel says) to access control and audit.
+To access control and audit the caller is ``local:USER`` (of the process at the other end, says the kernel).
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ SOCKET_NAME: Final = "operator.sock"
 
 #: A request: names have up to 64 KiB, and so has a selector.
 REQUEST_BYTES_MAX: Final = 256 << 10
-#: The same as MessagePack: the largest body that is not streamed, and more than a step of a replay.
+#: A request as MessagePack: the largest body that is not streamed, and more than a step of a replay.
 FRAME_BYTES_MAX: Final = 128 << 20
 #: An answer: a page of rows with long names.
 ANSWER_BYTES_MAX: Final = 256 << 20
-#: Connections at a time. Each costs two descriptors at most and a request's memory.
+#: Connections at a time. Each costs at most two descriptors and a request's memory.
 CONNECTIONS_MAX: Final = 16
-#: How long somebody may be silent, or take to read an answer.
+#: How long a client may be silent, or take to read an answer.
 SILENCE_S: Final = 60.0
-#: How long a request may take in all: its work, and waiting for the store before and behind it.
+#: How long a request may take in all: its work, and waiting for the store before and after it.
 REQUEST_S: Final = WORK_S + 50.0
 
 PROTOCOL: Final = "operator"
@@ -70,7 +70,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one request is answered with: one of the two."""
+    """The answer to one request: one of the two."""
 
     answer: Answer | None = None
     error: Problem | None = None
@@ -117,7 +117,7 @@ class OperatorSocket:
             raise
 
     async def stop(self) -> None:
-        """Accept nobody any more and end those that are there. Idempotent."""
+        """Accept no more connections and end the open ones. Idempotent."""
         server, self._server = self._server, None
         if server is None:
             return
@@ -141,7 +141,7 @@ class OperatorSocket:
             writer.write(_encode(reply) + b"\n")
             writer.close()
             return
-        # A task of our own: those of streams cannot be cancelled without a traceback in the log.
+        # Our own task: those of streams cannot be cancelled without a traceback in the log.
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer), name="operator")
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
@@ -177,10 +177,10 @@ class OperatorSocket:
 
 
 async def perform_in_time(operator: Operator, who: Identity, request: Request) -> Answer:
-    """Carry out *request* within :data:`REQUEST_S`; what nobody foresaw is logged.
+    """Carry out *request* within :data:`REQUEST_S`; unforeseen errors are logged.
 
-    Raises: GatewayError, StoreUnavailableError when the store does not answer, and nothing else but for
-        a cancellation.
+    Raises: GatewayError, StoreUnavailableError when the store does not answer, and nothing else except
+        on cancellation.
     """
     try:
         async with asyncio.timeout(REQUEST_S):
@@ -198,7 +198,7 @@ async def perform_in_time(operator: Operator, who: Identity, request: Request) -
 async def _read(
     reader: asyncio.StreamReader,
 ) -> tuple[bytes, Callable[[bytes], Request] | None]:
-    """The next request and what decodes it; None when there is no more.
+    """The next request and its decoder; None when there are no more.
 
     Raises: ValueError: it is too long; asyncio.IncompleteReadError.
     """
@@ -213,7 +213,7 @@ async def _read(
 
 
 def _who(connected: socket.socket) -> Identity:
-    uid = os.getuid()  # nobody else but root can connect
+    uid = os.getuid()  # nobody else except root can connect
     if hasattr(socket, "SO_PEERCRED"):
         size = struct.calcsize("3i")
         found = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
@@ -279,9 +279,9 @@ class OperatorClient:
         return msgspec.json.decode(line, type=Reply)
 
     def answer(self, request: Request) -> Answer:
-        """What :meth:`ask` is answered with.
+        """The answer that :meth:`ask` gets.
 
-        Raises: RequestError, AccessError; ClientError for all else, also when the gateway goes away.
+        Raises: RequestError, AccessError; ClientError for all else, including when the gateway goes away.
         """
         try:
             reply = self.ask(request)

@@ -1,8 +1,8 @@
-"""What a plugin did not mean to raise is an error of that plugin; so is ``sys.exit()``, never a silent end of the gateway.
+"""Unintended exceptions of a plugin count as its errors; so does ``sys.exit()``, which never ends the gateway silently.
 
 Python passes SystemExit and KeyboardInterrupt through every ``except Exception`` and through the
-event loop, so a plugin that ends itself as a script would takes the process with it, without a line
-in the log. Whoever calls a plugin and outlives its exceptions catches :data:`FAILURES`.
+event loop, so a plugin that ends itself like a script would take the process with it, without a line
+in the log. Code that calls a plugin and outlives its exceptions catches :data:`FAILURES`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _log: Final = logging.getLogger(__name__)
 
 #: What would end the process. While the gateway runs, Ctrl-C is a signal and raises neither.
 EXITS: Final = (SystemExit, KeyboardInterrupt)
-#: How a call of a plugin may fail. Cancellation is none of it: that is the caller's own doing.
+#: How a call of a plugin may fail. Cancellation is not included: it is the caller's own doing.
 FAILURES: Final = (Exception, *EXITS)
 
 Exit: TypeAlias = SystemExit | KeyboardInterrupt
@@ -53,8 +53,8 @@ def exit_is_error(plugin: str) -> Generator[None]:
 def failure_is_named(plugin: str, what: str) -> Generator[None]:
     """Turn what *plugin* did not mean to raise in the block, where it begins, into an error that names it.
 
-    What it raises on purpose passes, and so does what is raised without any code of a plugin's. The log
-    has the trace. Args: what: was called. Raises: PluginContractError, PluginExitError.
+    What it raises on purpose passes, and so does what is raised without any plugin's code. The log has
+    the trace. Args: what: was called. Raises: PluginContractError, PluginExitError.
     """
     try:
         with exit_is_error(plugin):
@@ -71,7 +71,7 @@ def failure_is_named(plugin: str, what: str) -> Generator[None]:
 
 
 def failure_of(error: Exception | Exit) -> Exception:
-    """*error*, one of FAILURES, as it is to be told: an exit is an error of who called it."""
+    """*error*, one of FAILURES, as it is reported: an exit is an error of its caller."""
     if not isinstance(error, EXITS):
         return error
     told = PluginExitError(_package_of(error), error)
@@ -102,7 +102,7 @@ def _packages(error: Exit) -> Iterator[str]:
 
 
 def _place_in_a_plugin(error: Exception) -> str:
-    """The last line that is neither the host's nor Python's own; "" when there is none."""
+    """The last frame's line that is neither the host's nor Python's own; "" when there is none."""
     place = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         package = frame.f_globals.get("__name__", "").partition(".")[0]

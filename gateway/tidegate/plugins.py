@@ -2,8 +2,8 @@
 
 Finding reads the metadata of installed distributions and imports nothing. A plugin's module is
 imported when the configuration names it (or, for one row of ``tidegate plugins``, to read what it
-says of itself). Each problem is reported with the distribution, its version, the entry point and
-the cause, because the person who reads it did not write the plugin.
+says about itself). Each problem is reported with the distribution, its version, the entry point and
+the cause, because the reader did not write the plugin.
 """
 
 from __future__ import annotations
@@ -96,11 +96,11 @@ class PluginRow:
     """One installed plugin, for ``tidegate plugins``.
 
     Attributes:
-        kind, name: of the entry point ``KIND-NAME``; kind is "" when it is none that we know.
+        kind, name: of the entry point ``KIND-NAME``; kind is "" when we do not know it.
         version: of the distribution; spi_version: ``"1.0"``, "" when it could not be read.
-        distribution: the package that it came with.
+        distribution: the package it came with.
         active: the configuration names it.
-        summary: what it says of itself; problem: why it cannot be used, "" when it can.
+        summary: what it says about itself; problem: why it cannot be used, "" when it can.
     """
 
     kind: str
@@ -115,7 +115,7 @@ class PluginRow:
 
 @dataclass(frozen=True, slots=True)
 class _Installed:
-    """An entry point and where it comes from, which is read of its package when somebody asks."""
+    """An entry point and its origin, which is read from its package when needed."""
 
     entry_point: importlib.metadata.EntryPoint
 
@@ -135,9 +135,9 @@ class _Installed:
 
 
 class PluginHost:
-    """The plugins of one gateway; make a fresh one for each, there is no shared state.
+    """The plugins of one gateway; make a fresh one for each: there is no shared state.
 
-    Args: entry_points: what is installed; left out, the metadata of this interpreter's path.
+    Args: entry_points: what is installed; default: the metadata on this interpreter's path.
     """
 
     def __init__(self, entry_points: Iterable[importlib.metadata.EntryPoint] | None = None) -> None:
@@ -226,9 +226,9 @@ class PluginHost:
     ) -> list[PluginRow]:
         """One row for each installed plugin, by kind and name; imports each to read its version.
 
-        A plugin that cannot be loaded has its problem in its row and does not disturb the others.
+        A plugin that cannot be loaded has its problem in its row and does not affect the others.
 
-        Args: imports: False: none, so that of a plugin that is not loaded only its name and package are known.
+        Args: imports: False: import none, so that only name and package of an unloaded plugin are known.
         """
         names = {f"{kind.value}-{name}" for kind, name in active}
         order = [kind.value for kind in PluginKind]
@@ -260,7 +260,7 @@ class PluginHost:
         return self._factories[entry_name]
 
     def _load(self, entry_name: str) -> object:
-        """Import, check and register the plugin *entry_name*; a second call gives the first's."""
+        """Import, check and register the plugin *entry_name*; a second call returns the first result."""
         if entry_name in self._modules:
             return self._modules[entry_name]
         installed = self._only(entry_name)
@@ -284,7 +284,7 @@ class PluginHost:
             ) from error
 
     def _fetch(self, entry_name: str, kind: PluginKind, module: object) -> object:
-        """Ask this plugin, and no other, for its factory, and look at what it gave."""
+        """Ask this plugin, and no other, for its factory, and check it."""
         installed = self._only(entry_name)
         hook = FACTORY_HOOKS[kind]
         others = [other for other in self._manager.get_plugins() if other is not module]
@@ -342,7 +342,7 @@ class PluginHost:
         return PluginLoadError(f"{kind.value}-{name}", problem)
 
     def _misnamed(self, entry_name: str, name: str) -> list[str]:
-        """Entry points that name no kind, and are *entry_name* but for that."""
+        """Entry points without a kind that resemble *entry_name* or are called *name*."""
         kinds = tuple(f"{kind.value}-" for kind in PluginKind)
         odd = [key for key in self._installed if not key.startswith(kinds)]
         near = difflib.get_close_matches(entry_name, odd, n=1, cutoff=0.8)
@@ -387,7 +387,7 @@ class PluginHost:
 
 
 def _unread(entry_name: str, installed: _Installed, active: bool) -> PluginRow:
-    """A row of what nobody has imported."""
+    """A row of a plugin that is not imported."""
     kind, name = _split(entry_name)
     package = installed.distribution
     return PluginRow(kind, name, installed.version, "", package, active, "", "")

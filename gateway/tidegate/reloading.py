@@ -1,9 +1,9 @@
-"""Change without a restart: the configuration file is read anew, and what can change changes, or nothing does.
+"""Change without a restart: the configuration file is read again, and what can change changes, or nothing does.
 
 In this order: read and check everything as ``tidegate check-config`` would, in a thread; bind what is new; then, in
-one step of the loop that cannot fail, everything counts. What comes behind that only carries it out: limits of
-lists that are there, residents, files of listeners and extensions, clients of listeners that are gone. Nothing of it is
-written down, so a gateway that is killed meanwhile starts with the whole file.
+one step of the loop that cannot fail, everything takes effect. What follows only carries it out: limits of existing
+lists, residents, files of listeners and extensions, clients of listeners that are gone. None of it is recorded, so a
+gateway that is killed meanwhile starts with the whole file.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NEXT_START: Final = "takes effect at the next start"
 
 @dataclass(slots=True)
 class Running:
-    """What runs, and of which configuration. Attributes: changed: told of the broker's table when it counts."""
+    """What runs, and with which configuration. Attributes: changed: told of the broker's table when it takes effect."""
 
     config: ResolvedConfig
     plugins: PluginHost
@@ -58,7 +58,7 @@ class Running:
 async def reload(running: Running, *, check_only: bool) -> Reloaded:
     """Carry out :class:`tidegate.spi.operate.ReloadConfiguration`; never twice at once.
 
-    Raises: RequestError: something is wrong with the file, or cannot be bound; nothing has changed.
+    Raises: RequestError: the file is wrong, or something cannot be bound; nothing has changed.
     """
     old = running.config
     if not old.path:
@@ -96,7 +96,7 @@ async def reload(running: Running, *, check_only: bool) -> Reloaded:
 
 
 def _read(old: ResolvedConfig, plugins: PluginHost) -> ResolvedConfig:
-    """The file as it is now, with the extensions that run where those are the same. Raises: RequestError."""
+    """The file as it is now, with the running extensions where those are the same. Raises: RequestError."""
     path = old.path
     try:
         if not Path(path).is_file():
@@ -107,7 +107,7 @@ def _read(old: ResolvedConfig, plugins: PluginHost) -> ResolvedConfig:
         loaded = load_config(path)
         new = resolve(loaded, plugins)
         check_parts(new)
-        # Who may come in is decided by the extensions that run.
+        # The running extensions decide who may come in.
         return replace(new, listeners=resolve_listeners(loaded, plugins, old.extensions))
     except FAILURES as raised:
         raise _unchanged(path, failure_of(raised)) from raised
@@ -122,7 +122,7 @@ def _unchanged(path: str, error: Exception) -> RequestError:
 
 
 def _wanted(old: ResolvedConfig, new: ResolvedConfig) -> ResolvedConfig:
-    """What is to run: *new*, where it can."""
+    """What should run: *new*, where possible."""
     live = {name: getattr(new.broker, name) for name in changing.LIVE}
     return replace(
         old,
@@ -140,7 +140,7 @@ async def _apply(
     exchange: Exchange,
     policies: Sequence[DestinationPolicy],
 ) -> changing.Before:
-    """Returns: what there was before. Raises: RequestError; then nothing has changed."""
+    """Returns: the state before. Raises: RequestError; then nothing has changed."""
     try:
         await running.listeners.begin(exchange)
     except FAILURES as raised:
@@ -199,7 +199,7 @@ def _table_changes(old: ResolvedConfig, new: ResolvedConfig) -> list[Change]:
 
 
 def _left(old: ResolvedConfig, new: ResolvedConfig) -> list[Change]:
-    """What only a start changes."""
+    """What only a restart changes."""
     found = [
         Change(f"broker.{name}", _NEXT_START)
         for name in differing(old.broker, new.broker)
@@ -236,7 +236,7 @@ def _left_of_lists(
 
 
 def differing(old: object, new: object) -> list[str]:
-    """Names of the fields that are not the same in both."""
+    """Names of the fields that differ."""
     if type(old) is not type(new) or not is_dataclass(old):
         return [] if old == new else ["options"]
     names = [field.name for field in fields(old)]
@@ -247,9 +247,9 @@ def differing(old: object, new: object) -> list[str]:
 
 
 async def reload_files(running: Running) -> list[tuple[Change, bool]]:
-    """Let every listener and extension read its files anew; one that cannot keeps what it has.
+    """Let every listener and extension reread its files; one that cannot keeps what it has.
 
-    All at once: none waits for another. The log says of each whether it did. Returns: and so does this.
+    Concurrently: none waits for another. The log says for each whether it did, and so does the result.
     """
     parts: list[tuple[str, object]] = [
         (listening.item.key, listening.front_end) for listening in running.listeners
@@ -261,7 +261,7 @@ async def reload_files(running: Running) -> list[tuple[Change, bool]]:
 
 
 async def _reload(key: str, part: object) -> tuple[Change, bool] | None:
-    """Let *part* read its files anew, if it has any, and write down whether it did."""
+    """Let *part* reread its files, if it has any, and record whether it did."""
     if not isinstance(part, Reloadable):
         return None
     try:
@@ -284,7 +284,7 @@ async def _certificates(
     *,
     is_applied: bool,
 ) -> list[Change]:
-    """Watch those that were read now. Returns: what is wrong with the dates of those that *config* names."""
+    """Watch those just read. Returns: what is wrong with the dates of those that *config* names."""
     watch, now = running.broker.certificates, running.broker.now()
     read = [change.key for change, is_read in files if is_read]
     had = watch.known if is_applied else ()

@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 def export_store(store: ConfiguredStore, target: Path, progress: Progress) -> Mapping[str, int]:
     """Write all of *store* to the new directory *target*; blocks, and needs no event loop running.
 
-    Returns: how many of each thing. What was written is removed again when it cannot be finished.
+    Returns: how many of each thing. What was written is removed if it cannot be finished.
     Raises: ConfigError (also when pyarrow is not installed, *target* holds something, or the store
         is not persistent, or was never made); StoreError, which StoreLockedError is when a gateway runs.
     """
@@ -31,8 +31,8 @@ def export_store(store: ConfiguredStore, target: Path, progress: Progress) -> Ma
 def import_store(store: ConfiguredStore, source: Path, progress: Progress) -> Mapping[str, int]:
     """Fill *store*, which must be empty, from *source*; blocks, and needs no event loop running.
 
-    Returns: how many of each thing. Raises: as :func:`export_store`; the store holds a part when it
-    fails in the middle, and must then be removed before another attempt.
+    Returns: how many of each thing. Raises: as :func:`export_store`; if it fails in the middle the
+    store holds a part, and must be removed before another attempt.
     """
     _require_persistent(store)
     _portable("_in").read_source(source)  # before anything is made
@@ -47,7 +47,7 @@ def _silent(_what: str, _done: int, _total: int) -> None: ...
 async def carry_out(
     store: MessageStore, state: RecoveredState, target: Path, progress: Progress = _silent
 ) -> Mapping[str, int]:
-    """As :func:`export_store` for a store that is open and that nobody else uses meanwhile.
+    """Like :func:`export_store`, for an open store that nobody else uses meanwhile.
 
     *state*: what its ``open`` returned. It must have been made with ``keep_acknowledged``.
     """
@@ -57,7 +57,7 @@ async def carry_out(
 async def carry_in(
     store: MessageStore, state: RecoveredState, source: Path, progress: Progress = _silent
 ) -> Mapping[str, int]:
-    """As :func:`import_store` for a store that is open and that nobody else uses meanwhile."""
+    """Like :func:`import_store`, for an open store that nobody else uses meanwhile."""
     return await _portable("_in").carry_in(store, state, source, progress)
 
 
@@ -80,7 +80,7 @@ def _require_persistent(store: ConfiguredStore) -> None:
 
 
 def _require_contents(made: MessageStore) -> None:
-    """A store that would only be made now has nothing: the path is another one than was meant."""
+    """A store that would only be made now holds nothing: the path is not the intended one."""
     directories = made.capabilities.directories
     if directories and not any(directory.exists() for directory in directories):
         raise ConfigError(
@@ -91,7 +91,7 @@ def _require_contents(made: MessageStore) -> None:
 
 
 def _portable(module: str) -> Any:
-    """A module of ours that needs pyarrow. Raises: ConfigError that says what to install."""
+    """One of our modules that need pyarrow. Raises: ConfigError that says what to install."""
     try:
         importlib.import_module("pyarrow.parquet")
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Columns from the contract's own types, so that a field added to one of them is carried at once.
+"""Columns from the contract's own types, so that a field added to one of them is carried automatically.
 
 Each field becomes a column of its name: text and bytes as they are, whole numbers as int64, an
 enumeration by its member's name in lower case, a tuple as a list, a mapping as a map, a structure
@@ -43,7 +43,7 @@ def encode_row(value: msgspec.Struct) -> dict[str, Any]:
 
 
 def decode_row(struct: type, row: Mapping[str, Any]) -> Any:
-    """The structure of a row; a column that is missing or null gives the field's default.
+    """The structure of a row; a missing or null column gives the field's default.
 
     Raises: ValueError when a value does not fit, or one without a default is missing.
     """
@@ -121,7 +121,7 @@ def _arrow_type(annotation: Any, name: str) -> Any:
 
 
 def _encoder(annotation: Any) -> Encode | None:
-    """What makes a column's value of a field's; None when it is the same."""
+    """Turns a field's value into a column's; None when they are the same."""
     annotation = _optional(annotation)
     item = _item(annotation)
     if item == _PAIR:

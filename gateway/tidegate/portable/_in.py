@@ -1,7 +1,7 @@
 """Import: the batches that make an empty store hold what an export holds.
 
-Sequences, list ids and delivery counts stay what they were. The store's identity does not: it is
-another store, so a sink begins a new epoch, and the rows of the acknowledged log are numbered anew.
+Sequences, list ids and delivery counts stay the same. The store's identity does not: it is another
+store, so a sink begins a new epoch, and the rows of the acknowledged log are renumbered.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ from tidegate.spi import (
     WriteBatch,
 )
 
-#: A queue that exists while an import goes on: who finds it knows that one was not finished.
+#: A queue that exists during an import: finding it means that one was not finished.
 UNFINISHED: Final = "queue://$tidegate.import.unfinished"
 _GONE: Final = "queue://$tidegate.import.gone"
 BATCH_OPERATIONS: Final = 1000
 BATCH_BYTES: Final = 4 << 20
-#: Every so many batches are made durable, so that no store gathers too much.
+#: One in this many batches is made durable, so that no store gathers too much.
 _SYNC_EVERY: Final = 16
-#: A store may be configured to sync less for one of the two; here SYNCED is meant in any case.
+#: A store may be configured to sync less for one of the two; here SYNCED always means synced.
 _ANYBODY: Final = SyncedFor.SINGLE | SyncedFor.TRANSACTION
 
 
 def read_source(source: Path) -> Manifest:
-    """The manifest, after a look that every file is there and whole.
+    """The manifest, after checking that every file is there and whole.
 
-    Raises: ConfigError; StoreIOError for a file that is damaged.
+    Raises: ConfigError; StoreIOError for a damaged file.
     """
     manifest = read_manifest(source)
     unknown = sorted(set(manifest.tables) - set(SCHEMAS))
@@ -166,8 +166,10 @@ class _Import:
                 operation = AddDuplicateId(item.destination, item.duplicate_id, item.sequence)
                 await self._put(operation)
         if capabilities.duplicate_ids is None:
-            self._counts[_tables.DUPLICATE_IDS] = 0  # forgotten with the gateway there
-        if manifest.last_sequence > last:  # the highest that was used is never used again
+            self._counts[_tables.DUPLICATE_IDS] = (
+                0  # such a store forgets them when its gateway ends
+            )
+        if manifest.last_sequence > last:  # the highest used is never used again
             message = Message(UNFINISHED, b"")
             await self._put(AddMessage(manifest.last_sequence, message, (self._marker,)))
         for number in sorted(self._gone):
@@ -215,7 +217,7 @@ class _Import:
         return last, pending, references
 
     async def _acknowledge(self) -> None:
-        """The log in its order; rows in a row by the same consumer at once become one operation."""
+        """The log in its order; consecutive rows of one consumer at one time become one operation."""
         group: list[dict[str, Any]] = []
         for row in self._rows(_tables.ACKNOWLEDGED):
             if group and (len(group) == BATCH_OPERATIONS or _who(row) != _who(group[0])):

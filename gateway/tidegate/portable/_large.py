@@ -1,8 +1,8 @@
-"""Bodies that a store keeps in files of their own: streamed out and in, never whole in memory.
+"""Bodies that a store keeps in separate files: streamed out and in, never whole in memory.
 
 In an export such a body is the file ``large/SEQUENCE.body``; the row of its message has the handle
 (size and CRC-32C) in the column ``large`` and an empty ``body``. A store that has no such place, or
-takes bodies of that size for ordinary ones, gets it with the message.
+treats bodies of that size as ordinary ones, gets it with the message.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def save(place: Any, body: Any, path: Path) -> None:
 
 
 async def load(place: Any, message: Message, path: Path) -> Message:
-    """*message* with its body in *place*, or with it where the store has no such place for it.
+    """*message* with its body in *place*, or including it if the store has no such place.
 
     Raises: StoreIOError when the file is not what the row says; StoreError.
     """

@@ -14,7 +14,7 @@ from tidegate.spi.private_files import private_opener
 
 MANIFEST_NAME: Final = "manifest.json"
 FORMAT_NAME: Final = "tidegate-portable"
-#: Raised when what is there changes its meaning; a further column or table does not raise it.
+#: Increased when existing data changes its meaning; not for a new column or table.
 FORMAT_VERSION: Final = 1
 
 
@@ -23,7 +23,7 @@ class TableFacts(msgspec.Struct, frozen=True):
 
     Attributes:
         rows, bytes: how many.
-        sha256: of the file, in hexadecimal digits; "" when whoever wrote it did not say.
+        sha256: of the file, in hexadecimal digits; "" when its writer did not say.
     """
 
     rows: int
@@ -38,9 +38,9 @@ class Manifest(msgspec.Struct, frozen=True):
         format, version: FORMAT_NAME and the version of the format.
         gateway_version: of the program that wrote it.
         created_at: microseconds since the epoch, UTC.
-        store_id: identity of the contents that were exported; an import makes another one.
+        store_id: identity of the exported contents; an import makes a new one.
         last_sequence, last_pending_list: highest ever used there.
-        tables: what there is, by name.
+        tables: its tables, by name.
     """
 
     format: str
@@ -63,7 +63,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 
 def table_facts(path: Path, rows: int) -> TableFacts:
-    """What the manifest says of a file that was just written; makes it durable.
+    """The manifest's entry for a file just written; makes the file durable.
 
     Raises: OSError.
     """
@@ -74,7 +74,7 @@ def table_facts(path: Path, rows: int) -> TableFacts:
 
 
 def check_table(path: Path, facts: TableFacts) -> None:
-    """Raises: StoreIOError for a file that is not what the manifest says."""
+    """Raises: StoreIOError for a file that differs from what the manifest says."""
     try:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest() if facts.sha256 else ""
@@ -90,7 +90,7 @@ def check_table(path: Path, facts: TableFacts) -> None:
 def read_manifest(directory: Path) -> Manifest:
     """The manifest of the export in *directory*.
 
-    Raises: ConfigError when there is none, or one that this program cannot read.
+    Raises: ConfigError when there is none, or this program cannot read it.
     """
     path = directory / MANIFEST_NAME
     try:

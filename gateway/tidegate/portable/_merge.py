@@ -1,8 +1,8 @@
 """Every message once, in sequence order: the pending lists and the acknowledged log, merged.
 
-The contract reads a store list by list; a message of a topic is in as many as there are
-subscriptions. Memory is bounded by what is read ahead of each source (READ_AHEAD_BYTES over all of
-them, at least one message for each) and does not grow with what the store holds.
+The contract reads a store list by list; a topic's message is in one list per subscription.
+Memory is bounded by what is read ahead of each source (READ_AHEAD_BYTES over all of them, at least
+one message each) and does not grow with what the store holds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidegate.spi import MESSAGE_OVERHEAD_BYTES, AcknowledgedMessage, Message, M
 #: Bodies read ahead of all lists together.
 READ_AHEAD_BYTES: Final = 32 << 20
 _READ_AHEAD_MESSAGES: Final = 20_000
-#: Rows of the acknowledged log that are sorted in memory; more are sorted in files.
+#: Rows of the acknowledged log sorted in memory; more are sorted in files.
 RUN_BYTES: Final = 32 << 20
 #: Small row groups: all runs are open at once.
 _RUN_GROUP_BYTES: Final = 256 << 10
@@ -53,7 +53,7 @@ class _List:
         self._at = 0
 
     async def next(self, after: int) -> Found | None:
-        """The first message behind *after*, which the one before was."""
+        """The first message after *after*, the previous one."""
         if self._at == len(self._page):
             self._page = await self._store.page_in(
                 self._number, after, self._limit, self._bytes_max
@@ -122,7 +122,7 @@ _RUN_SCHEMA: Final = pa.schema(
 class LogSorter:
     """Rows of the acknowledged log, given in their order, taken back in order of sequence.
 
-    Sorted in memory up to RUN_BYTES; what is more goes through temporary files in *directory*.
+    Sorted in memory up to RUN_BYTES; anything more goes through temporary files in *directory*.
     """
 
     def __init__(self, directory: Path, *, run_bytes: int = RUN_BYTES) -> None:

@@ -1,4 +1,4 @@
-"""Export: everything that a store tells through the contract, into a directory."""
+"""Export: everything that a store offers through the contract, into a directory."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from tidegate.spi.private_files import make_private_directory
 #: Rows of the acknowledged log read at once.
 _LOG_PAGE: Final = 1000
 _LOG_PAGE_BYTES: Final = 8 << 20
-#: Of what a store tells when it is opened; the rest must be empty. The report is about the opening.
+#: Fields of what opening a store returns; the rest must be empty. The report is about the opening.
 _CARRIED: Final = frozenset(
     {
         *("store_id", "last_sequence", "last_pending_list", "report", "pending"),
         *("destinations", "subscriptions", "sessions", "inflight", "retained"),
     }
 )
-#: The progress is told after so many messages.
+#: Progress is reported once per this many messages.
 _TELL_EVERY: Final = 1000
 
 
 def check_target(target: Path) -> None:
-    """Raises: ConfigError when there is something already."""
+    """Raises: ConfigError when something is there already."""
     try:
         taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
     except OSError as error:
@@ -90,7 +90,7 @@ def _made(target: Path) -> Generator[None]:
 
 
 def _require_known(state: RecoveredState) -> None:
-    """Refuse what a newer contract tells and this format has no place for, rather than lose it."""
+    """Refuse what a newer contract returns and this format has no place for, rather than lose it."""
     for field in dataclasses.fields(state):
         if field.name not in _CARRIED and getattr(state, field.name):
             raise ConfigError(
@@ -181,7 +181,7 @@ class _Export:
         lists |= {item.pending_list for item in state.subscriptions}
         lists |= {item.pending_list for item in self._branches if item.pending_list}
         lists |= set(state.pending)
-        # A list that is known to be empty is not read; one that the store did not count is.
+        # A list known to be empty is not read; one that the store did not count is.
         empty = {number for number, count in state.pending.items() if not count.messages}
         total = self._store.statistics().pending_messages
         references = 0

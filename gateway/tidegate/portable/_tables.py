@@ -1,7 +1,7 @@
 """The Parquet files of an export: their columns, writing and reading them piece by piece.
 
-A row group is closed at ROW_GROUP_BYTES of bodies or ROW_GROUP_ROWS rows, whatever comes first, so
-neither side ever holds more than that and one message. Pages carry checksums, which reading checks.
+A row group is closed at ROW_GROUP_BYTES of bodies or ROW_GROUP_ROWS rows, whichever comes first, so
+neither side ever holds more than that and one message. Pages have checksums, checked on reading.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def table_path(directory: Path, table: str) -> Path:
 
 
 class TableWriter:
-    """Writes one Parquet file. Attributes: rows: so far. Use as a context: the end is written last.
+    """Writes one Parquet file. Attributes: rows: so far. Use as a context manager: the end is written last.
 
     Raises: OSError from every method.
     """
@@ -116,8 +116,8 @@ class TableWriter:
 def read_table(path: Path, schema: Any) -> Iterator[dict[str, Any]]:
     """The rows of one file, a row group at a time; columns of *schema* may be missing.
 
-    Raises: StoreIOError for a file that is damaged, missing or no Parquet file; ConfigError
-        when it has columns of a newer program.
+    Raises: StoreIOError for a file that is damaged, missing or not Parquet; ConfigError when it has
+        columns of a newer program.
     """
     try:
         file = pq.ParquetFile(str(path), page_checksum_verification=True, pre_buffer=False)

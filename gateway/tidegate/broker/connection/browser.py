@@ -11,7 +11,7 @@ from tidegate.broker.lists.pending_list import Consumer
 from tidegate.broker.lists.selector import Matcher
 from tidegate.spi import StoreError
 
-#: A page, read from the store and held in memory: at most so many messages, and bytes of bodies.
+#: Limits of a page, read from the store and held in memory: messages, and bytes of bodies.
 PAGE_COUNT: Final = 100
 PAGE_BYTES: Final = 1 << 20
 

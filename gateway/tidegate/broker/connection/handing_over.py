@@ -51,7 +51,10 @@ class _FailedError(Exception):
 
 @dataclass(slots=True)
 class Found:
-    """What one look at everything finds. Attributes: todo: queues with something that can go; messages: in them; left_more: beyond LEFT_MAX."""
+    """What one look at everything finds.
+
+    Attributes: todo: queues with something that can go; messages: in them; left_more: beyond LEFT_MAX.
+    """
 
     todo: list[str] = field(default_factory=list[str])
     messages: int = 0

@@ -28,7 +28,7 @@ from tidegate.spi.events import Event, Tell, log_only
 
 _log = logging.getLogger("tidegate.broker.slow")
 
-#: All consumers are checked once in so many calls.
+#: All consumers are checked once per this many calls.
 LOOK_EVERY: Final = 10
 
 #: After a longer gap between looks, in microseconds, counting starts over: the gateway was held up.

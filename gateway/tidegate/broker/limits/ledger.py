@@ -2,7 +2,7 @@
 
 What the store has for the list is counted: waiting, in flight, or held by a transaction; and what
 is accepted but not durable yet. Messages enter when they are offered, durable, and leave when the
-operation that removes them is durable, whoever asked for it. Bytes are those of bodies, as stores
+operation that removes them is durable, no matter whose it is. Bytes are those of bodies, as stores
 count them (:class:`tidegate.spi.PendingCount`), so that both are known again after a restart.
 """
 

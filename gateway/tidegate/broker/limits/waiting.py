@@ -12,7 +12,7 @@ from typing import Final, Protocol, final
 from tidegate.broker.turn.walks import STEP_LISTS, Walk, Walks
 from tidegate.spi import CursorMemory, PendingCursor
 
-#: All destinations are asked once in so many calls: a hundred thousand take some 20 ms, in slices.
+#: All destinations are asked once per this many calls: a hundred thousand take some 20 ms, in slices.
 LOOK_EVERY: Final = 10
 
 

@@ -28,7 +28,7 @@ from tidegate.spi import StoredMessage
 
 _log = logging.getLogger("tidegate.broker.selecting")
 
-#: A page, read from the store and held in memory: at most so many messages, and bytes of bodies.
+#: Limits of a page, read from the store and held in memory: messages, and bytes of bodies.
 PAGE_COUNT: Final = 200
 PAGE_BYTES: Final = 1 << 20
 

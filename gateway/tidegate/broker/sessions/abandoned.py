@@ -16,7 +16,7 @@ from tidegate.broker.turn.walks import STEP_LISTS, Walk
 
 _log = logging.getLogger("tidegate.broker.limit")
 
-#: All durable subscriptions are checked once in so many calls: one ends late by that much at most.
+#: All durable subscriptions are checked once per this many calls: one ends late by that much at most.
 LOOK_EVERY: Final = 10
 
 

@@ -27,7 +27,7 @@ T = TypeVar("T")
 #: Bytes a waiting check takes besides what its client sent: its task, its timer and its place here.
 WAITER_BYTES: Final = 2048
 
-#: Once in so many times strangers come first, so that known clients cannot keep them out.
+#: Every this many turns strangers come first, so that known clients cannot keep them out.
 _STRANGERS_EVERY: Final = 4
 
 #: How far below the limit the waiting checks are cut when another address is far above its share:

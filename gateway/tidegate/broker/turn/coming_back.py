@@ -125,7 +125,7 @@ class ComingBack:
 
 
 def _latest(heap: list[_Left]) -> tuple[list[InFlight], list[_Left]]:
-    """Take a step's messages out of *heap*, the latest first, whoever had them: each step is put in front
+    """Take a step's messages out of *heap*, the latest first, from any consumer: each step is put in front
     of the previous one. Returns: the messages, and the entries with nothing left."""
     entries: list[InFlight] = []
     ended: list[_Left] = []

@@ -32,8 +32,8 @@ class Latencies:
             self._before, self._filling = self._filling, [0] * len(self._before)
 
     def quantiles(self, *wanted: float) -> tuple[int, list[float]]:
-        """How many confirmations there were, and for each share *wanted* (0 to 1) the longest wait among
-        the shortest so many, in seconds; 0 when there were none."""
+        """How many confirmations there were, and for each share *wanted* (0 to 1) the wait in seconds that
+        this share of them did not exceed; 0 when there were none."""
         counts = [a + b for a, b in zip(self._before, self._filling, strict=True)]
         total = sum(counts)
         return total, [_reached(counts, share * total) if total else 0.0 for share in wanted]

@@ -384,8 +384,8 @@ class TurnWriter:
         if self.error is not None:
             self._fail(turn, self.error)
             return
-        # A batch without operations makes the acknowledgements before it SYNCED: whoever waits
-        # for this turn waits for all that came before.
+        # An empty batch makes the acknowledgements before it SYNCED: clients that wait for this
+        # turn wait for all that came before.
         is_synced = batch.durability is Durability.SYNCED
         if batch.operations or (is_synced and self._has_unsynced):
             try:
@@ -432,8 +432,8 @@ class TurnWriter:
         told = self.shortage.found(error, self.tell)
         dropped, front, rest = turn.drop_additions()
         tell_failed(dropped, told)
-        # With nothing left an empty batch syncs what was only WRITTEN: whoever still waits in this
-        # turn waits for that.
+        # With nothing left an empty batch syncs what was only WRITTEN: clients that still wait in
+        # this turn wait for that.
         while front or rest or self._has_unsynced:
             front += self.turn.take_front(self.now())
             try:
