@@ -1,4 +1,4 @@
-"""Transports: how bytes reach a protocol session and leave it. TCP, TLS, WebSocket, both together."""
+"""Transports: how bytes reach a protocol session and leave it: TCP, TLS, WebSocket, and WebSocket over TLS."""
 
 from __future__ import annotations
 

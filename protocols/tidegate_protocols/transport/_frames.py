@@ -1,8 +1,8 @@
 """WebSocket frames (RFC 6455 section 5), server side, without I/O.
 
-Payload is passed on as it comes: neither a message nor a frame is collected first, so what a peer
-can make us hold is one frame header or one control frame, at most 139 bytes. Why this is not the
-library's: docs/decisions/0005-websocket-library.md.
+Payload is passed on as it arrives: neither a message nor a frame is collected first, so all that a
+peer can make us hold is one frame header or one control frame, at most 139 bytes. Why the library's
+decoder is not used: docs/decisions/0005-websocket-library.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def mask_slowly(data: bytes, mask: bytes) -> bytes:
 apply_mask: Callable[[bytes, bytes], bytes]
 try:
     from websockets.speedups import apply_mask
-except ImportError:  # no wheel for this machine and no compiler when it was installed
+except ImportError:  # no wheel for this machine, and no compiler at installation
     apply_mask = mask_slowly
 
 # Opcodes, RFC 6455 section 5.2.
@@ -80,7 +80,7 @@ def encode_header(opcode: int, size: int, *, last: bool = True) -> bytes:
 
 
 def encode_close(code: int, reason: str = "") -> bytes:
-    """A Close frame; *reason* is cut to what fits. ``CLOSE_NO_STATUS`` gives an empty one."""
+    """A Close frame; *reason* is truncated to fit. ``CLOSE_NO_STATUS`` gives an empty one."""
     if code == CLOSE_NO_STATUS:
         return encode_frame(CLOSE, b"")
     text = reason.encode()[: _CONTROL_BYTES_MAX - 2].decode("utf-8", "ignore").encode()
@@ -96,9 +96,9 @@ class FrameDecoder:
         text_allowed: False refuses text messages with 1003.
 
     Attributes:
-        is_text: the kind of the message that came last; False before the first.
-        ping: the payload of the last Ping that was not taken yet, or None. An endpoint may answer
-            only the most recent one (RFC 6455 section 5.5.3), so a flood of them costs one Pong.
+        is_text: the kind of the latest message; False before the first.
+        ping: the payload of the last Ping not taken yet, or None. An endpoint may answer only the
+            most recent one (RFC 6455 section 5.5.3), so a flood of them costs one Pong.
         close: code and reason of the peer's Close frame, or None.
     """
 
@@ -121,12 +121,12 @@ class FrameDecoder:
     def __init__(self, message_bytes_max: int, *, text_allowed: bool) -> None:
         self._message_bytes_max = message_bytes_max
         self._text_allowed = text_allowed
-        self._head = b""  # the beginning of a header or control frame, or what is left behind
+        self._head = b""  # the beginning of a header or control frame, or what was left behind
         self._has_more = False
-        self._left = 0  # payload bytes of the current data frame that have not come yet
-        self._mask = b""  # turned so that it fits the next of those
+        self._left = 0  # payload bytes of the current data frame not received yet
+        self._mask = b""  # rotated to fit the next of those
         self._is_last = True  # the current data frame has the FIN bit
-        self._in_message = False  # a frame without FIN came, the one with it did not
+        self._in_message = False  # a frame without FIN came, the one with it has not
         self._message_bytes = 0
         self._utf8: codecs.IncrementalDecoder | None = None  # of a text message in several pieces
         self.is_text = False
@@ -139,7 +139,7 @@ class FrameDecoder:
         return self._has_more
 
     def keep(self, data: bytes) -> None:
-        """Take bytes from the socket, behind the frames that were left."""
+        """Take bytes from the socket; they follow the frames that were left."""
         self._head += data
 
     def receive_data(self, data: bytes = b"", *, frames_max: int = sys.maxsize) -> bytes:
@@ -218,7 +218,7 @@ class FrameDecoder:
         return taken
 
     def _begin(self, opcode: int, is_last: bool, size: int) -> None:
-        """A data frame begins. RFC 6455 sections 5.4, 5.6 and 10.4."""
+        """Begin a data frame. RFC 6455 sections 5.4, 5.6 and 10.4."""
         if opcode == CONTINUATION:
             if not self._in_message:
                 raise WebSocketError(CLOSE_PROTOCOL_ERROR, "a continuation without a message")

@@ -1,7 +1,7 @@
 """What a protocol session sees of a transport, and what a transport sees of a session.
 
-The two protocols below are all that couples them, so that TCP, TLS and WebSocket can carry the
-same session and a test can put a list in the place of a socket.
+Only the two protocols below couple them, so TCP, TLS and WebSocket can carry the same session, and
+a test can put a list in place of a socket.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Link(Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Bytes that were sent and that the socket has not taken yet."""
+        """Bytes sent that the socket has not taken yet."""
         ...
 
     def send(self, data: bytes) -> None:
         """Append *data* to what goes out at the end of this turn of the loop, in one write.
 
-        Never waits. Ignored when the link is closing. The caller keeps to ``pause_writing``.
+        Never waits. Ignored when the link is closing. The caller must respect ``pause_writing``.
         """
         ...
 
@@ -72,7 +72,7 @@ class Link(Protocol):
         ...
 
     def abort(self) -> None:
-        """Close at once; what was not written is lost. Idempotent."""
+        """Close at once; unwritten data is lost. Idempotent."""
         ...
 
     def pause_reading(self) -> None:
@@ -88,23 +88,23 @@ class Sockets(Protocol):
     """Counts the sockets of all listeners; see :class:`tidegate.spi.Broker`, which is one."""
 
     def socket_opened(self, size: int) -> bool:
-        """A socket was accepted. Returns: False when it is one too many."""
+        """Count an accepted socket. Returns: False when it is one too many."""
         ...
 
     def socket_closed(self, size: int) -> None:
-        """One that was counted is gone."""
+        """A counted socket is gone."""
         ...
 
     def unauthenticated_holds(self, peer: Stranger, size: int) -> None:
-        """So many bytes wait of a request."""
+        """*size* bytes of an incomplete request are held."""
         ...
 
 
 class Handler(Protocol):
     """One connection, seen from the transport.
 
-    An exception that leaves one of these is logged with the peer's address and ends this
-    connection only.
+    An exception that escapes from one of these methods is logged with the peer's address and ends
+    only this connection.
     """
 
     def opened(self, link: Link) -> None:
@@ -112,14 +112,14 @@ class Handler(Protocol):
         ...
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came. Never called again after ``link.close()`` or ``link.abort()``."""
+        """Bytes arrived. Never called again after ``link.close()`` or ``link.abort()``."""
         ...
 
     def input_ended(self) -> bool:
-        """The peer sends no more, and may read on; not with TLS, which cannot end one direction.
+        """The peer sends no more, but may still read; not with TLS, which cannot end one direction.
 
-        Returns: True when it is to hear something yet: the handler closes the link then. False: it
-            is closed when everything is written.
+        Returns: True when it must still be told something: the handler closes the link then. False:
+            the link is closed when everything is written.
         """
         ...
 
@@ -137,7 +137,7 @@ class Handler(Protocol):
 
 
 class LinkSession(Protocol):
-    """What a protocol makes of a link; a Handler but for its beginning."""
+    """What a protocol makes of a link: a Handler without ``opened``."""
 
     def data_received(self, data: bytes) -> None: ...
     def input_ended(self) -> bool: ...

@@ -1,4 +1,4 @@
-"""From a listener's configuration to the listener: which transport, with which context."""
+"""Builds the listener for a configuration: which transport, with which context."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tidegate_protocols.transport._websocket import WebSocketHandler
 
 
 class Listener(Protocol):
-    """What a front-end needs of a listener; see :class:`TcpListener` for each."""
+    """What a front-end needs of a listener; see the methods of :class:`TcpListener`."""
 
     @property
     def connection_count(self) -> int: ...
@@ -53,10 +53,10 @@ def make_listener(
 
     Args:
         make_handler: called once per connection, for WebSocket after its handshake.
-        profile: what the protocol wants of WebSocket.
-        connections_max: 1 or more; one more is told *refusal* (WebSocket: 503 with
+        profile: the protocol's requirements on WebSocket.
+        connections_max: 1 or more; any further connection is sent *refusal* (WebSocket: 503 with
             *refusal_text*) and closed.
-        sockets: counts those of all listeners; one too many is closed without a word.
+        sockets: counts the sockets of all listeners; one too many is closed silently.
     Raises: ConfigError with the key.
     """
     check_transport(config.transport, options)
@@ -106,7 +106,7 @@ def make_listener(
 
 @final
 class WebSocketListener:
-    """A TCP or TLS listener whose clients are told 1001 when it stops."""
+    """A TCP or TLS listener whose clients get close code 1001 when it stops."""
 
     def __init__(self, below: TcpListener, connections: set[WebSocketHandler]) -> None:
         self._below = below
@@ -114,7 +114,7 @@ class WebSocketListener:
 
     @property
     def connection_count(self) -> int:
-        """Connections that are open now, also those still in their handshake."""
+        """Connections that are open now, including those still in their handshake."""
         return self._below.connection_count
 
     async def start(self) -> tuple[str, int]:

@@ -1,7 +1,7 @@
-"""Options that every listener has for its transport, whatever the protocol.
+"""Transport options that every listener has, whatever its protocol.
 
-A protocol's options inherit these, so that one table of the configuration holds both. What does
-not apply to the chosen transport is refused: a certificate on a listener that is plain TCP would
+A protocol's options inherit these, so one table of the configuration holds both. An option that
+does not apply to the chosen transport is refused: a certificate on a plain TCP listener would
 make an operator believe that passwords are encrypted.
 """
 
@@ -27,8 +27,8 @@ _WITH_WEBSOCKET: Final = ("ws", "wss")
 class TransportOptions(TlsOptions):
     """See docs/transports.md. Sizes are bytes, times are seconds.
 
-    Building one reads the certificates that it names, so that checking a configuration finds
-    what is wrong with them. Raises: ConfigError.
+    Creating one reads the certificates that it names, so checking a configuration finds what is
+    wrong with them. Raises: ConfigError.
     """
 
     unread_output_max: int = option(
@@ -142,7 +142,7 @@ class TransportOptions(TlsOptions):
 
 
 def check_transport(transport: str, options: TransportOptions) -> None:
-    """Refuse a transport that does not exist and options that it would ignore.
+    """Refuse an unknown transport, and options that it would ignore.
 
     Raises: ConfigError naming the key.
     """
@@ -171,7 +171,7 @@ def is_websocket(transport: str) -> bool:
 
 
 def proxies_of(options: TransportOptions) -> Proxies | None:
-    """The proxies of a listener; None: clients come themselves."""
+    """The proxies of a listener; None: clients connect directly."""
     if not options.proxy_protocol:
         return None
     return Proxies(parse_networks(options.proxy_addresses), options.handshake_timeout)

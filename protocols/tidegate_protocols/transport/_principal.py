@@ -1,7 +1,7 @@
-"""Who the owner of a client's certificate is, and in which groups: ``tls_principal``, ``tls_groups``.
+"""The owner of a client's certificate, and the owner's groups: ``tls_principal``, ``tls_groups``.
 
-The certificate was verified by then: an authority in ``tls_ca`` vouches for what it says. What names the
-principal must be there once: of two common names nobody knows which one the authority looked at.
+The certificate has been verified: an authority in ``tls_ca`` vouches for its contents. The value that names
+the principal must occur exactly once: of two common names nobody knows which one the authority checked.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Final, TypeAlias, cast
 from tidegate.spi import ConfigError, Principal
 from tidegate_protocols.transport._tls import ATTRIBUTES, TlsOptions, subject_of
 
-#: What a kind of subject alternative name is called by :meth:`ssl.SSLSocket.getpeercert`.
+#: Names that :meth:`ssl.SSLSocket.getpeercert` uses for kinds of subject alternative names.
 _ALTERNATIVES: Final = {"SAN:DNS": "DNS", "SAN:email": "email", "SAN:URI": "URI"}
 
-#: Longest name that a certificate gives somebody, or a group, in characters.
+#: Longest name, or group, taken from a certificate, in characters.
 NAME_MAX: Final = 1024
 
 
-#: Of a certificate as ``getpeercert()`` returns it; see :meth:`PrincipalRule.principal_of`.
+#: For a certificate as ``getpeercert()`` returns it; see :meth:`PrincipalRule.principal_of`.
 PrincipalOf: TypeAlias = Callable[[Mapping[str, object] | None], Principal | None]
 
-#: Nobody is to be let in.
+#: The client must not be let in.
 NOBODY: Final = Principal("")
 
 
 def nobody(_: Mapping[str, object] | None) -> Principal | None:
-    """Without a rule it is for the authenticators to say."""
+    """Without a rule the authenticators decide."""
     return None
 
 
@@ -68,11 +68,11 @@ class PrincipalRule:
             self._groups_pattern = _compiled(options.tls_groups_pattern, "tls_groups_pattern")
 
     def principal_of(self, certificate: Mapping[str, object] | None) -> Principal | None:
-        """Whom the certificate names, until it expires.
+        """The principal that the certificate names, until it expires.
 
         Args: certificate: what ``getpeercert()`` returned; None or empty: none was shown.
-        Returns: None when the authenticators are to say who it is, a principal without a name when
-            nobody is to be let in.
+        Returns: None when the authenticators decide who it is; a principal without a name when the
+            client must not be let in.
         """
         if not certificate or self._source == "none":
             return None
@@ -97,7 +97,7 @@ class PrincipalRule:
 
     @staticmethod
     def _values(certificate: Mapping[str, object], source: str) -> list[str]:
-        """What there is to be read."""
+        """All values of *source* in the certificate."""
         if source == "subject":
             return [subject_of(certificate)]
         kind = _ALTERNATIVES.get(source)

@@ -1,8 +1,8 @@
-"""The PROXY protocol, version 2: a proxy says from which address a client comes.
+"""The PROXY protocol, version 2: a proxy reports the address a client comes from.
 
-Source: "The PROXY protocol, versions 1 & 2" (HAProxy, 2020), section 2.2. Only proxies that the
-listener lists are let in, and each of their connections must begin with a header: who reads headers
-from everybody lets everybody choose an address. What a proxy says of TLS is not read: identity is
+Source: "The PROXY protocol, versions 1 & 2" (HAProxy, 2020), section 2.2. Only proxies listed for the
+listener are let in, and each of their connections must begin with a header: accepting headers from
+everybody would let everybody choose an address. What a proxy says about TLS is ignored: identity is
 what the gateway itself has verified.
 """
 
@@ -22,8 +22,8 @@ Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 SIGNATURE: Final = b"\r\n\r\n\0\r\nQUIT\n"
 #: Signature, version and command, family and protocol, length.
 FIXED_BYTES: Final = 16
-#: Of what is behind them. Two addresses take 36 bytes, those of UNIX sockets 216; the rest is what
-#: proxies add, a checksum or the client's certificate: none is near this.
+#: Limit on what follows these. Two addresses take 36 bytes, those of UNIX sockets 216; the rest is what
+#: proxies add, a checksum or the client's certificate: nothing comes near this.
 VARIABLE_BYTES_MAX: Final = 4096
 
 _VERSION: Final = 2
@@ -37,12 +37,12 @@ _WITHOUT_ADDRESS: Final = frozenset({0x00, 0x31})
 
 
 class ProxyHeaderError(ConnectionError):
-    """The connection does not begin as one of a listed proxy must."""
+    """The connection does not begin as one from a listed proxy must."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proxies:
-    """Which addresses are proxies, and how long one may take for its header (seconds)."""
+    """Addresses of proxies, and how long one may take to send its header (seconds)."""
 
     networks: tuple[Network, ...]
     timeout_s: float
@@ -66,11 +66,11 @@ def parse_networks(addresses: Sequence[str]) -> tuple[Network, ...]:
 async def client_of(
     loop: asyncio.AbstractEventLoop, accepted: socket.socket, proxies: Proxies
 ) -> str:
-    """Read the header, and not a byte more, from a connection that was just accepted.
+    """Read the header, and no byte beyond it, from a connection just accepted.
 
-    Returns: ``host:port`` of the client (``[address]:port`` for IPv6); "": the header names none, so
-        that the proxy itself speaks (health checks).
-    Raises: ProxyHeaderError. Cancellation: safe; the socket is the caller's.
+    Returns: ``host:port`` of the client (``[address]:port`` for IPv6); "": the header names none, so the
+        proxy speaks for itself (health checks).
+    Raises: ProxyHeaderError. Cancellation: safe; the socket stays the caller's.
     """
     _check_listed(accepted, proxies.networks)
     try:
@@ -83,7 +83,7 @@ async def client_of(
 
 
 def length_of(head: bytes) -> int:
-    """Bytes behind the first FIXED_BYTES, *head*. Raises: ProxyHeaderError."""
+    """Number of bytes after the first FIXED_BYTES, *head*. Raises: ProxyHeaderError."""
     if not head.startswith(SIGNATURE):
         if head.startswith(b"PROXY "):
             raise ProxyHeaderError(
@@ -99,7 +99,7 @@ def length_of(head: bytes) -> int:
 
 
 def parse(head: bytes, rest: bytes) -> str:
-    """The client's address in a whole header, "" for none. Raises: ProxyHeaderError."""
+    """The client's address in a complete header, "" for none. Raises: ProxyHeaderError."""
     command, family = head[12] & 0x0F, head[13]
     if command == _LOCAL:
         return ""  # "the receiver must accept this connection as valid and must use the real one"

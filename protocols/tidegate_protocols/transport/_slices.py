@@ -1,11 +1,11 @@
 """Slices of time: no client's input keeps the others waiting.
 
 One read of a socket can hold a hundred thousand packets, and one packet a thousand requests. So a
-session handles what has come bit by bit, and its :class:`Share` decides how long it may go on: a
-first step at once, as nearly everybody has no more than that to do, then until its slice is over.
-A connection that has more to do waits: it is not read (its input piles up at the client, not
-here), and it comes back through the loop, in turn with all others that wait. Together they get one
-slice of each turn of the loop, however many they are; whoever has little to do passes them by.
+session handles its input in small steps, and its :class:`Share` decides how long it may continue: a
+first step at once, as nearly every session has no more than that to do, then until its slice is
+over. A connection with more to do waits: it is not read (its input piles up at the client, not
+here), and it resumes through the loop, in turn with all others that wait. Together they get one
+slice of each turn of the loop, however many they are; sessions with little to do pass them by.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from tidegate_protocols.transport._link import Link
 
 logger = logging.getLogger("tidegate.transport")
 
-#: Packets or frames that a session handles in one step at most, before the clock is looked at.
-#: Most take 2 to 10 microseconds each, so such a step is less than a millisecond; looking at the
-#: clock once a step costs nothing that can be measured.
+#: Most packets or frames that a session handles in one step, before the clock is checked. Most take
+#: 2 to 10 microseconds each, so such a step takes less than a millisecond; checking the clock once
+#: per step costs nothing measurable.
 STEP_PACKETS: Final = 64
 
 #: What a step should take. A connection whose packets cost more gets shorter steps, down to one
 #: packet, until they cost less again.
 STEP_S: Final = 0.001
 
-#: How long a connection may go on when there is more, and how long all that wait may go on in one
-#: turn of the loop. A QoS 1 round trip takes five to ten turns, as the store's thread has to get
-#: hold of the interpreter between them: with slices of 2 ms it stays below 30 ms of this, beside any
-#: number of connections that never run dry. Shorter slices would make smaller batches out of the input of a fast producer.
+#: How long a connection may continue when it has more, and how long all that wait may continue in
+#: one turn of the loop. A QoS 1 round trip takes five to ten turns, as the store's thread has to
+#: acquire the interpreter between them: with slices of 2 ms it stays below 30 ms of this, beside any
+#: number of connections that never run dry. Shorter slices would make smaller batches out of the
+#: input of a fast producer.
 SLICE_S: Final = 0.002
 
 
@@ -43,7 +44,7 @@ def _nothing(_: int) -> bool:
 
 
 def nobody(*_: object) -> None:
-    """In the place of who was told, when nobody is to be told any more."""
+    """Replaces a callback when nobody is to be called any more."""
 
 
 @final
@@ -51,14 +52,14 @@ class Share:
     """One connection's share of the loop.
 
     Args:
-        link: aborted when *work* fails with what nobody has foreseen.
-        work: does one step, of so many packets at most. Returns: True when there may be more to do.
-            It is not called again before :meth:`run` when it returned False.
-        changed: called when :attr:`is_waiting` is not what it was.
+        link: aborted when *work* fails unexpectedly.
+        work: does one step, of at most the given number of packets. Returns: True when there may be
+            more to do. After returning False it is not called again until :meth:`run`.
+        changed: called when :attr:`is_waiting` changes.
 
     Attributes:
-        is_waiting: there is more to do, in a later turn of the loop; nothing is to be read.
-        is_held: nothing is done before :meth:`release`.
+        is_waiting: there is more to do, in a later turn of the loop; nothing should be read.
+        is_held: nothing is done until :meth:`release`.
     """
 
     __slots__ = ("_changed", "_link", "_step", "_work", "is_held", "is_waiting")
@@ -74,12 +75,12 @@ class Share:
         self.is_held = False
 
     def run(self) -> None:
-        """There may be something to do: begin, unless there is a turn to wait for anyway."""
+        """There may be something to do: begin, unless a turn is being waited for anyway."""
         if self.is_waiting or self.is_held:
             return
         begun_at = perf_counter()
         has_more = self._work(self._step)
-        # Also of a step that was the last one: a whole read may be one of few, costly packets.
+        # Even for the last step: a whole read may be one of few, costly packets.
         took_s = perf_counter() - begun_at
         if took_s > STEP_S or self._step < STEP_PACKETS:
             self._fit(took_s)
@@ -91,7 +92,7 @@ class Share:
             while self._work(STEP_PACKETS):
                 pass
             return
-        # Who has just come goes before those that have had a slice, but only for one step.
+        # A newcomer goes before those that have had a slice, but only for one step.
         if waiting or self._has_more(perf_counter() + SLICE_S):
             self.is_waiting = True
             waiting.add(self)
@@ -102,7 +103,7 @@ class Share:
         self.is_held = self._work is not _nothing
 
     def release(self) -> None:
-        """Go on, in its turn. No effect when it is not held."""
+        """Continue, in its turn. Does nothing when it is not held."""
         if self.is_held:
             self.is_held = False
             if not self.is_waiting:
@@ -111,12 +112,12 @@ class Share:
                 self._changed()
 
     def stop(self) -> None:
-        """What there is to do is not to be done any more, and nobody is told anything."""
+        """Drop the remaining work, and call nobody any more."""
         self.is_waiting = self.is_held = False
         self._work, self._changed = _nothing, nobody
 
     def go_on(self) -> bool:
-        """Its turn has come. Returns: False when it does not wait any more."""
+        """Its turn has come. Returns: False when it no longer waits."""
         if not self.is_waiting:
             return False
         try:
@@ -144,7 +145,7 @@ class Share:
         return False
 
     def _fit(self, took_s: float) -> None:
-        """The last step took so long: make the next one shorter or longer."""
+        """The last step took *took_s* seconds: make the next one shorter or longer."""
         if took_s > STEP_S:
             self._step = max(1, int(self._step * STEP_S / took_s))
         elif took_s < STEP_S / 4:
@@ -192,7 +193,7 @@ _loops: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Waiting]] = WeakKeyD
 
 
 def _waiting_of(loop: asyncio.AbstractEventLoop) -> _Waiting:
-    """All listeners of a process share its loop, whatever their protocol."""
+    """The queue of a loop: all listeners of a process share it, whatever their protocol."""
     found = _loops.get(loop)
     if found is None:
         found = _loops[loop] = _Waiting(loop.call_soon)

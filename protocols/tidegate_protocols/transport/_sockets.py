@@ -1,4 +1,4 @@
-"""Sockets as listeners want them: bound, named, tuned."""
+"""Sockets as listeners need them: bound, named, tuned."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import socket
 from typing import Final, cast
 
 #: Connections the kernel may hold between two turns of the loop. A gateway that comes back is met
-#: by all its clients at once; the kernel cuts this to net.core.somaxconn.
+#: by all its clients at once; the kernel limits this to net.core.somaxconn.
 BACKLOG: Final = 1024
 
 
 async def bind(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[socket.socket]:
-    """Sockets that listen at every address of *host* ("": at all there are). Raises: OSError."""
+    """Sockets that listen on every address of *host* ("": on all interfaces). Raises: OSError."""
     found = await loop.getaddrinfo(
         host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
@@ -28,7 +28,7 @@ async def bind(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[so
                 one.bind(address)
                 one.listen(BACKLOG)
             except OSError as error:
-                # As asyncio's own servers say it: with the address, which the error alone has not.
+                # Worded as in asyncio's own servers: with the address, which the bare error lacks.
                 problem = f"error while attempting to bind on address {address!r}: {error.strerror}"
                 raise OSError(error.errno, problem) from error
             one.setblocking(False)
@@ -45,7 +45,7 @@ def peer_name(transport: asyncio.BaseTransport) -> str:
 
 
 def name_of(accepted: socket.socket) -> str:
-    """As :func:`peer_name`, of a socket that nobody has a transport for yet."""
+    """As :func:`peer_name`, for a socket without a transport."""
     try:
         return _shown(accepted.getpeername())
     except OSError:
@@ -53,19 +53,19 @@ def name_of(accepted: socket.socket) -> str:
 
 
 def port_of(accepted: socket.socket) -> int:
-    """Ours, at which the peer came in."""
+    """Our port, at which the peer connected."""
     return cast("tuple[str, int]", accepted.getsockname()[:2])[1]
 
 
 def _shown(name: object) -> str:
     if not isinstance(name, tuple):
-        return "unknown"  # the peer was gone before it was asked for
+        return "unknown"  # the peer was already gone
     host, port = cast("tuple[str, int]", name[:2])
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def descriptor_of(transport: asyncio.BaseTransport) -> int:
-    """The socket that takes what is written as it is; -1: there is none."""
+    """The socket that takes written bytes unchanged; -1: there is none."""
     sock = cast("socket.socket | None", transport.get_extra_info("socket"))
     is_plain = transport.get_extra_info("ssl_object") is None
     return sock.fileno() if sock is not None and is_plain else -1
@@ -77,5 +77,5 @@ def tune(transport: asyncio.BaseTransport) -> None:
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
         # A receipt is one small segment: Nagle's algorithm would hold it for the peer's delayed ACK.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A peer that lost power without heart-beats would otherwise keep its messages for ever.
+        # Without heart-beats, a peer that lost power would otherwise keep its messages for ever.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

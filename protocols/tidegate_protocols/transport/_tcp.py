@@ -38,43 +38,43 @@ logger = logging.getLogger("tidegate.transport")
 WRITE_BUFFER_HIGH_BYTES: Final = 256 * 1024
 WRITE_BUFFER_LOW_BYTES: Final = 64 * 1024
 
-#: A read of so many bytes or more is the only one of its connection in a turn of the loop: uvloop
-#: would go on, up to 32 times 256,000 bytes, as long as the peer keeps the socket full.
+#: A read of this many bytes or more is its connection's only one in a turn of the loop: uvloop
+#: would continue, up to 32 times 256,000 bytes, as long as the peer keeps the socket full.
 FULL_READ_BYTES: Final = 128 * 1024
-#: Unless it took less than that: 32 of those are not long, and pieces of a large body, which another
-#: thread takes, come at two thirds of the speed with a turn for each.
+#: Unless it took less than this: 32 of those are not long, and pieces of a large body, which another
+#: thread takes, would come at two thirds of the speed with a turn for each.
 QUICK_READ_S: Final = 0.000_25
 
-#: What a socket takes with its transport, its link and what there is of a session before anything
-#: was read; and with the buffers of TLS, from before the handshake on. Measured with a thousand.
+#: Memory of a socket with its transport, its link and its session before anything was read; the other
+#: includes the buffers of TLS, from before the handshake on. Measured with a thousand sockets.
 SOCKET_BYTES: Final = 4 * 1024
 TLS_SOCKET_BYTES: Final = 52 * 1024
 
-#: So many may be accepted before the connections that are there have their turn.
+#: Connections accepted in a row before existing connections get their turn.
 ACCEPTED_AT_A_TIME: Final = 16
 
-#: How long accepting rests when it fails: mostly there is no descriptor or memory left for it, and
+#: Pause after accepting fails: usually no descriptor or memory is left for it, and
 #: the socket would stay ready and the loop do nothing else.
 ACCEPT_RETRY_S: Final = 0.2
 
 
 @final
 class TcpListener:
-    """Accepts TCP connections and gives each a handler of its own.
+    """Accepts TCP connections and gives each its own handler.
 
     Args:
         host, port: where to listen; port 0 takes a free one.
         make_handler: called once per accepted connection.
-        connections_max: 1 or more, counted from accept on; one more is told *refusal* and closed,
-            with TLS closed at once: a handshake for those that are not let in would cost more than
-            one for those that are.
+        connections_max: 1 or more, counted from accept on; any further connection is sent *refusal*
+            and closed, with TLS closed at once: a handshake for clients that are refused would cost
+            more than one for clients that are let in.
         refusal: bytes for a connection over the limit; b"" says nothing.
         tls: the context of a TLS listener; None: plain TCP.
-        tls_handshake_timeout_s: more than 0; a TLS handshake that takes longer is broken off.
-        principal_of: who the owner of a certificate is, see :class:`PrincipalRule`.
-        sockets: counts those of all listeners, from accept on; None: nobody does.
-        proxies: whose connections begin with a header that names the client; None: there are none.
-        make_context: gives a context for TLS anew when the files may be other ones. Raises: ConfigError.
+        tls_handshake_timeout_s: more than 0; a TLS handshake that takes longer is aborted.
+        principal_of: determines the owner of a certificate, see :class:`PrincipalRule`.
+        sockets: counts the sockets of all listeners, from accept on; None: not counted.
+        proxies: their connections begin with a header that names the client; None: there are none.
+        make_context: creates a new TLS context when the files may have changed. Raises: ConfigError.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class TcpListener:
         self._refusal = refusal
         self._accepting: list[tuple[asyncio.Task[None], socket.socket]] = []
         self._beginning: set[asyncio.Task[object]] = set()
-        self._connections: set[_Connection] = set()  # those in their handshake, too
+        self._connections: set[_Connection] = set()  # including those in their handshake
         self._none_left = asyncio.Event()
         self._refused = Seldom(logger, "connections refused connections_max=%d")
         self._failed = Seldom(logger, "accept failed error=%s")
@@ -115,14 +115,14 @@ class TcpListener:
 
     @property
     def connection_count(self) -> int:
-        """Connections that are open now, also those still in their handshake."""
+        """Connections that are open now, including those still in their handshake."""
         return len(self._connections)
 
     async def start(self) -> tuple[str, int]:
         """Bind and accept. Called once.
 
         Returns: the address bound (with the port the kernel chose for port 0).
-        Raises: OSError as it comes (port in use, no such address, not permitted).
+        Raises: OSError unchanged (port in use, no such address, not permitted).
         """
         loop = asyncio.get_running_loop()
         bound = await bind(loop, self._host, self._port)
@@ -133,14 +133,14 @@ class TcpListener:
     async def _accept(self, loop: asyncio.AbstractEventLoop, listening: socket.socket) -> None:
         """Accept until cancelled.
 
-        A server of the loop's own accepts all that there are at once, and tells of a TLS connection
-        only when its handshake is over: too late to count descriptors.
+        A server of the loop's own accepts all pending connections at once, and reports a TLS
+        connection only after its handshake: too late to count descriptors.
         """
         while True:
             for _ in range(ACCEPTED_AT_A_TIME):
                 try:
                     accepted, _address = await loop.sock_accept(listening)
-                except ConnectionError:  # it was gone before we came
+                except ConnectionError:  # it was gone before it was accepted
                     continue
                 except OSError as error:
                     self._failed.say(loop.time(), error)
@@ -150,11 +150,11 @@ class TcpListener:
             await asyncio.sleep(0)
 
     def _take(self, loop: asyncio.AbstractEventLoop, accepted: socket.socket) -> None:
-        """Begin with the socket, or close it: one of us can be one too many, or one of all."""
+        """Take up the socket, or close it when this listener, or all together, have too many."""
         is_refused = len(self._connections) >= self._connections_max
         if is_refused:
             self._refused.say(loop.time(), self._connections_max)
-        # A TLS handshake, or the wait for a proxy's header, is not for those that are not let in.
+        # No TLS handshake, and no wait for a proxy's header, for clients that are refused.
         is_told = self._refusal and self._tls is None and self._proxies is None
         if (is_refused and not is_told) or not (
             self._sockets is None or self._sockets.socket_opened(self._socket_bytes)
@@ -169,7 +169,7 @@ class TcpListener:
     def _begin(
         self, loop: asyncio.AbstractEventLoop, accepted: socket.socket, connection: _Connection
     ) -> None:
-        """Make a connection of the socket when its TLS handshake is over."""
+        """Make a connection of the socket after its TLS handshake."""
         task: asyncio.Task[object] = loop.create_task(self._make(loop, accepted, connection))
         self._beginning.add(task)
         task.add_done_callback(partial(self._begun, connection, accepted))
@@ -184,7 +184,7 @@ class TcpListener:
                 self._unknown.say(loop.time(), name_of(accepted), error)
                 raise
         tls = self._tls
-        if tls is None:  # asyncio refuses the two times there
+        if tls is None:  # asyncio refuses the two timeouts there
             await loop.connect_accepted_socket(lambda: connection, accepted)
             return
         port, peer = port_of(accepted), connection.client or name_of(accepted)
@@ -202,9 +202,9 @@ class TcpListener:
             raise
 
     async def reload(self) -> bool:
-        """Read the certificates anew: handshakes that begin from now on are made with them.
+        """Reread the certificates: later handshakes use them.
 
-        Returns: False when there are none. Raises: ConfigError; those that were read before stay.
+        Returns: False when there are none. Raises: ConfigError; the previous ones stay.
         """
         if self._make_context is None:
             return False
@@ -232,7 +232,7 @@ class TcpListener:
             listening.close()
 
     async def stop(self, timeout_s: float) -> None:
-        """Close every connection after what it has to write. Idempotent.
+        """Close every connection after its pending output. Idempotent.
 
         Whatever is still open after *timeout_s* seconds is aborted.
         """
@@ -260,7 +260,7 @@ class TcpListener:
         return True
 
     def make_handler(self) -> Handler:
-        """For a connection that is up."""
+        """A handler for an established connection."""
         return self._make_handler()
 
     def forget(self, connection: _Connection) -> None:
@@ -276,7 +276,7 @@ class TcpListener:
 class _Connection(asyncio.Protocol):
     """Glue between asyncio's protocol callbacks and one handler.
 
-    Args: refusal: what it is told, and no more than that; b"": it is let in.
+    Args: refusal: the only thing it is sent; b"": it is let in.
     """
 
     __slots__ = ("_error", "_handler", "_link", "_listener", "_loop", "_refusal", "client")
@@ -290,11 +290,11 @@ class _Connection(asyncio.Protocol):
         self._link: TcpLink | None = None
         self._handler: Handler | None = None
         self._error: Exception | None = None
-        self.client = ""  # what a proxy said of it
+        self.client = ""  # as reported by a proxy
 
     @property
     def is_made(self) -> bool:
-        """The connection was up."""
+        """The connection was established."""
         return self._link is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -336,8 +336,8 @@ class _Connection(asyncio.Protocol):
             link.rest()
 
     def eof_received(self) -> bool:
-        # The peer writes no more. Unless it is to hear something yet, the transport closes by itself
-        # after what it holds already, so hand it this turn's answers first.
+        # The peer writes no more. Unless it must still be told something, the transport closes by itself
+        # after the output it already has, so hand it this turn's answers first.
         link, handler = self._link, self._handler
         if link is None:
             return False
@@ -354,7 +354,7 @@ class _Connection(asyncio.Protocol):
         link, handler = self._link, self._handler
         self._handler = None
         if link is None:
-            return  # it was never made
+            return  # it was never established
         self._listener.forget(self)
         link.lost()
         if handler is None:

@@ -1,4 +1,4 @@
-"""What a handler writes to: TCP and TLS. One write a turn of the loop, and a close that loses nothing."""
+"""What a handler writes to: TCP and TLS. One write per turn of the loop, and a close that loses nothing."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ CLOSE_LINGER_S: Final = 2.0
 class TcpLink:
     """A :class:`~tidegate_protocols.transport.Link` over an asyncio transport.
 
-    Args: descriptor: of the socket, to be written to directly: uvloop's transport writes only at the end
-        of a turn of the loop, and by then the store may sync what came in meanwhile. -1: not with TLS.
+    Args: descriptor: of the socket, for direct writes: uvloop's transport writes only at the end of a
+        turn of the loop, and by then the store may already be syncing what came in. -1: none (TLS).
     """
 
     __slots__ = (
@@ -101,7 +101,7 @@ class TcpLink:
         try:
             written = os.write(self._descriptor, data)
         except OSError:
-            written = 0  # full or broken: the transport knows what to do
+            written = 0  # full or broken: the transport handles it
         if written < len(data):
             transport.write(memoryview(data)[written:])
 
@@ -111,7 +111,7 @@ class TcpLink:
         self.flush()
         self._closing = True
         if self._transport.is_closing():
-            return  # the peer was first; connection_lost is under way
+            return  # the peer closed first; connection_lost follows
         if not self._transport.can_write_eof():
             # TLS cannot end one direction only. Its shutdown discards input too, until the peer
             # has answered close_notify, but only if it may read.
@@ -144,7 +144,7 @@ class TcpLink:
             self._set_reading(True)
 
     def end_input(self) -> bool:
-        """The peer sends no more (called by the connection). Returns: it can hear something yet."""
+        """The peer sends no more (called by the connection). Returns: whether it may still read."""
         self._has_ended = True
         return not self._closing and self._transport.can_write_eof()
 
@@ -170,7 +170,7 @@ class TcpLink:
     def _set_reading(self, on: bool) -> None:
         self._wants_reading = on
         if self._has_ended:
-            return  # to read again would be to be told again
+            return  # reading again would only be signalled again
         on = on and not self._rests
         # asyncio tolerates a repeated call, uvloop raises: keep the state here for both.
         if on is not self._reading_paused or self._transport.is_closing():

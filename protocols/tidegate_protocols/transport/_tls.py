@@ -1,4 +1,4 @@
-"""TLS by the standard library: the listener's context, and who a client's certificate names."""
+"""TLS by the standard library: the listener's context, and the subject of a client's certificate."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ESCAPED: Final = frozenset('"+,;<>\\')
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """What a listener's encryption is made of."""
+    """The TLS options of a listener."""
 
     tls_certificate: Path | None = option(
         None,
@@ -127,9 +127,9 @@ class TlsOptions:
 
 
 def server_context(options: TlsOptions) -> ssl.SSLContext:
-    """Build the context of a listener. Reads the files; blocks shortly.
+    """Build the context of a listener. Reads the files; blocks briefly.
 
-    Raises: ConfigError that names the key, the file and the problem.
+    Raises: ConfigError naming the key, the file and the problem.
     """
     certificate = options.tls_certificate
     if certificate is None:
@@ -238,7 +238,9 @@ def _load_authorities(context: ssl.SSLContext, options: TlsOptions) -> None:
             "without authorities, no client certificate can be checked",
             key="tls_ca",
         )
-    _check_mode(options.tls_ca, "tls_ca", among=WRITABLE)  # who adds an authority is anybody
+    _check_mode(
+        options.tls_ca, "tls_ca", among=WRITABLE
+    )  # whoever can add an authority can be anybody
     data = _read(options.tls_ca, "tls_ca")
     _check_certificates(data, options.tls_ca, "tls_ca")
     context.load_verify_locations(cadata=data.decode("ascii", "replace"))
@@ -269,7 +271,7 @@ def _password(path: Path | None) -> bytes:
 
 
 def _check_mode(path: Path, key: str, *, among: int = KEY_NOT_OTHERS) -> None:
-    """Refuse a secret that is none, or a file that others can change. Raises: ConfigError."""
+    """Refuse a secret file that others can read, or a file that they can change. Raises: ConfigError."""
     try:
         problem = problem_of_others(path, among=among)
     except OSError as error:

@@ -1,6 +1,6 @@
 """The HTTP request that opens a WebSocket (RFC 6455 section 4.2), without I/O.
 
-Reading and answering the request is the library's (``websockets``); who may connect and with which
+The library (``websockets``) reads and answers the request; who may connect and with which
 subprotocol is decided here.
 """
 
@@ -22,7 +22,7 @@ from websockets.typing import Origin, Subprotocol
 
 from tidegate.spi import ConfigError
 
-#: The library tells of every connection at INFO; here that is DEBUG, and refusals are told by us.
+#: The library logs every connection at INFO; here that is DEBUG, and we log refusals ourselves.
 _logger = logging.getLogger("tidegate.transport.upgrade")
 _logger.setLevel(logging.WARNING)
 
@@ -34,12 +34,12 @@ _DEFAULT_PORTS: Final = {"http": ":80", "https": ":443"}
 
 @dataclass(frozen=True, slots=True)
 class WebSocketProfile:
-    """What a protocol wants of WebSocket.
+    """A protocol's requirements on WebSocket.
 
     Attributes:
-        subprotocols: names it has, the preferred one first.
+        subprotocols: supported names, the preferred one first.
         text_allowed: text messages are accepted (and answered) beside binary ones.
-        split: cuts what one ``Link.send`` writes into the messages to send; None: one message.
+        split: splits what one ``Link.send`` writes into the messages to send; None: one message.
     """
 
     subprotocols: Sequence[str]
@@ -49,9 +49,9 @@ class WebSocketProfile:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the request comes to.
+    """The outcome of the request.
 
-    Attributes: response: bytes to send; refusal: "" when the WebSocket is open, else why not;
+    Attributes: response: bytes to send; refusal: "" when the WebSocket is open, otherwise why not;
     subprotocol: the one agreed upon, "" for none; rest: bytes that came after the request.
     """
 
@@ -76,7 +76,7 @@ class Upgrade:
 
     @property
     def waiting_bytes(self) -> int:
-        """What is kept of a request that is not complete."""
+        """Bytes held of an incomplete request."""
         return len(self._data)
 
     def receive_data(self, data: bytes) -> Answer | None:
@@ -99,7 +99,7 @@ class Upgrade:
 
     def _answer(self, head: bytes, rest: bytes) -> Answer:
         if head.partition(b"\r\n")[0].endswith(b" HTTP/1.0"):
-            # RFC 6455 section 4.1 wants 1.1; versions of the library differ in their answer.
+            # RFC 6455 section 4.1 requires 1.1; versions of the library differ in their answer.
             return refuse(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "WebSocket needs HTTP/1.1")
         server = _Server(self._profile.subprotocols, self._origins)
         server.receive_data(head)
@@ -108,7 +108,7 @@ class Upgrade:
             reason: BaseException | None = server.handshake_exc
             while reason is not None and reason.__cause__ is not None:
                 reason = reason.__cause__
-            # What follows the colon is the line, and may be a credential that was written wrong.
+            # The line follows the colon, and may be a malformed credential.
             what = str(reason).partition(":")[0]
             return refuse(HTTPStatus.BAD_REQUEST, f"not a valid HTTP request: {what}")
         response = server.accept(cast(Request, events[0]))
@@ -156,7 +156,7 @@ class _Server(ServerProtocol):
         self._origins_allowed = origins
 
     def process_origin(self, headers: Headers) -> Origin | None:
-        """RFC 6455 section 10.2. Clients that are no browsers mostly send no Origin."""
+        """RFC 6455 section 10.2. Clients that are not browsers usually send no Origin."""
         host = _single(headers, "Host")
         if host is None:
             raise InvalidHeader("Host")  # RFC 6455 section 4.1: required
@@ -171,9 +171,9 @@ class _Server(ServerProtocol):
         raise InvalidOrigin(f"{origin} is not listed in websocket_origins")
 
     def select_subprotocol(self, subprotocols: Sequence[Subprotocol]) -> Subprotocol | None:
-        """RFC 6455 section 4.2.2: none offered is none agreed; only unknown ones are refused.
+        """RFC 6455 section 4.2.2: none offered means none agreed; only unknown ones are refused.
 
-        A browser would fail the connection anyhow if it offered some and got none, without a reason.
+        A browser that offered some and got none would fail the connection anyway, without a reason.
         """
         if not subprotocols:
             return None
@@ -193,7 +193,7 @@ def _single(headers: Headers, name: str) -> str | None:
 
 
 def _is_same(origin: str, host: str) -> bool:
-    """Whether a page from *origin* says that it talks to the host and port it came from."""
+    """Whether a page from *origin* claims to talk to the host and port it came from."""
     scheme, _, authority = origin.lower().partition("://")
     port = _DEFAULT_PORTS.get(scheme)
     return port is not None and authority.removesuffix(port) == host.lower().removesuffix(port)
@@ -202,8 +202,8 @@ def _is_same(origin: str, host: str) -> bool:
 def _cannot_be_rebound(host: str) -> bool:
     """Whether *host* means this machine whatever a name server says: an IP literal or localhost.
 
-    The owner of any other name can let it mean another address from one second to the next, also one
-    in its visitor's network (DNS rebinding): the page's own host is then this gateway, to the browser.
+    The owner of any other name can point it to another address from one second to the next, even to one
+    in its visitor's network (DNS rebinding): to the browser, the page's own host is then this gateway.
     """
     name = host.lower().rpartition(":")[0] if _PORT.search(host) else host.lower()
     if name == "localhost" or name.endswith(".localhost"):  # RFC 6761 section 6.3

@@ -1,8 +1,8 @@
 """WebSocket (RFC 6455) between a byte transport and a protocol session.
 
-To the listener's connection this is a :class:`Handler`; to the session it gives a :class:`Link`. So
-it works over TCP and TLS alike, and sessions see bytes: how they are cut into messages and frames
-does not reach them.
+To the listener's connection this is a :class:`Handler`; to the session it offers a :class:`Link`. So
+it works over TCP and TLS alike, and sessions see bytes: they do not notice how these are split into
+messages and frames.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from tidegate_protocols.transport._upgrade import Answer, Upgrade, WebSocketProf
 
 logger = logging.getLogger("tidegate.transport")
 
-#: Frames that are read in one step, before the clock is looked at: a frame of one byte takes about
-#: a microsecond, and what is left behind is copied in each step.
+#: Frames read in one step, before the clock is checked: a frame of one byte takes about a
+#: microsecond, and what is left behind is copied in each step.
 STEP_FRAMES: Final = 512
 
 
@@ -44,10 +44,10 @@ STEP_FRAMES: Final = 512
 class WebSocketLink:
     """A :class:`~tidegate_protocols.transport.Link` that writes WebSocket messages.
 
-    Args: paused: called when :attr:`is_paused` is another one: see to it that nothing is read.
-    Attributes: is_paused: the session does not want to be given anything.
+    Args: paused: called when :attr:`is_paused` changes: make sure that nothing is read then.
+    Attributes: is_paused: the session wants no input.
 
-    Each ``send`` becomes one message, or as many as the profile's ``split`` cuts, of the kind that
+    Each ``send`` becomes one message, or as many as the profile's ``split`` yields, of the kind that
     the client sent last; bytes that are not UTF-8 are always a binary message.
     """
 
@@ -130,18 +130,18 @@ class WebSocketLink:
         self.close_with(CLOSE_NORMAL)
 
     def close_with(self, code: int, reason: str = "") -> None:
-        """Send Close and wait, not for long, for the peer's. RFC 6455 section 7.1.1. Idempotent."""
+        """Send Close and wait briefly for the peer's. RFC 6455 section 7.1.1. Idempotent."""
         if self._is_closing:
             return
         self._is_closing = True
         self._below.send(encode_close(code, reason))
         self._below.flush()
         self.is_paused = False
-        self._paused()  # or its Close would never be seen
+        self._paused()  # otherwise its Close would never be seen
         self._linger = self._loop.call_later(CLOSE_LINGER_S, self._below.abort)
 
     def finish(self, reply: bytes = b"") -> None:
-        """The closing handshake is over, or there is none to wait for: *reply*, then close."""
+        """The closing handshake is over, or there is none to wait for: send *reply*, then close."""
         self._is_closing = True
         if reply:
             self._below.send(reply)
@@ -155,7 +155,7 @@ class WebSocketLink:
             self._linger = None
 
     def forget(self) -> None:
-        """The connection is gone: nobody is called any more."""
+        """The connection is gone: call nobody any more."""
         self.released()
         self._is_closing = True
         self._paused = nobody
@@ -178,7 +178,7 @@ class WebSocketLink:
 
 @final
 class _Request:
-    """Of one client, until it is answered: what is kept of it counts.
+    """A client's request until it is answered: reports the bytes held of it.
 
     Args: refuse: called when the broker has no room for it.
     """
@@ -191,7 +191,7 @@ class _Request:
         self._size = 0
 
     def holds(self, size: int) -> None:
-        """So many bytes have come of it."""
+        """*size* bytes of it are held."""
         if size != self._size:
             self._size = size
             self._sockets.unauthenticated_holds(self, size)
@@ -208,11 +208,11 @@ class WebSocketHandler:
 
     Args:
         make_inner: the protocol's handler; called when the WebSocket is open, not before.
-        profile: what the protocol wants.
+        profile: the protocol's requirements.
         options: limits, times, origins.
         loop: for the two timers.
         ended: called with this handler when the socket is gone.
-        sockets: told what is kept of a request; None: nobody is.
+        sockets: told how much of a request is held; None: nobody is.
     """
 
     __slots__ = (
@@ -245,7 +245,7 @@ class WebSocketHandler:
         sockets: Sockets | None = None,
     ) -> None:
         self._sockets = sockets
-        self._request: _Request | None = None  # one that did not come whole
+        self._request: _Request | None = None  # one that has not arrived completely
         self._make_inner = make_inner
         self._profile = profile
         self._options = options
@@ -262,7 +262,7 @@ class WebSocketHandler:
         self._error: Exception | None = None
         self._is_paused = False
         self._share: Share | None = None  # since the handshake
-        self._is_due = False  # to go on in the next turn of the loop
+        self._is_due = False  # to continue in the next turn of the loop
 
     # --------------------------------------------------------------------------- as a Handler
 
@@ -281,7 +281,7 @@ class WebSocketHandler:
                 self._adjust_reading()
 
     def _receive(self, data: bytes = b"") -> None:
-        """Handle some frames: of *data*, or that were left behind."""
+        """Handle some frames: from *data*, or left behind earlier."""
         link, inner, decoder = self._link, self._inner, self._decoder
         if link is None or inner is None:
             return
@@ -299,14 +299,14 @@ class WebSocketHandler:
             link.finish(b"" if link.is_closing else encode_close(decoder.close[0]))
 
     def _work(self, _count_max: int) -> bool:
-        """Handle some of what was left behind, unless the session has enough to do."""
+        """Handle some of what was left behind, unless the session is busy."""
         if self._link is None or self._link.is_paused or not self._decoder.has_more:
             return False
         self._receive()
         return self._decoder.has_more
 
     def _adjust_reading(self) -> None:
-        """The session, or this, has enough to do, or not any more."""
+        """The session, or this handler, is busy, or no longer is."""
         link, share, below = self._link, self._share, self._below
         if link is None or share is None or below is None:
             return
@@ -325,7 +325,7 @@ class WebSocketHandler:
             self._adjust_reading()
 
     def input_ended(self) -> bool:
-        return False  # whoever leaves like that does not say Close, and hears none
+        return False  # a peer that leaves like that sends no Close, and hears none
 
     def closed(self, error: Exception | None) -> None:
         self._forget_request()
@@ -333,12 +333,14 @@ class WebSocketHandler:
         if self._link is not None:
             self._link.released()
         while self._decoder.has_more and self._error is None:
-            self._receive()  # what came counts; the session takes it bit by bit
+            self._receive()  # received input counts; the session takes it in small steps
         if self._share is not None:
             self._share.stop()
         inner, self._inner = self._inner, None
         if self._error is not None:
-            self._error = error = self._error.with_traceback(None)  # which holds all of this
+            self._error = error = self._error.with_traceback(
+                None
+            )  # the traceback holds all of this
         if inner is not None:
             inner.closed(error)
         if self._link is not None:
@@ -422,7 +424,7 @@ class WebSocketHandler:
             below.close()
 
     def _fail(self, link: WebSocketLink, error: WebSocketError) -> None:
-        """RFC 6455 section 7.1.7: say why, and do not wait for the peer's Close."""
+        """RFC 6455 section 7.1.7: send the reason, and do not wait for the peer's Close."""
         if link.is_closing:
             link.finish()
             return
