@@ -67,8 +67,8 @@ def decide(wanted: Sequence[str], patterns: Sequence[Pattern]) -> tuple[Coverage
     """Decide, by the first pattern that covers each, about all the names that *wanted* covers.
 
     Args: wanted: the levels of a filter; patterns: in order. What none of them covers is denied.
-    Returns: also the indices of patterns that decided about some name, with -1 for none of them, in
-        ascending order, as far as was looked to know the answer.
+    Returns: also the indices of patterns that decided about some name, in ascending order, with -1
+        for names that no pattern covers; only as far as the search needed to go.
     """
     # Only a few of many rules concern these names.
     meeting = [index for index, item in enumerate(patterns) if meet(item.levels, wanted)]
@@ -81,7 +81,7 @@ def decide(wanted: Sequence[str], patterns: Sequence[Pattern]) -> tuple[Coverage
 
 
 def _includes(pattern: Pattern, wanted: Sequence[str]) -> bool:
-    """Whether the pattern covers all that *wanted* does; True is sure."""
+    """Whether the pattern covers all that *wanted* does; True is certain."""
     levels = pattern.levels
     if levels[0] in (_ONE, _REST) and wanted[0].startswith("$") and not pattern.covers_dollar:
         return False
@@ -96,7 +96,7 @@ def _includes(pattern: Pattern, wanted: Sequence[str]) -> bool:
 
 
 def meet(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether two filters may cover a name both; False is sure."""
+    """Whether two filters may both cover some name; False is certain."""
     for mine, theirs in zip(one, other, strict=False):
         if mine == _REST or theirs == _REST:
             return True

@@ -1,7 +1,7 @@
 """``tidegate user``: users in a file.
 
-A password comes from the terminal or, when stdin is none, from its first line; never from an argument,
-which every user of the machine can see. A gateway that runs takes a change up by itself.
+A password comes from the terminal or, when stdin is not one, from its first line; never from an argument,
+which every user of the machine can see. A running gateway picks up changes by itself.
 """
 
 from __future__ import annotations

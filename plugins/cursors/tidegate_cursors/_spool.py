@@ -352,7 +352,7 @@ class Spool:
         return self._take_frames(self._unwritten(size), limit, bytes_max)
 
     def _read_bytes(self, limit: int, bytes_max: int) -> int:
-        """How much to read for so many messages: the average size of each, and a little more."""
+        """How much to read for *limit* messages: their average size, and a little more."""
         frames = self.count + len(self._removed)
         wanted = limit * (self.spooled_bytes + frames) // max(1, frames)
         return max(_READ_BYTES_MIN, min(wanted + wanted // 4, bytes_max, READ_BYTES_MAX))

@@ -114,7 +114,7 @@ class SpoolFile:
         self._can_reserve = hasattr(os, "posix_fallocate")
         self._segments = 0  # that the file has
         self._first = 0  # number, in the sequence, of the first segment in use
-        self._places: deque[int] = deque()  # places in the file of that one and those behind it
+        self._places: deque[int] = deque()  # places in the file of that one and those after it
         self._free: list[int] = []
 
     @property

@@ -21,7 +21,7 @@ from tidegate_store_journaled._overlay import Overlay
 
 logger = logging.getLogger("tidegate.store.journaled")
 
-#: All overlays there are, the older first.
+#: All current overlays, oldest first.
 Overlays = Callable[[], Sequence[Overlay]]
 
 

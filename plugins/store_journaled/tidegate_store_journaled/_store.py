@@ -181,8 +181,8 @@ class JournaledStore:
         oldest = log[0][4] if log else 0
         if self._released < self._database.ack_last:
             database = self._database.log_statistics()
-            # The database learns with the next checkpoint what is released, and who discards rows until there are
-            # few enough must see at once that there are fewer: they count as rows of average size.
+            # The database learns of released rows only at the next checkpoint. Whoever discards rows until few
+            # enough are left must see the difference at once: until then they count as rows of average size.
             in_database = database.last - database.first + 1
             held += database.held_bytes * (database.last - self._released) // in_database
             oldest = database.oldest_at
