@@ -123,5 +123,6 @@ class DeadLetterTable:
     def _written(self, name: str, rows: Any) -> Path:
         """A file of the job's own; the staged one stays as it is until the mark has passed it."""
         path = self._directory / f"{name}.parquet"
+        path.unlink(missing_ok=True)  # never written over: a table may have it as its own
         write_parquet(path, rows.to_batches())
         return path

@@ -116,6 +116,7 @@ class _Parts:
 
     def __enter__(self) -> _Parts:
         for name, path in self.paths.items():
+            path.unlink(missing_ok=True)  # never written over: a table may have it as its own
             self._writers[name] = pq.ParquetWriter(
                 str(path), self._schema, compression="zstd", store_schema=False
             )

@@ -1,6 +1,7 @@
 """Rows that cannot be read or written: into the dead-letter table, once, and dense together with the table."""
 
 import asyncio
+import os
 import queue
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -236,9 +237,15 @@ class DiedError(Exception):
 
 
 class MemoryTable:
-    """Rows and mark; dies (an exception that nobody handles) before or behind a commit."""
+    """Rows and mark; dies (an exception that nobody handles) before or behind a commit.
 
-    def __init__(self) -> None:
+    It keeps the files that it was given, as they are, as tables do that link them.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir()
+        self.directory = directory
+        self.kept: list[tuple[Path, list[int]]] = []
         self.rows: list[int] = []
         self.mark = 0
         self.dies = ""
@@ -255,6 +262,10 @@ class MemoryTable:
             raise DiedError
         after = addition.after
         assert after == self.mark < addition.through or not addition.count
+        for path in addition.paths:
+            kept = self.directory / str(len(self.kept))
+            os.link(path, kept)
+            self.kept.append((kept, numbers(path)))
         found = [n for path in addition.paths for n in numbers(path)]
         if addition.overlaps:
             found = [n for n in found if n > after]
@@ -272,19 +283,19 @@ class Tables:
         self.directory = directory / "staging"
         self.work = directory / "work"
         self.work.mkdir()
-        self.table = MemoryTable()
+        self.table = MemoryTable(directory / "table")
         self.letters: MemoryTable | None = None
         self.reports: list[Report] = []
 
     def _find(self, creates: bool) -> MemoryTable | None:
         if creates and self.letters is None:
-            self.letters = MemoryTable()
+            self.letters = MemoryTable(self.table.directory.with_name("letters"))
         return self.letters
 
     def run(self, *, dies: str = "") -> None:
         where, _, when = dies.partition(" ")
         if where == "letters":
-            self.letters = self.letters or MemoryTable()
+            self._find(True)
         self.table.dies = when if where == "table" else ""
         if self.letters:
             self.letters.dies = when if where == "letters" else ""
@@ -312,6 +323,9 @@ class Tables:
         assert sorted(found) == list(letters)
         assert sorted(self.table.rows + found) == list(range(1, through + 1))
         assert self.table.mark == through
+        for table in (self.table, self.letters):
+            for kept, had in table.kept if table else ():
+                assert numbers(kept) == had
 
 
 @pytest.fixture
@@ -362,6 +376,20 @@ def test_an_overlapping_file_brings_no_dead_letter_twice(kit: Any, tables: Table
     kit.stage_dead(tables.directory, 5, 15, [7, 12])
     tables.run()
     tables.check(15, [3, 7, 12])
+
+
+def test_a_file_that_a_table_may_have_as_its_own_is_never_written_over(
+    kit: Any, tables: Tables
+) -> None:
+    """What is left of dead letters, without those that are there, is a file of the job's own."""
+    for lo in (1, 11):
+        kit.stage_dead(tables.directory, lo, lo + 9, [lo + 2, lo + 6])
+        tables.run(dies="letters behind")
+        for path in tables.directory.iterdir():
+            path.unlink()
+        kit.stage_dead(tables.directory, lo, lo + 9, [lo + 2, lo + 6, lo + 8])
+        tables.run()
+    tables.check(20, [3, 7, 9, 13, 17, 19])
 
 
 def test_a_file_without_its_dead_letters_is_not_taken(kit: Any, tables: Tables) -> None:
