@@ -164,9 +164,21 @@ def refused():
         said = str(exc)
     delta.COMMITS_READ_MAX = 0
     return [said.partition(" are behind")[0], table.state() == before, before.mark]
+def whole():
+    # The staged file is the table's, until the table asks for more than rows.
+    name = path + " whole"
+    table = DeltaTable(spark, name, Shape("clustered"), app_id)
+    def commit(after):
+        table.append(Addition([Path(staged)], after, after + 100, 100))
+        metrics = spark.sql(f"DESCRIBE HISTORY delta.`{name}` LIMIT 1").first()["operationMetrics"]
+        data = [file for file in Path(name).iterdir() if file.suffix == ".parquet"]
+        return [len(data), sum(file.samefile(staged) for file in data), metrics["numFiles"], metrics["numOutputRows"]]
+    first = commit(0)
+    spark.sql(f"ALTER TABLE delta.`{name}` ADD CONSTRAINT positive CHECK (ack_seq > 0)")
+    return [first, commit(100), table.state().mark, spark.read.format("delta").load(name).count()]
 print(json.dumps({
     "own": [spark.read.format("delta").load(path + " of its own").count(),
-            spark.sparkContext.appName, routed(), refused(), sliced()],
+            spark.sparkContext.appName, routed(), refused(), sliced(), whole()],
     "upkeep": [turn.removed, turn.added, left.exists(), young.exists()],
     "cold": cold, "optimized": facts(), "proved": [proved_cold, proved(path, "delta")],
     "row": {**{key: str(value) for key, value in row.items()}, "body": row["body"].decode()},

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from tidegate_sink_spark.delta_rs.lock import table_lock
-from tidegate_sink_spark.delta_rs.placing import Placing
 from tidegate_sink_spark.delta_rs.types import delta_fields
 from tidegate_sink_spark.delta_rs.uploading import Uploading
 from tidegate_sink_spark.job.driver import CommitError
 from tidegate_sink_spark.job.durable import LOG_DIRECTORY, SyncedCommits
 from tidegate_sink_spark.job.files import local_path
 from tidegate_sink_spark.job.table import FurtherColumns
+from tidegate_sink_spark.placing.files import Placing
 
 #: delta-rs itself tries for three minutes, and cannot be interrupted meanwhile: the sink tries again
 #: anyway, and an operator wants to read soon what is wrong. The user's own go over them.

@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from tidegate_sink_spark.delta_rs.place import delta_options, one_line, place_of
-from tidegate_sink_spark.delta_rs.placing import PlacedFile
 from tidegate_sink_spark.delta_rs.types import delta_fields, sql_type
 from tidegate_sink_spark.job.delta import PROPERTIES
 from tidegate_sink_spark.job.driver import Addition, CommitError, TableState
 from tidegate_sink_spark.job.files import FileCount
 from tidegate_sink_spark.job.table import Shape, bring_up_to_date, columns_of
+from tidegate_sink_spark.placing.files import PlacedFile
 from tidegate_sink_spark.staging.arrow import VERSION_PROPERTY
 
 #: What delta-rs cannot write and Spark cannot take back once a table has it.
@@ -205,23 +205,9 @@ class DeltaRsTable:
                 raise
 
     def _put(self, addition: Addition) -> list[PlacedFile]:
-        """Place all rows of *addition*, durably; nothing of them is left when that fails.
-
-        Raises: FileNotFoundError when one is gone; CommitError.
-        """
-        placed: list[PlacedFile] = []
-        behind = addition.after if addition.overlaps else None
-        try:
-            with self._delta_errors("staged files cannot be put into the table", FileNotFoundError):
-                for path in addition.paths:
-                    placed += self._placing.place(path, behind)
-                    behind = None
-                addition.check_count(sum(file.rows for file in placed))
-                self._placing.sync(placed)
-        except BaseException:
-            self._placing.take_back(placed)
-            raise
-        return placed
+        """See :meth:`tidegate_sink_spark.placing.files.Placing.place_all`."""
+        with self._delta_errors("staged files cannot be put into the table", FileNotFoundError):
+            return self._placing.place_all(addition)
 
     def _commit(self, placed: Sequence[PlacedFile], addition: Addition) -> None:
         self._place.begin_commit()

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from tidegate_sink_spark.delta_rs.placing import PlacedFile, Placing
 from tidegate_sink_spark.job.table import FurtherColumns
+from tidegate_sink_spark.placing.files import PlacedFile, Placing
 
 #: Read at once; delta-rs makes parts of at least 5 MB of them.
 _PIECE_BYTES: Final = 4 << 20

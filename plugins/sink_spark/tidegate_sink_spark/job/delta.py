@@ -7,8 +7,9 @@ the mark survives OPTIMIZE and VACUUM.
 Spark's own append skips a write whose ``txnVersion`` is not above the mark, *silently*, and does not compare
 the mark that we read with the one the commit starts from. Two drivers of one log (one of them a
 leftover of a killed gateway) could so append the same rows twice. So the commit is made here, through Delta's own
-transaction, in these steps: compare the mark on the snapshot that it starts from; write the files; count what was
-written; commit. That is one Spark job, and no other query. For local tables a file lock,
+transaction, in these steps: compare the mark on the snapshot that it starts from; put the files there; count their
+rows; commit. In a local table the files are the staged ones, as they are, unless it asks for more than rows
+(:mod:`tidegate_sink_spark.placing.delta`); else Spark writes them, in one job. For local tables a file lock,
 held by the Java process from reading the mark to the end of the commit, lets one driver in at a time; it
 also closes the gap between "does this commit file exist" and "rename to it" that local file
 systems have. Killing the Java process releases the lock, and with it every chance to commit.
@@ -33,7 +34,13 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from tidegate_sink_spark.job.driver import Addition, CommitError, MarkMovedError, TableState
+from tidegate_sink_spark.job.driver import (
+    Addition,
+    CommitError,
+    MarkMovedError,
+    TableState,
+    first_line,
+)
 from tidegate_sink_spark.job.durable import SyncedCommits
 from tidegate_sink_spark.job.files import java_lock, local_path
 from tidegate_sink_spark.job.log_store import check_log_store
@@ -44,7 +51,9 @@ from tidegate_sink_spark.job.rows import (
     spark_errors,
     staged_rows,
 )
-from tidegate_sink_spark.job.table import Shape, bring_up_to_date, schema_text
+from tidegate_sink_spark.job.table import FurtherColumns, Shape, bring_up_to_date, schema_text
+from tidegate_sink_spark.placing.delta import add_action, partitions_of_whole_files
+from tidegate_sink_spark.placing.files import PlacedFile, Placing
 from tidegate_sink_spark.staging.arrow import SCHEMA_VERSION, VERSION_PROPERTY
 
 #: 50 commits between two Delta checkpoints: at 5 s each that is one in four minutes. Deletion
@@ -62,6 +71,10 @@ _LAYOUTS: Final = {
 
 #: Commits that are read for a mark, before all of the table's state is.
 COMMITS_READ_MAX: Final = 20
+#: What Spark would be told of the files that it writes, and that staged ones have: the option of the same name
+#: can ask for others.
+_CODEC: Final = ("spark.sql.parquet.compression.codec", "zstd")
+_ENCRYPTION: Final = "parquet.crypto.factory.class"
 #: Names of the errors with which Delta refuses a commit because of another one of the same log.
 _LOST: Final = ("ConcurrentTransactionException", "DeltaConcurrentTransactionException")
 
@@ -167,6 +180,9 @@ class DeltaTable:
         with self.locked(), spark_errors("the table cannot be opened"):
             bring_up_to_date(self, self._table, shape.further)
         self._synced = SyncedCommits(self._directory) if self._directory is not None else None
+        self._takes_files = self._directory is not None and _are_as_staged(spark, shape.further)
+        self._asked: tuple[str, str] | None = None
+        self._placing: Placing | None = None
 
     @property
     def sql_name(self) -> str:
@@ -251,11 +267,64 @@ class DeltaTable:
             else:
                 mark = mark_in(transaction.snapshot(), self._app_id)
             addition.check_mark(max(0, mark))
+            placing = self._placing_for(transaction.snapshot())
+            if placing is not None:
+                self._commit_placed(transaction, placing, addition)
+                return
             rows = staged_rows(self._spark, addition, self._further)
             files = transaction.writeFiles(in_files(self._spark, rows, addition.count)._jdf)
             count = _rows_in(files)
             addition.check_count(int(rows.count()) if count is None else count)
             self._commit(transaction, files, addition)
+
+    def _placing_for(self, snapshot: Any) -> Placing | None:
+        """What puts staged files into the table as they are; None when Spark has to write their rows."""
+        if self._directory is None or not self._takes_files:
+            return None
+        asked = str(snapshot.protocol().json()), str(snapshot.metadata().json())
+        if asked != self._asked:
+            columns = partitions_of_whole_files(*asked)
+            self._placing = (
+                None if columns is None else Placing(self._directory, columns, self._further)
+            )
+            self._asked = asked
+        return self._placing
+
+    def _commit_placed(self, transaction: Any, placing: Placing, addition: Addition) -> None:
+        """Commit the staged files of *addition*. Raises: as :meth:`append`."""
+        placed = _placed(placing, addition)
+        try:
+            self._measure(transaction, placed)
+            now = time.time_ns() // 1_000_000
+            from_json = self._spark._jvm.org.apache.spark.sql.delta.actions.Action.fromJson
+            actions = self._spark._jvm.java.util.ArrayList()
+            for file in placed:
+                actions.add(from_json(add_action(file, now)))
+            files = self._spark._jvm.PythonUtils.toSeq(actions)
+            self._commit(transaction, files, addition)
+        except Exception:
+            # It may have been made all the same, when what failed comes behind it. A mark below says that
+            # it was not, and nobody else has these rows: the lock.
+            _, snapshot = newest(self._spark, self._table, is_name=self._is_name)
+            if mark_in(snapshot, self._app_id) < addition.through:
+                placing.take_back(placed)
+            raise
+
+    def _measure(self, transaction: Any, placed: Sequence[PlacedFile]) -> None:
+        """Have the table's history say what was written, as it does of what Spark writes."""
+        jvm, context = self._spark._jvm, self._spark._jsparkSession.sparkContext()
+        create = jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric
+        metrics = jvm.java.util.HashMap()
+        for name, value in (
+            ("numFiles", len(placed)),
+            ("numOutputRows", sum(file.rows for file in placed)),
+            ("numOutputBytes", sum(file.size_bytes for file in placed)),
+        ):
+            metrics[name] = create(context, name)
+            metrics[name].set(value)
+        transaction.registerSQLMetrics(
+            self._spark._jsparkSession, jvm.PythonUtils.toScalaMap(metrics)
+        )
 
     def _commit(self, transaction: Any, files: Any, addition: Addition) -> None:
         """Commit *files* with the mark of *addition*. Raises: MarkMovedError; what py4j raises."""
@@ -307,6 +376,26 @@ class DeltaTable:
             java_lock(self._spark._jvm, self._directory),
         ):
             yield
+
+
+def _are_as_staged(spark: Any, further: FurtherColumns) -> bool:
+    """Tell whether Spark would write what is staged as it is. Only Spark can make Variant of a body."""
+    key, codec = _CODEC
+    return (
+        not any(kind == "VARIANT" for _, kind in further)
+        and spark.conf.get(key) == codec
+        and spark._jsc.hadoopConfiguration().get(_ENCRYPTION) is None
+    )
+
+
+def _placed(placing: Placing, addition: Addition) -> list[PlacedFile]:
+    """Raises: FileNotFoundError when a staged file is gone; CommitError."""
+    try:
+        return placing.place_all(addition)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, OverflowError) as exc:
+        raise CommitError(f"staged files cannot be put into the table: {first_line(exc)}") from exc
 
 
 def _rows_in(files: Any) -> int | None:

@@ -34,16 +34,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
-from tidegate_sink_spark.delta_rs.batches import (
+from tidegate_sink_spark.job.driver import Addition, CommitError, TableState
+from tidegate_sink_spark.job.durable import directories_above, sync_files
+from tidegate_sink_spark.job.files import FileCount, wait_for_lock
+from tidegate_sink_spark.job.table import Shape, bring_up_to_date, columns_of
+from tidegate_sink_spark.placing.batches import (
     BATCH_ROWS,
     by_partition,
     staged_batches,
     staged_schema,
 )
-from tidegate_sink_spark.job.driver import Addition, CommitError, TableState
-from tidegate_sink_spark.job.durable import directories_above, sync_files
-from tidegate_sink_spark.job.files import FileCount, wait_for_lock
-from tidegate_sink_spark.job.table import Shape, bring_up_to_date, columns_of
 from tidegate_sink_spark.staging.arrow import FILE_METADATA, SCHEMA_VERSION
 
 pa: Final[Any] = importlib.import_module("pyarrow")

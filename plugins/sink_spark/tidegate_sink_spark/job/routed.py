@@ -19,9 +19,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from tidegate_sink_spark.delta_rs.batches import staged_batches, staged_schema
 from tidegate_sink_spark.job.driver import Addition, Table, TableState
 from tidegate_sink_spark.job.table import FurtherColumns
+from tidegate_sink_spark.placing.batches import staged_batches, staged_schema
 from tidegate_sink_spark.staging.selection import REMEMBERED_MAX, routed
 
 pa: Final[Any] = importlib.import_module("pyarrow")

@@ -29,10 +29,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tidegate_sink_spark.delta_rs.batches import BATCH_ROWS
 from tidegate_sink_spark.job.driver import CommitError
 from tidegate_sink_spark.job.durable import sync_files
 from tidegate_sink_spark.job.parquet import OWN_DIRECTORY, ParquetTable
+from tidegate_sink_spark.placing.batches import BATCH_ROWS
 from tidegate_sink_spark.staging.arrow import FILE_METADATA
 from tidegate_sink_spark.upkeep.exchange import exchange
 from tidegate_sink_spark.upkeep.worker import FILE_BYTES, SMALL_BYTES, Turn

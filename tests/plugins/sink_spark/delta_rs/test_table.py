@@ -21,11 +21,12 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake.exceptions import CommitFailedError
 
-from tidegate_sink_spark.delta_rs import placing, table
+from tidegate_sink_spark.delta_rs import table
 from tidegate_sink_spark.delta_rs.table import DeltaRsTable
 from tidegate_sink_spark.delta_rs.types import delta_fields
 from tidegate_sink_spark.job.driver import Addition, CommitError, MarkMovedError
 from tidegate_sink_spark.job.table import COLUMNS, Shape, application_id
+from tidegate_sink_spark.placing import files as placing
 
 APP_ID = application_id("gw", "store-1")
 

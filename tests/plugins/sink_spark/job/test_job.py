@@ -156,6 +156,14 @@ def test_partitions_are_compacted_one_slice_after_the_other(delta: Facts) -> Non
     assert delta.cold["own"][4] == [[[6, 3], [0, 0], [0, 0]], 3, 200, 200]
 
 
+@OF_DELTA
+def test_a_staged_file_is_the_tables_own_until_the_table_asks_for_more_than_rows(
+    delta: Facts,
+) -> None:
+    """The history counts what was written either way."""
+    assert delta.cold["own"][5] == [[1, 1, "1", "100"], [2, 1, "1", "100"], 200, 200]
+
+
 def test_a_commit_that_wrote_less_than_it_must_is_none(facts: Facts) -> None:
     """And Delta computes the same mark that the table's log was read for."""
     assert facts.cold["own"][3] == ["100 rows instead of 101", True, 100]

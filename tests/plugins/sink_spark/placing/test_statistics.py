@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidegate_sink_spark.delta_rs.statistics import FileFacts
+from tidegate_sink_spark.placing.statistics import FileFacts
 
 
 def statistics(path: Path, kind: Any, values: list[Any], groups: int = 2) -> dict[str, Any]:
@@ -28,7 +28,8 @@ AT = dt.datetime(2026, 1, 2, 3, 4, 5, 6_789, tzinfo=dt.UTC)
         (pa.int64(), [5, -3, 9, 2], -3, 9),
         (pa.string(), ["b", "a", "ü"], "a", "ü"),
         (pa.string(), ["x" * 40, "y" * 32], "x" * 32, "y" * 32),
-        (pa.string(), ["x" * 32, "x" * 33], "x" * 32, None),
+        (pa.string(), ["x" * 32, "x" * 33], "x" * 32, "x" * 32 + "\U0010ffff"),
+        (pa.string(), ["x", "x" * 32 + "\U0010ffffy"], "x", None),
         (UTC_US, [AT, AT], "2026-01-02T03:04:05.006Z", "2026-01-02T03:04:05.007Z"),
         (UTC_US, [AT.replace(microsecond=7_000)], *["2026-01-02T03:04:05.007Z"] * 2),
         (pa.date32(), [dt.date(2026, 1, 2), dt.date(2025, 1, 2)], "2025-01-02", "2026-01-02"),

@@ -18,6 +18,8 @@ pq: Final[Any] = importlib.import_module("pyarrow.parquet")
 
 #: Characters of a text that are kept, as in Delta's own writers.
 TEXT_CHARACTERS_MAX: Final = 32
+#: Behind a prefix: larger than whatever character may follow it.
+_LARGEST_CHARACTER: Final = "\U0010ffff"
 _MILLISECOND: Final = dt.timedelta(milliseconds=1)
 
 
@@ -94,7 +96,11 @@ def _smallest(value: Any) -> Any:
 
 def _largest(value: Any) -> Any:
     if isinstance(value, str):
-        return value if len(value) <= TEXT_CHARACTERS_MAX else None  # a prefix would be too small
+        if len(value) <= TEXT_CHARACTERS_MAX:
+            return value
+        if value[TEXT_CHARACTERS_MAX] == _LARGEST_CHARACTER:
+            return None
+        return value[:TEXT_CHARACTERS_MAX] + _LARGEST_CHARACTER
     if isinstance(value, dt.datetime):
         if value.microsecond % 1000 == 0:
             return _instant(value)

@@ -1,7 +1,7 @@
 """Puts staged files where the table's log can name them.
 
-A staged file is linked (or, from another file system, copied) under a name that is new each time:
-nothing that the table may refer to is ever written over. Only a file that holds rows of two days, or
+A staged file is linked (or copied, from another file system and from another user) under a name that is
+new each time: nothing that the table may refer to is ever written over. Only a file that holds rows of two days, or
 rows that the table has already, is written anew. What a killed job leaves behind is in no commit, and
 VACUUM removes it.
 """
@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from tidegate_sink_spark.delta_rs.batches import by_partition
-from tidegate_sink_spark.delta_rs.statistics import FileFacts
+from tidegate_sink_spark.job.driver import Addition
 from tidegate_sink_spark.job.table import FurtherColumns, columns_of
+from tidegate_sink_spark.placing.batches import by_partition
+from tidegate_sink_spark.placing.statistics import FileFacts
 
 pc: Final[Any] = importlib.import_module("pyarrow.compute")
 pq: Final[Any] = importlib.import_module("pyarrow.parquet")
@@ -64,6 +65,24 @@ class Placing:
         os.umask(umask)
         self._mode = 0o666 & ~umask
 
+    def place_all(self, addition: Addition) -> list[PlacedFile]:
+        """Place all rows of *addition*, durably; nothing of them is left when that fails.
+
+        Raises: FileNotFoundError when a staged file is gone; OSError, ValueError; CommitError.
+        """
+        placed: list[PlacedFile] = []
+        behind = addition.after if addition.overlaps else None
+        try:
+            for path in addition.paths:
+                placed += self.place(path, behind)
+                behind = None
+            addition.check_count(sum(file.rows for file in placed))
+            self.sync(placed)
+        except BaseException:
+            self.take_back(placed)
+            raise
+        return placed
+
     def place(self, path: Path, behind: int | None) -> list[PlacedFile]:
         """Place the rows of the staged file *path*: of all ack sequences, or those above *behind*.
 
@@ -87,16 +106,25 @@ class Placing:
             raise
 
     def _put(self, path: Path, target: Path) -> None:
-        try:
-            os.link(path, target)  # its contents were synced when it was sealed
-        except OSError as exc:
-            if exc.errno not in _NO_LINK:
-                raise
+        if not self._link(path, target):
             shutil.copyfile(path, target)
-            _sync(target)
+        _sync(
+            target
+        )  # costs nothing where it is a staged file, which was synced when it was sealed
         target.chmod(self._mode)  # staged files are the gateway's alone; a table's are as it says
         # VACUUM goes by a file's age, and a file may have been staged for longer than it keeps one.
         os.utime(target)
+
+    def _link(self, path: Path, target: Path) -> bool:
+        if path.stat().st_uid != os.geteuid():
+            return False  # a job of a cluster: the mode of another user's file is not ours to set
+        try:
+            os.link(path, target)
+        except OSError as exc:
+            if exc.errno not in _NO_LINK:
+                raise
+            return False
+        return True
 
     def _place_parts(self, path: Path, behind: int | None) -> list[PlacedFile]:
         rows = pq.read_table(str(path), partitioning=None)  # "a=b" in its path is no column

@@ -1,0 +1,1 @@
+"""Staged files that become a table's own, as they are."""
