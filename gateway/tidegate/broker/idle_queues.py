@@ -49,7 +49,7 @@ class IdleQueues:
         destinations.marks_use = self.is_on
 
     def look(self, elapsed: int) -> None:
-        """Args: elapsed: microseconds by a clock that nobody sets."""
+        """Args: elapsed: microseconds of a monotonic clock."""
         if self.is_on and not self._is_busy and elapsed >= self._next:
             self._next = elapsed + LOOK_EVERY_US
             self._is_busy = True

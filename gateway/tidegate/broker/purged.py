@@ -54,7 +54,7 @@ class PurgedQueues:
         self._next = 0
 
     def look(self, elapsed: int) -> None:
-        """Args: elapsed: microseconds by a clock that nobody sets."""
+        """Args: elapsed: microseconds of a monotonic clock."""
         if elapsed >= self._next:
             self._next = elapsed + LOOK_EVERY_US
             self._flow.walks.begin(self._look())

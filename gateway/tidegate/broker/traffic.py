@@ -16,7 +16,7 @@ _US: Final = 1_000_000
 class Traffic:
     """Made when the store is open, before clients come. Call :meth:`sample` every second.
 
-    Attributes: started_at: microseconds by a clock that nobody sets; since: the same since the epoch.
+    Attributes: started_at: microseconds of a monotonic clock; since: the same since the epoch.
     """
 
     def __init__(self, flow: Flow) -> None:

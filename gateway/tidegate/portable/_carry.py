@@ -1,4 +1,4 @@
-"""Opening and closing around an export or an import; without pyarrow, the error that says so."""
+"""Opens and closes the store around an export or import; without pyarrow, the error that says so."""
 
 from __future__ import annotations
 

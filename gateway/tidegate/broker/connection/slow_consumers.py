@@ -2,7 +2,7 @@
 disconnected.
 
 By age (``slow_consumer_age``): how long the oldest unacknowledged message of a consumer has been in
-flight, by a clock that nobody sets. Where a policy says so all consumers are checked now and then, so a
+flight, by a monotonic clock. Where a policy says so all consumers are checked now and then, so a
 slow one is found late by that much at most, and a quick one is not noticed at all.
 
 By rate (``slow_consumer_rate``): how much was settled from one look to the next, if more waited for it

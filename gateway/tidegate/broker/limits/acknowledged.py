@@ -151,7 +151,7 @@ class _ClockSteps:
         self._steps: list[tuple[int, int]] = []  # (last row before it, microseconds)
 
     def look(self, offset: int, last: int) -> None:
-        """*offset*: from a clock that nobody sets to the wall clock; *last*: the newest row."""
+        """*offset*: from a monotonic clock to the wall clock; *last*: the newest row."""
         if self._offset is not None and abs(offset - self._offset) > STEP_US:
             self._steps = [*self._steps, (last, offset - self._offset)][-STEPS_MAX:]
         self._offset = offset
@@ -324,7 +324,7 @@ class AcknowledgedLog:
     async def enforce_limits(self, now: int, elapsed: int, stopping: Callable[[], bool]) -> None:
         """Act on a log that is too large or too old; called every second.
 
-        *now*: microseconds since the epoch; *elapsed*: by a clock that nobody sets.
+        *now*: microseconds since the epoch; *elapsed*: by a monotonic clock.
         """
         if not self._readers:
             return

@@ -16,7 +16,7 @@ class Limit(Protocol):
 
     @property
     def act(self) -> str:
-        """What happens when the list is at its limit; "": it has none."""
+        """What happens when the list is at its limit; "": its size is unlimited."""
         ...
 
     @property

@@ -444,7 +444,7 @@ class PendingList:
             self._around.release_producers(self)
 
     def leaving(self, messages: Sequence[StoredMessage]) -> None:
-        """Call before an operation takes messages off the list that were not handed out."""
+        """Call before an operation takes messages off the list without handing them out."""
         if self.limit is not None and self.limit.weighs:
             self.limit.weigh(messages)
 

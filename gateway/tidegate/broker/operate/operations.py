@@ -213,7 +213,7 @@ class Operations(
             )
 
     def _end_consumers(self, pending_list: PendingList) -> None:
-        """End connections subscribed to it by name: they would wait for ever."""
+        """End connections that subscribed to it by name: they would wait for ever."""
         own = [
             item
             for item in pending_list.all_consumers()

@@ -1,4 +1,4 @@
-"""Tells observers (:class:`tidegate.spi.Observer`) of messages: once a turn, once a delivery.
+"""Tells observers (:class:`tidegate.spi.Observer`) of messages: once per turn, once per delivery.
 
 Made only if an extension observes: otherwise the writer has None in its place, and connections
 are not :class:`~tidegate.broker.connection.observed.ObservedConnection`.
@@ -155,7 +155,7 @@ class Following:
             self._failed(observer)
 
     def _failed(self, observer: Observer) -> None:
-        """It would fail with the next turn, too, some thousand times a second."""
+        """Drop *observer*: it would fail again with each turn, some thousand times a second."""
         _log.exception("observer=%s failed and is not called again", observer)
         self._observers = [item for item in self._observers if item is not observer]
 

@@ -1,4 +1,4 @@
-"""How long clients waited for confirmations: a histogram of the last minute, added to once a turn."""
+"""How long clients waited for confirmations: a histogram of the last minute, added to once per turn."""
 
 from __future__ import annotations
 

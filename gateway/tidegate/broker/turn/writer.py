@@ -1,4 +1,4 @@
-"""One batch a turn: collects what a turn of the event loop asked for and makes it durable.
+"""One batch per turn: collects what a turn of the event loop asked for and makes it durable.
 
 The heart of the gateway (design, section 2). Everything that arrives in one turn lands in the
 *filling* :class:`Turn`. At the end of the turn, if no write is under way, the turn becomes one
@@ -136,7 +136,7 @@ class TurnWriter:
         self._task = self._loop.create_task(self._run(), name="tidegate-writer")
 
     def elapsed(self) -> int:
-        """Microseconds of a clock that nobody sets, to measure durations."""
+        """Microseconds of a monotonic clock, to measure durations."""
         return int(self._loop.time() * 1_000_000)
 
     @property
@@ -237,7 +237,7 @@ class TurnWriter:
         self.schedule()
 
     def owes(self, who: Waiting) -> bool:
-        """*who* waits for a confirmation. Looks at all that wait."""
+        """Tell whether *who* waits for a confirmation. Looks at all that wait."""
         turns = (self.turn,) if self._in_flight is None else (self._in_flight, self.turn)
         return any(
             unit.who is who and unit.token is not None for turn in turns for unit in turn.units
