@@ -1,1 +1,1 @@
-"""How much may wait, and what happens above that."""
+"""How much may wait, and what happens beyond that."""

@@ -6,8 +6,8 @@ nothing is added and everything else goes on. A shortage ends only when free spa
 the one limit, or a tenth of the other is free: otherwise each consumed message would let one in.
 
 Dead letters, which the gateway itself moves, are not refused: a message that nobody wants must not be lost, and
-moving it takes no more than its bytes. Below half of ``disk_free_limit`` it waits where it is, or a consumer that
-rejects everything would use up what is kept for acknowledgements.
+moving it takes no more than its bytes. Below half of ``disk_free_limit`` they wait where they are, or a consumer
+that rejects everything would use up what is kept for acknowledgements.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How many sockets all listeners may have open: the store needs descriptors, too.
 
-They are counted from accept on: a client that has not finished a handshake, or has not logged in yet,
+They are counted from accept on: a client that has not finished a handshake, or was never asked to log in,
 takes a descriptor like any other, and a store without descriptors can write nothing. The memory they
 take is counted, too, but keeps nobody out: a client that comes in may be the one that frees room.
 """

@@ -63,7 +63,7 @@ class TemporaryDestinations:
             )
 
     def check_subscribe(self, connection: Requester, request: SubscribeRequest) -> None:
-        """Raises: AccessError unless *connection* owns it; RequestError for a durable subscription."""
+        """Raises: AccessError unless *connection* owns it; RequestError for a durable or shared one."""
         if self._owners.get(request.destination) is not connection:
             raise AccessError(
                 "only the connection that created a temporary destination may subscribe to it",

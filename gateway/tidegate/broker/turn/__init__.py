@@ -1,1 +1,1 @@
-"""One batch a turn of the event loop."""
+"""One batch per turn of the event loop."""

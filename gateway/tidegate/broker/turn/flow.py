@@ -295,7 +295,7 @@ class Flow:
         turn = self.writer.turn
         turn.work += work
         is_large = turn.work > TURN_WORK_MAX
-        if is_large:  # even with nothing to write: the client waits for the next turn
+        if is_large:  # even with nothing to write: the caller waits for the next turn
             self.writer.when_durable(_go_on, synced=False)
         return is_large
 

@@ -166,7 +166,7 @@ class Turn:
         """The operations from number *first* to the last one so far stand or fall together.
 
         Args: who: is told *token* when they are durable (None: nothing), or why they were dropped;
-            undo: steps that then take back what else was done, the last one first.
+            undo: steps that, if they are dropped, take back what else was done, the last one first.
         """
         unit = Unit(first, len(self.operations) - first, who, token, _undo_all(undo))
         self.units.append(unit)
