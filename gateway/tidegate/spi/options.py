@@ -78,8 +78,8 @@ def option(
         kind: how it is written; minimum, maximum: in the field's own unit, inclusive.
         choices: allowed strings.
         zero: what 0 means, when it means something special; then ``minimum`` does not apply to 0.
-        act: for a limit on clients: what happens to whoever reaches it. The option must then be listed
-            in docs/limits.md.
+        act: for a limit on clients: what happens to whoever reaches it. The option is then
+            listed in docs/limits.md.
         metric: for such a limit: which metric shows how near it is; "" when it is not counted.
     """
     info = OptionInfo(help, kind, minimum, maximum, tuple(choices), zero, act, metric)

@@ -174,6 +174,7 @@ class SinkHealth:
     """How a sink is doing. Unknown values are None.
 
     Attributes:
+        state: what it is doing.
         mark: highest ack sequence that its target holds for good, as last read from the target; 0 before it was
             ever read: is_mark_known is False then, and the real mark may be any.
         staged: highest ack sequence that left the store.

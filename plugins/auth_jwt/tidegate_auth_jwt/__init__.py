@@ -1,1 +1,1 @@
-"""JSON Web Tokens in the place of the password, checked with keys from a JWKS file."""
+"""JSON Web Tokens in place of the password, checked with keys from a JWKS file."""

@@ -201,7 +201,7 @@ class OrderedMemory:
         return before - len(kept)
 
     def drop_behind(self, sequence: int, floor_bytes: int) -> int:
-        """Remove messages behind *sequence* from the end until *floor_bytes* are left.
+        """Remove messages after *sequence* from the end until *floor_bytes* are left.
 
         One message stays, however large: it must be able to pass. So does any message that was
         delivered before, and all in front of it: the store may not know its delivery count yet.

@@ -131,7 +131,7 @@ class Spool:
         self._writing = bytearray()  # [_written, ...): on its way to the file
         self._buffer = bytearray()  # [_buffer_start, ...): to be written next
         self._head = 0  # offset of the first frame that was not read
-        self._written = 0  # offset behind what is in the file
+        self._written = 0  # offset after what is in the file
         self._buffer_start = 0
         self._told = 0  # unwritten bytes reported to `space`
         self._epoch = 0  # changes when the head moves, so that a read in a thread knows
@@ -377,7 +377,7 @@ class Spool:
         return bytes(source[offset : offset + size])
 
     def _take_frames(self, frames: bytes, limit: int, bytes_max: int) -> list[StoredMessage]:
-        """Decode the frames at the head, move the head behind them, leave out removed ones."""
+        """Decode the frames at the head, move the head past them, leave out removed ones."""
         data = memoryview(frames)
         taken: list[StoredMessage] = []
         removed = self._removed

@@ -4,7 +4,7 @@
 2. The records since the last checkpoint are merged in memory (:class:`Overlay`).
 3. A checkpoint writes the outcome to the database in one transaction, which also records up to
    which record it has everything; only then are those records discarded from the journal.
-4. After a crash the records behind that mark are merged and written before anything else. The
+4. After a crash the records after that mark are merged and written before anything else. The
    moment of the crash does not matter: before the transaction they are all there, after it they
    are skipped.
 """

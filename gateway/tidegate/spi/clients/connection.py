@@ -97,7 +97,9 @@ class BrokerConnection(Protocol):
     """
 
     @property
-    def principal(self) -> str: ...
+    def principal(self) -> str:
+        """Name of the principal that the client authenticated as."""
+        ...
 
     def authenticated_again(self, exchange: AuthenticationExchange) -> None:
         """The client has successfully completed another exchange: its groups are replaced by the
@@ -370,7 +372,9 @@ class Broker(Protocol):
         ...
 
     @property
-    def version(self) -> str: ...
+    def version(self) -> str:
+        """The gateway's version."""
+        ...
 
     @property
     def large_bodies(self) -> LargeBodies | None:

@@ -89,7 +89,9 @@ class FrontEndFactory(Protocol):
         ...
 
     @property
-    def default_port(self) -> int: ...
+    def default_port(self) -> int:
+        """The port of a ``bind`` that names none."""
+        ...
 
     def create(self, config: ListenerConfig, broker: Broker) -> FrontEnd:
         """Build a listener; must not bind yet. Raises: ConfigError."""

@@ -33,6 +33,7 @@ class Readiness(msgspec.Struct, frozen=True):
     """Whether clients can connect and have what they send confirmed.
 
     Attributes:
+        phase: where the gateway is in its life.
         what: the current step of recovery, in words, or whom a standby waits for; "" otherwise. percent: of
             this step, 0 to 100; None: unknown.
         problems: why it is not ready although it runs; empty when it is.
@@ -72,7 +73,9 @@ class OperatorDesk(Protocol):
         ...
 
     @property
-    def version(self) -> str: ...
+    def version(self) -> str:
+        """The gateway's version."""
+        ...
 
     @property
     def directory(self) -> Path:

@@ -175,7 +175,11 @@ class Directory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KnownUser:
-    """A user, without secrets. Attributes: checks: how it is authenticated, in words: ``argon2id``."""
+    """A user, without secrets.
+
+    Attributes: name; groups: the groups it belongs to; checks: how it is authenticated, in words:
+        ``argon2id``.
+    """
 
     name: str
     groups: frozenset[str] = frozenset()
@@ -218,7 +222,10 @@ class Authorizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """An authorizer's answer, and why. Attributes: why: each reason in words, the decisive one first."""
+    """An authorizer's answer, and why.
+
+    Attributes: verdict: the answer; why: each reason in words, the decisive one first.
+    """
 
     verdict: Verdict
     why: tuple[str, ...] = ()
@@ -240,6 +247,7 @@ class AccessRule:
     Attributes:
         number: from 1, in the order of evaluation. line: where it is written; 0: unknown.
         allows: True when it allows, False when it denies.
+        actions: the actions it is about.
         destinations: patterns, as they are written; None: any destination, and no destination.
         who: by kind of condition (``groups``), the values that meet it; all conditions must be met. Empty: everybody.
     """
@@ -303,6 +311,7 @@ class AuditEvent:
     """Something worth looking up later.
 
     Attributes:
+        kind: what happened.
         identity: who it was; for a refused login, whom it claimed to be.
         action, destination: what was refused, or what an operator did; None and "" for logins.
         problem: the reason given to the client; "" when nothing was refused.

@@ -69,6 +69,7 @@ class Acknowledge(msgspec.Struct, frozen=True, gc=False):
     (:class:`AcknowledgedLog`), numbered densely in the order of *sequences*.
 
     Attributes:
+        pending_list: the list that they leave.
         sequences: one or more, in the order of acknowledgement; each is pending in the list.
         delivered_at: when each was handed to the consumer, microseconds since the epoch;
             same length as *sequences*; 0: never. Empty: unknown.
@@ -103,7 +104,10 @@ class DiscardReason(enum.Enum):
 
 
 class Discard(msgspec.Struct, frozen=True, gc=False):
-    """Messages leave one list without being consumed, and without a row of the acknowledged log."""
+    """Messages leave one list without being consumed, and without a row of the acknowledged log.
+
+    Attributes: pending_list: the list; sequences: one or more, each pending in it; reason: why.
+    """
 
     pending_list: PendingListId
     sequences: tuple[int, ...]
@@ -113,10 +117,12 @@ class Discard(msgspec.Struct, frozen=True, gc=False):
 class Move(msgspec.Struct, frozen=True, gc=False):
     """A message goes from one list to the end of another under a new sequence (dead letters).
 
-    The stored message at *target* is *message* (the same body; the broker adds headers that say
+    The stored message at the target is *message* (the same body; the broker adds headers that say
     where it came from and why).
 
     Attributes:
+        pending_list, sequence: the list that it leaves, and its sequence there.
+        target_list, target_sequence: the list that it goes to, and its sequence there.
         row: the acknowledged log's row for the message that leaves *pending_list*: the one that
             an ``Acknowledge`` of this message alone would make. None: it has no row.
     """
@@ -130,7 +136,10 @@ class Move(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordDelivery(msgspec.Struct, frozen=True, gc=False):
-    """Set the delivery count of messages in one list (a consumer was lost or rejected them)."""
+    """Set the delivery counts of messages in one list (a consumer was lost or rejected them).
+
+    Attributes: delivery_count: one for each of *sequences*.
+    """
 
     pending_list: PendingListId
     sequences: tuple[int, ...]
@@ -321,7 +330,7 @@ class PutInflight(msgspec.Struct, frozen=True, gc=False):
 
 
 class RemoveInflight(msgspec.Struct, frozen=True, gc=False):
-    """Remove the record with this key, if it exists."""
+    """Remove the record with this (session, direction, packet_id), if it exists."""
 
     session: str
     direction: InflightDirection

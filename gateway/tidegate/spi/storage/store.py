@@ -116,7 +116,7 @@ class StoreContext:
 
 
 class PendingCount(msgspec.Struct, frozen=True, gc=False):
-    """How much is pending in a list: messages, and the bytes of their bodies."""
+    """How much is pending in a list. Attributes: messages; body_bytes: bytes of their bodies."""
 
     messages: int
     body_bytes: int
@@ -157,6 +157,10 @@ class RecoveredState:
             it the epoch. Lost or recreated contents get a new one.
         last_sequence: highest sequence ever used, 0 when none.
         last_pending_list: highest list id ever used (including branches), 0 when none.
+        destinations, subscriptions, sessions, inflight, retained: as last written, without those
+            removed since.
+        pending: how much is pending, by list; empty lists may be left out.
+        report: what was found and done on opening.
     """
 
     store_id: str
@@ -241,7 +245,9 @@ class MessageStore(Protocol):
     """A place where messages survive. See the module's docstring for threads and call order."""
 
     @property
-    def capabilities(self) -> StoreCapabilities: ...
+    def capabilities(self) -> StoreCapabilities:
+        """What the store can do besides the minimum."""
+        ...
 
     async def open(self) -> RecoveredState:
         """Take exclusive ownership, recover, and return what is there. Called once.
