@@ -337,8 +337,8 @@ class Serving:
     def decide_again(self) -> Iterator[int]:
         """Rights have changed: decide about each subscription. Yields: see `Undecided`.
 
-        Raises: AccessError when one is now refused, or a message is that the front-end was handed and
-        may not have sent yet.
+        Raises: AccessError when one is now refused, or so is a message that the front-end was handed
+        and may not have sent yet.
         """
         client = self._client
         for consumer in list(self.consumers.values()):

@@ -195,7 +195,7 @@ class ListSpool:
 
     @property
     def is_writing(self) -> bool:
-        """A thread is writing or reading it."""
+        """A thread is writing to its files."""
         return self._job is not None
 
     @property
