@@ -1,14 +1,14 @@
-// The HTTP API of this gateway, which is all that the console knows of it.
+// The HTTP API of this gateway: all that the console knows about it.
 
 import { credentials } from './session.js';
 
 const TIMEOUT_MS = 75_000;
 const PREFIX = '../api/v1/';
 
-/** Hears "logged-out" when credentials do not count any more. */
+/** Gets "logged-out" when the credentials are no longer valid. */
 export const events = new EventTarget();
 
-/** An answer that is none. status 0: nobody answered. */
+/** A failed request. status 0: nobody answered. */
 export class Problem extends Error {
   constructor(status, kind, text) {
     super(text);
@@ -17,12 +17,12 @@ export class Problem extends Error {
   }
 }
 
-/** A request that only looks. Fields that are lists are given several times, empty ones are left out. */
+/** A read-only request. List fields are repeated, empty ones left out. */
 export function look(request, fields = {}, signal) {
   return answer(PREFIX + request + queryOf(fields), {}, signal);
 }
 
-/** A stream of what comes, as its bytes. */
+/** A stream of events, as bytes. */
 export async function open(name, fields, signal) {
   const response = await asked(PREFIX + name + queryOf(fields), {}, signal);
   if (response.status !== 200) understood(response, await response.text(), []);
@@ -39,15 +39,15 @@ function queryOf(fields) {
   return text && `?${text}`;
 }
 
-/** A request that does something. */
+/** A request that changes something. */
 export function act(request, fields, signal) {
   const headers = { 'Content-Type': 'application/json' };
   return answer(PREFIX + request, { method: 'POST', headers, body: JSON.stringify(fields) }, signal);
 }
 
 /**
- * A request that goes over messages, again and again until it is complete; returns to how many it was done, and its note.
- * told: called with the number so far. signal: when it is aborted, what was begun is finished and no more is asked.
+* A request over messages, repeated until it is complete; returns how many it handled, and its note.
+* told: called with the number so far. signal: when aborted, the current request finishes and no more follow.
  */
 export async function goOver(request, fields, told, signal) {
   let count = 0;
@@ -62,12 +62,12 @@ export async function goOver(request, fields, told, signal) {
   }
 }
 
-/** Whether the gateway is ready; an answer also when it is not. */
+/** Whether the gateway is ready; also answers when it is not. */
 export function readiness(signal) {
   return answer('../health/ready', {}, signal, [200, 503]);
 }
 
-/** How the gateway was; range: one of the server's names. */
+/** The gateway's history; range: one of the server's names. */
 export function history(range, signal) {
   return answer(`../history?range=${range}`, {}, signal);
 }
@@ -91,28 +91,28 @@ function asked(path, options, signal) {
   try {
     if (credentials()) headers.set('Authorization', credentials());
   } catch {
-    // No token has such characters: what was pasted is something else.
+    // No token has such characters: something else was pasted.
     events.dispatchEvent(new Event('logged-out'));
-    throw new Problem(401, 'LoginError', 'these credentials are none');
+    throw new Problem(401, 'LoginError', 'these are not valid credentials');
   }
   return fetch(path, {
     ...options,
     headers,
     signal,
-    // Nothing that the browser remembers, and no dialog of its own for passwords.
+    // Nothing that the browser remembers, and none of its own password dialogs.
     credentials: 'omit',
     cache: 'no-store',
     redirect: 'error',
   });
 }
 
-/** What was answered, when its status is a good one; else a Problem is thrown. */
+/** The answer, if its status is a good one; otherwise throws a Problem. */
 function understood(response, text, good) {
   let body = {};
   try {
     body = JSON.parse(text);
   } catch {
-    throw new Problem(response.status, 'Unreadable', `what answered is not the gateway (status ${response.status})`);
+    throw new Problem(response.status, 'Unreadable', `the answer is not from the gateway (status ${response.status})`);
   }
   if (good.includes(response.status) && body.kind === undefined) return body;
   if (response.status === 401) events.dispatchEvent(new Event('logged-out'));

@@ -1,14 +1,14 @@
-// A line chart of the last minutes, hours or days, drawn as SVG, with its numbers in words beside it. What nobody saw is a gap.
+// A line chart of the last minutes, hours or days, drawn as SVG, with its numbers as text beside it. Missing data is a gap.
 
 import { el, setText, svg } from './dom.js';
 import { bytes, duration } from './format.js';
 
 const WIDTH = 600;
 const HEIGHT = 100;
-/** Of the width, that an arrow key goes. */
+/** Share of the width that an arrow key moves by. */
 const STRIDE = 1 / 60;
 
-/** Points are {at, apart, …} with a number or null by column: what is further away than its apart is behind a gap. */
+/** Points are {at, apart, …} with a number or null by column: points further apart than that have a gap between them. */
 export class Chart {
   /** series: [{name, column}]; format: number => text. */
   constructor(title, series, format) {
@@ -24,7 +24,7 @@ export class Chart {
     this.middle = el('span');
     this.when = el('span', { class: 'when', role: 'status' });
     this.picture = svg('svg', {
-      viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: 'none', role: 'img', tabindex: '0', 'aria-label': `${title}. Arrow keys: the numbers of a moment`,
+      viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: 'none', role: 'img', tabindex: '0', 'aria-label': `${title}. Arrow keys show the values at a moment`,
       onpointermove: (event) => this.choose((event.clientX - this.picture.getBoundingClientRect().left) / this.picture.getBoundingClientRect().width),
       onpointerleave: () => this.choose(null), onblur: () => this.choose(null), onkeydown: (event) => this.press(event),
     }, svg('path', { class: 'grid', d: `M0 ${HEIGHT / 2}H${WIDTH}M0 ${HEIGHT}H${WIDTH}`, 'vector-effect': 'non-scaling-stroke' }), this.cursor, this.lines);
@@ -35,7 +35,7 @@ export class Chart {
       el('div', { class: 'axis' }, this.began, this.middle, el('span', {}, 'now'), this.when));
   }
 
-  /** Show points, the oldest first, from the moment *begin* to *end*, milliseconds since the epoch. */
+  /** Show points, oldest first, from *begin* to *end*, milliseconds since the epoch. */
   draw(points, begin, end) {
     Object.assign(this, { points, begin, end });
     setText(this.began, `${duration((end - begin) / 1000)} ago`);
@@ -51,7 +51,7 @@ export class Chart {
         const value = point[column];
         if (value === null || value === undefined) continue;
         const isApart = before === null || point.at - before.at > Math.max(point.apart, before.apart);
-        // A point alone is a line as well, of no length: it is drawn as a dot.
+        // A single point is a line of no length, too: it is drawn as a dot.
         path += `${isApart ? 'M' : 'L'}${across(point.at)} ${(HEIGHT * (1 - value / highest)).toFixed(2)}${isApart ? 'h0' : ''}`;
         before = point;
       }
@@ -60,7 +60,7 @@ export class Chart {
     this.tell();
   }
 
-  /** Tell the numbers of a moment: a part of the width, or null for now. */
+  /** Show the numbers of a moment: a share of the width, or null for now. */
   choose(share) {
     this.chosen = share === null ? null : Math.min(1, Math.max(0, share));
     this.tell();
@@ -82,7 +82,7 @@ export class Chart {
       point = nearest && Math.abs(nearest.at - at) <= Math.max(nearest.apart, (this.end - this.begin) * STRIDE) ? nearest : null;
     }
     this.cursor.setAttribute('d', this.chosen === null ? '' : `M${(WIDTH * this.chosen).toFixed(1)} 0V${HEIGHT}`);
-    setText(this.when, this.chosen === null ? '' : point ? momentOf(point.at, this.end - this.begin) : 'nothing was seen then');
+    setText(this.when, this.chosen === null ? '' : point ? momentOf(point.at, this.end - this.begin) : 'no data for that time');
     this.series.forEach(({ column }, index) => {
       const value = point?.[column];
       setText(this.values[index], value === null || value === undefined ? '–' : this.format(value));
@@ -95,7 +95,7 @@ function momentOf(at, length) {
   return new Date(at).toLocaleString(undefined, style);
 }
 
-/** The next of 1, 2, 5, 10, 20, … so that the scale seldom changes. thousand: 1024 where units are that far apart. */
+/** The next of 1, 2, 5, 10, 20, … so that the scale seldom changes. thousand: 1024 for binary units. */
 function niceCeiling(value, thousand) {
   if (value <= 0) return 1;
   const size = thousand ** Math.floor(Math.log(value) / Math.log(thousand));

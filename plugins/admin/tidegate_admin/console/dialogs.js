@@ -1,24 +1,24 @@
-// Questions before something happens. Escape and "Cancel" mean no.
+// Dialogs before something happens. Escape and "Cancel" mean no.
 
 import { button, el, setText } from './dom.js';
 import { gatewayTime } from './watch.js';
 
-/** A field: for how long what is purged can be brought back, in seconds; see keptUntil. */
+/** A field: how long purged messages can be brought back, in seconds; see keptUntil. */
 export const KEEP = {
   name: 'keep', label: 'Can be undone', kind: 'choice', options: [['3600', 'for an hour'], ['86400', 'for a day'], ['604800', 'for a week'], ['', 'not at all']],
-  hint: 'Until then the messages take their room. Choose "not at all" to make room.',
+  hint: 'Until then the messages take up space. Choose "not at all" to free it.',
 };
 
 let names = 0;
 
-/** Ask whether to do it; text: what exactly happens to what. Resolves to true or false. */
+/** Ask whether to do it; text: exactly what will happen. Resolves to true or false. */
 export function confirmed({ title, text, action, isDangerous = false }) {
   return opened({ title, content: [text].flat().map((line) => el('p', {}, line)), action, isDangerous, read: () => true }).then(Boolean);
 }
 
 /**
  * Ask for values: fields are [{name, label, kind, value, hint, isRequired, options}], kind one of text, number, area, check,
- * choice, whose options are [value, label, whether it cannot be chosen]. Resolves to them by name, or null. submit: done with them while the dialog is open; what it throws is shown there.
+* choice, whose options are [value, label, is disabled]. Resolves to the values by name, or null. submit: called with them while the dialog is open; errors are shown there.
  */
 export function asked({ title, text = [], fields, action, submit, isDangerous = false }) {
   const inputs = new Map();
@@ -32,15 +32,15 @@ export function asked({ title, text = [], fields, action, submit, isDangerous = 
   return opened({ title, content, action, isDangerous, read, submit });
 }
 
-/** What a purge is asked for with this value of KEEP. */
+/** A purge's keep_until for this value of KEEP. */
 export function keptUntil(keep) {
   return keep ? gatewayTime() + Number(keep) * 1e6 : 0;
 }
 
-/** Show how far something is that takes time; "Stop" aborts the signal that work gets. Resolves as work does. */
+/** Show the progress of long work; "Stop" aborts the signal that work gets. Resolves as work does. */
 export async function followed(title, work) {
   const stop = new AbortController();
-  const line = el('p', { role: 'status' }, 'Begun …');
+  const line = el('p', { role: 'status' }, 'Started …');
   const id = nextId();
   const dialog = el('dialog', { 'aria-labelledby': id, oncancel: (event) => event.preventDefault() },
     el('h2', { id }, title), line, el('div', { class: 'actions' }, button('Stop', () => {
@@ -48,7 +48,7 @@ export async function followed(title, work) {
       setText(line, 'Stopping …');
     })));
   document.body.append(dialog);
-  // What is over at once is not worth a dialog that flashes.
+  // No flashing dialog for work that ends at once.
   const timer = setTimeout(() => dialog.showModal(), 400);
   try {
     return await work((text) => setText(line, text), stop.signal);
@@ -88,7 +88,7 @@ function opened({ title, content, action, isDangerous, read, submit }) {
     }
     document.body.append(dialog);
     dialog.showModal();
-    // Who presses Enter without reading must not destroy anything.
+    // Pressing Enter without reading must not destroy anything.
     if (isDangerous) no.focus();
   });
 }

@@ -1,14 +1,14 @@
-// Elements are made here and nowhere else. What comes from the gateway becomes text and never HTML:
-// the server's policy (Trusted Types) refuses innerHTML and its like in any case.
+// Elements are made only here. Data from the gateway becomes text, never HTML:
+// the server's policy (Trusted Types) refuses innerHTML and the like anyway.
 
 const SVG = 'http://www.w3.org/2000/svg';
 
-/** An element; attributes that begin with "on" are listeners, null, undefined and false are left out. */
+/** An element; attributes that begin with "on" are listeners; null, undefined and false are left out. */
 export function el(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
 }
 
-/** The same of a picture's elements. */
+/** The same for SVG elements. */
 export function svg(tag, attributes = {}, ...children) {
   return filled(document.createElementNS(SVG, tag), attributes, children);
 }
@@ -23,22 +23,21 @@ function filled(node, attributes, children) {
   return node;
 }
 
-/** Change a text only when it is another one: screen readers and selections notice. */
+/** Set a text only if it differs: screen readers and selections notice a change. */
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
-/** A button. */
 export function button(label, onclick, attributes = {}) {
   return el('button', { type: 'button', onclick, ...attributes }, label);
 }
 
-/** A short label beside a name, told from others by its words and not by colour alone. */
+/** A short label beside a name; its words distinguish it, not only its colour. */
 export function tag(text, kind = '') {
   return el('span', { class: `tag ${kind}`.trim() }, text);
 }
 
-/** Terms with what they mean; pairs without a value are left out. */
+/** Terms and their values; pairs without a value are left out. */
 export function facts(pairs, kind = '') {
   const shown = pairs.filter(([, value]) => ![null, undefined, false, ''].includes(value));
   return el('dl', { class: `facts ${kind}`.trim() }, shown.map(([term, value]) => el('div', {}, el('dt', {}, term), el('dd', {}, value))));

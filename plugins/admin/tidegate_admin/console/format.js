@@ -8,7 +8,7 @@ export function count(value) {
   return whole.format(value);
 }
 
-/** A number with its word: 1 message, 2 messages. */
+/** A number with its noun: 1 message, 2 messages. */
 export function counted(value, word) {
   return `${whole.format(value)} ${word}${value === 1 ? '' : 's'}`;
 }

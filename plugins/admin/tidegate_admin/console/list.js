@@ -1,5 +1,5 @@
-// A page that is one list of the contract's: searched, sorted and paged by the gateway. What is asked for is in the
-// address, so that "back" goes back to it and a link leads to it.
+// A page with one list of the contract: searched, sorted and paged by the gateway. The search is in the address,
+// so that "back" returns to it and a link leads to it.
 
 import { look } from './api.js';
 import { el, setText } from './dom.js';
@@ -11,8 +11,8 @@ const EVERY_MS = 5000;
 const ROWS = 50;
 
 /**
- * page: in the address; request: its tag; sorts: [[value, label]], the first is the usual one; choices: more of what is asked
- * for, [{name, label, options}]; fields: from what was entered to the request's fields; nothing: told when there is no row; more: of an answer, a sentence besides;
+* page: in the address; request: its tag; sorts: [[value, label]], the first is the default; choices: further filters,
+ * [{name, label, options}]; fields: turns the input into the request's fields; nothing: shown when there is no row; more: a sentence about an answer;
  * level: of the heading.
  */
 export function list(root, place, signal, { page, title, request, columns, key, sorts, choices = [], fields = (values) => values, hint, placeholder, nothing, head = [], level = 'h1', more = () => '' }) {
@@ -32,7 +32,7 @@ export function list(root, place, signal, { page, title, request, columns, key, 
   search.value = text;
   const inputs = choices.map(({ name, label, options }) => select(label, options, values[name], () => go({})));
   const order = select('Order', sorts, by, () => go({ sort: order.value }));
-  const table = new Table({ caption: title, columns, key, sorting: { by, set: (sort) => go({ sort }) }, empty: text || Object.values(values).some(Boolean) ? 'Nothing is found by that.' : nothing });
+  const table = new Table({ caption: title, columns, key, sorting: { by, set: (sort) => go({ sort }) }, empty: text || Object.values(values).some(Boolean) ? 'Nothing matches.' : nothing });
   const pager = new Pager(() => refresh());
   const problem = el('p', { class: 'problem', role: 'alert' });
   const besides = el('p', { class: 'quiet', role: 'status' });

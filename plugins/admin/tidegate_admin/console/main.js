@@ -1,4 +1,4 @@
-// The frame: who is logged in, where one is, how the gateway is.
+// The frame: who is logged in, the current page, the gateway's state.
 
 import { Problem, events } from './api.js';
 import { button, el, setText } from './dom.js';
@@ -21,7 +21,7 @@ import { plugins } from './pages/plugins.js';
 import * as sinks from './pages/sinks.js';
 import { file, store } from './pages/store.js';
 
-/** By the first word behind "#/"; those with a label are in the menu. A page's show(root, place, signal) fills root. */
+/** By the first word after "#/"; those with a label are in the menu. A page's show(root, place, signal) fills root. */
 const PAGES = new Map([
   ['overview', { label: 'Overview', page: overview }],
   ['events', { label: 'Events', page: eventsPage }],
@@ -53,13 +53,13 @@ const state = el('span', { class: 'tag', role: 'status' });
 const gatewayName = el('strong', { class: 'gateway' });
 const alarm = el('p', { class: 'alarm', role: 'alert', hidden: true });
 const links = new Map();
-/** On every page while the gateway is not as it should be. It is there before anything is said: what is read out is what changes in it. */
+/** On every page while the gateway is not as it should be. Always present: screen readers read out only changes in it. */
 const notice = el('div', { role: 'status' });
 let leaving = null;
 let watched = null;
 let shown = null;
 
-/** Where the address says that one is: #/page/what?fields. */
+/** The place in the address: #/page/what?fields. */
 function place() {
   const [path, query] = location.hash.replace(/^#\/?/, '').split('?');
   const [page, ...rest] = path.split('/');
@@ -97,14 +97,14 @@ function show(isArrival = false) {
   for (const [name, link] of links) {
     if (name === (within ?? found.page)) {
       link.setAttribute('aria-current', 'page');
-      // On a narrow screen the menu is one long line: what is current is seen, and something on either side of it.
+      // On a narrow screen the menu is one long line: show the current item, and something on either side of it.
       const menu = link.closest('nav');
       menu.scrollLeft = link.offsetLeft - (menu.clientWidth - link.offsetWidth) / 2;
     } else link.removeAttribute('aria-current');
   }
   document.title = `${found.what || label || 'Overview'} - Tidegate`;
   const root = el('div');
-  // The same page, asked for something else: who uses the keyboard stays where they are.
+  // The same page with another search: keep the keyboard focus.
   const isSame = shown?.page === found.page && shown.what === found.what;
   const mark = isSame && main.contains(document.activeElement) ? markOf(document.activeElement) : '';
   shown = found;
@@ -113,13 +113,13 @@ function show(isArrival = false) {
   scrollTo(0, 0);
   if (mark) root.querySelector(mark)?.focus();
   if (isArrival || root.contains(document.activeElement)) return;
-  // A screen reader is told where it is now.
+  // Tell a screen reader where it is now.
   const heading = root.querySelector('h1');
   heading?.setAttribute('tabindex', '-1');
   heading?.focus({ preventScroll: true });
 }
 
-/** By what a control is found again when its page is made anew; "": by nothing. */
+/** A selector to find a control again when its page is rebuilt; "": none. */
 function markOf(node) {
   if (node.id) return `#${CSS.escape(node.id)}`;
   const label = node.getAttribute('aria-label');
@@ -134,7 +134,7 @@ function showState() {
   setText(state, problem && ready ? ready.status : kind.replace('-', ' '));
   state.className = `tag ${problem ? 'bad' : STATES[kind] ?? 'warn'}`;
   setText(gatewayName, known?.name ?? '');
-  const since = seen.at ? ` What is shown is from ${ago(seen.at * 1000)}.` : '';
+  const since = seen.at ? ` The values shown are from ${ago(seen.at * 1000)}.` : '';
   alarm.hidden = !problem;
   setText(alarm, problem ? `${problem}.${since}`.replace('..', '.') : '');
   showNotice(problem ? 'unreachable' : kind, known?.problem);
@@ -144,7 +144,7 @@ function showNotice(kind, why) {
   const text = why && kind in STATES ? `${kind.replace('-', ' ')}: ${why}.` : '';
   if (notice.dataset.text === text) return;
   notice.dataset.text = text;
-  const link = kind === 'draining' && [' ', el('a', { href: '#/drain' }, 'How far it is')];
+  const link = kind === 'draining' && [' ', el('a', { href: '#/drain' }, 'Show progress')];
   notice.replaceChildren(...(text ? [el('p', { class: `alarm ${STATES[kind]}` }, text[0].toUpperCase() + text.slice(1), link || [])] : []));
 }
 
@@ -170,19 +170,19 @@ function begin(why = '') {
 
 addEventListener('hashchange', () => watched && show());
 addEventListener('keydown', (event) => {
-  // "/" is for searching, as in many consoles.
+  // "/" starts a search, as in many consoles.
   const isTyping = event.target.closest?.('input, textarea, select, dialog');
   const search = main.querySelector('input[type=search]');
   if (event.key !== '/' || isTyping || !search || event.ctrlKey || event.metaKey || event.altKey) return;
   event.preventDefault();
   search.focus();
 });
-// What was asked for by a button and could not be had: nobody is left to wonder why nothing happens.
+// A button's request failed: say so, or the user would wonder why nothing happens.
 addEventListener('unhandledrejection', (event) => {
   if (!(event.reason instanceof Problem) || event.reason.status === 401) return;
   event.preventDefault();
   complain(event.reason);
 });
 watching.addEventListener('seen', showState);
-events.addEventListener('logged-out', () => watched && logOut('Your credentials do not count any more.'));
+events.addEventListener('logged-out', () => watched && logOut('Your credentials are no longer valid.'));
 begin();

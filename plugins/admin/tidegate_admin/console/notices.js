@@ -1,4 +1,4 @@
-// What is told in passing: seen for some seconds, read out by screen readers.
+// Passing notices: shown for some seconds, read out by screen readers.
 
 import { button, el } from './dom.js';
 
@@ -10,12 +10,12 @@ const polite = el('div', { class: 'notices', role: 'status', 'aria-live': 'polit
 /** Where they appear. */
 export const notices = polite;
 
-/** Tell that something has happened. */
+/** Report that something has happened. */
 export function tell(text) {
   show(text, '');
 }
 
-/** Tell that something went wrong; it stays until it is put away. */
+/** Report that something went wrong; it stays until dismissed. */
 export function complain(error) {
   show(error.message ?? String(error), 'bad');
 }

@@ -1,6 +1,6 @@
-// Asking again and again, never twice at a time, and not while nobody looks.
+// Polling: never twice at a time, and not while nobody looks.
 
-/** Of the time, that answers may take at most: a gateway that answers slowly is asked less often. */
+/** Most of the time that answers may take: a slow gateway is asked less often. */
 const SHARE = 1 / 40;
 
 /** Call work now and *milliseconds* after it has ended or later, until signal is aborted. Its errors are its own. */

@@ -1,4 +1,4 @@
-// Events as they come. The browser's own EventSource can show no credentials, so the stream is read here.
+// Events as they come. The browser's own EventSource cannot send credentials, so the stream is read here.
 
 import { Problem, events, open } from './api.js';
 
@@ -6,9 +6,9 @@ const AGAIN_MS = 1000;
 const AGAIN_MAX_MS = 30_000;
 
 /**
- * Follow events behind a sequence until signal is aborted; begins again where it was when the connection ends.
+* Follow events after a sequence until signal is aborted; resumes where it was when the connection ends.
  * fields: of the request, after among them. told: called with an event, {missed, is_restarted}, or nothing when it is connected;
- * failed: with what keeps it from going on just now.
+* failed: called with what keeps it from going on.
  */
 export async function follow(fields, told, failed, signal) {
   let { after } = fields;
@@ -39,7 +39,7 @@ export async function follow(fields, told, failed, signal) {
   }
 }
 
-/** HTML, "Interpreting an event stream", as far as this server makes use of it. */
+/** HTML, "Interpreting an event stream", as far as this server uses it. */
 async function* parsed(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = '';
@@ -55,7 +55,7 @@ async function* parsed(body) {
       }
     }
   } finally {
-    reader.cancel().catch(() => {}); // of a connection that is gone already
+    reader.cancel().catch(() => {}); // the connection may be gone already
   }
 }
 

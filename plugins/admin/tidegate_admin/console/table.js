@@ -1,4 +1,4 @@
-// A table that is brought up to date in place: what is focused or selected stays so.
+// A table that is updated in place: focus and selection stay.
 
 import { el } from './dom.js';
 
@@ -16,7 +16,7 @@ export class Table {
     this.heads = columns.map((column) => this.head(column, sorting));
     this.all = el('input', { type: 'checkbox', 'aria-label': 'All on this page', onchange: () => this.chooseAll() });
     this.body = el('tbody');
-    this.empty = el('p', { class: 'empty', hidden: true }, empty); // before the first answer nobody knows
+    this.empty = el('p', { class: 'empty', hidden: true }, empty); // unknown before the first answer
     const headRow = el('tr', {}, chosen && el('td', { class: 'check' }, this.all), this.heads);
     this.table = el('table', {}, el('caption', { class: 'unseen' }, caption), el('thead', {}, headRow), this.body);
     this.element = el('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': caption }, this.table, this.empty);
@@ -102,9 +102,9 @@ function rendered(part) {
   return el('span', { class: part.kind, title: part.title }, part.text);
 }
 
-/** Buttons for a list that only knows what comes next: the way back is remembered. */
+/** Buttons for a list that knows only its next page: earlier ones are remembered. */
 export class Pager {
-  /** load: called with the `after` of the page that is wanted. first: what that is of the first one. */
+  /** load: called to load the page that begins at `after`. first: the `after` of the first page. */
   constructor(load, first = '') {
     this.first = first;
     this.before = [];
@@ -124,13 +124,13 @@ export class Pager {
     this.load();
   }
 
-  /** Begin with the first page again. */
+  /** Return to the first page. */
   restart() {
     this.before = [];
     this.after = this.first;
   }
 
-  /** next: of the answer; text: what the page shows. */
+  /** next: the answer's; text: what the page shows. */
   update(next, text) {
     this.next = next;
     this.back.disabled = this.before.length === 0;

@@ -1,5 +1,5 @@
-// The gateway as a whole, looked at every two seconds for as long as somebody is logged in; what was seen in the
-// last minutes is kept for the charts, where it is finer than the history.
+// The gateway as a whole, polled every two seconds while somebody is logged in. The last minutes are kept for the
+// charts, where they are finer than the history.
 
 import { look, readiness } from './api.js';
 import { every } from './poll.js';
@@ -10,16 +10,16 @@ const KEPT_MS = 15 * 60_000;
 /** What is known: overview and ready may be null; problem: why they are not newer. */
 export const seen = { overview: null, ready: null, problem: '', at: 0, samples: [] };
 
-/** Hears "seen" whenever something is. */
+/** Gets "seen" after each poll. */
 export const watching = new EventTarget();
 
-/** The gateway's clock, in microseconds since the epoch; this machine's while nothing was seen. */
+/** The gateway's clock, in microseconds since the epoch; this machine's before the first answer. */
 export function gatewayTime() {
   if (!seen.overview) return Date.now() * 1000;
   return Math.round(seen.overview.started_at + seen.overview.uptime_s * 1e6 + (Date.now() - seen.at) * 1000);
 }
 
-/** Look until signal is aborted. */
+/** Poll until signal is aborted. */
 export function watch(signal) {
   seen.samples.length = 0;
   every(EVERY_MS, () => once(signal), signal);
@@ -27,7 +27,7 @@ export function watch(signal) {
 
 async function once(signal) {
   const now = Date.now();
-  // Readiness answers while the gateway recovers or hangs, when the other one cannot.
+  // Readiness answers even while the gateway recovers or hangs, when the overview cannot.
   const [ready, overview] = await Promise.allSettled([readiness(signal), look('show-overview', {}, signal)]);
   if (signal.aborted) return;
   seen.ready = ready.status === 'fulfilled' ? ready.value : null;

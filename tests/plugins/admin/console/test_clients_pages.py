@@ -29,9 +29,9 @@ def test_a_connection_is_seen_with_what_it_consumes_and_ended(console: Console) 
         browser.until(lambda: column(browser, "Subscriptions", 1) == ["queue://held"])
         browser.shows("Given", "3 messages")
         browser.press("End connection \u2026")
-        browser.shows("Its client is told that an operator wants it so")
+        browser.shows("Its client is told that an operator ended it")
         browser.press("End connection", within="dialog")
-        browser.shows("is ended.")
+        browser.shows("was ended.")
         assert "operator" in ended.result(60)
         browser.shows("No client is connected.")
 
@@ -63,9 +63,9 @@ def test_a_session_and_its_subscription_are_seen_and_deleted(console: Console) -
     browser.shows("Subscription to topic://meters.*.power", "durable", "nobody now")
     browser.driver.back()
     browser.press("Delete session \u2026")
-    browser.shows("Its subscriptions end, and what waits in them is lost.")
+    browser.shows("Its subscriptions end, and the messages that wait in them are lost.")
     browser.press("Delete", within="dialog")
-    browser.shows("Session of meter-7 is deleted.", "There are no sessions")
+    browser.shows("Session of meter-7 was deleted.", "There are no sessions")
 
 
 def test_limits_and_cursors_are_listed_the_nearest_first(console: Console) -> None:

@@ -95,14 +95,14 @@ def test_destinations_are_searched_sorted_and_paged_by_the_gateway(console: Cons
     browser.keys("/")
     browser.until(lambda: browser.driver.switch_to.active_element.get_attribute("type") == "search")
     browser.fill("Search", "queue://nowhere.>").send_keys(ENTER)
-    browser.shows("Nothing is found by that.")
+    browser.shows("Nothing matches.")
 
 
 def test_a_queue_is_made_paused_and_resumed(console: Console) -> None:
     browser = console.go("destinations")
     browser.press("Create queue …")
     browser.fill("Name", "made.here").send_keys(ENTER)
-    browser.shows("made.here is made.")
+    browser.shows("made.here was created.")
     browser.press("queue://made.here")
     browser.shows("Where its consumers are fed from")
     browser.press("Pause …")
@@ -133,7 +133,9 @@ def test_a_purge_names_the_queue_and_the_count_and_asks_first(console: Console) 
     browser.fill("Only messages with (selector)", "kind = 'none'")
     browser.field("Can be undone").send_keys("not")
     browser.press("Continue …")
-    browser.shows("those of its 1,234 pending messages with kind = 'none'", "There is no way back.")
+    browser.shows(
+        "those of its 1,234 pending messages with kind = 'none'", "This cannot be undone."
+    )
     browser.press("Purge those")
     browser.shows("0 messages of queue://to.purge were purged.")
     browser.press("Purge …")
@@ -177,9 +179,9 @@ def test_a_queue_with_messages_is_deleted_only_when_that_is_said(console: Consol
     browser.shows("It has 1 pending message and 0 consumers.")
     browser.press("Delete", within="dialog")
     browser.shows("queue://to.delete is not empty")
-    browser.field("Also with messages: 1 message and what is in flight are lost").click()
+    browser.field("Even with messages: 1 message and those in flight are lost").click()
     browser.press("Delete", within="dialog")
-    browser.shows("queue://to.delete is deleted.")
+    browser.shows("queue://to.delete was deleted.")
     browser.until(lambda: browser.rows("Destinations"))
     assert "queue://to.delete" not in names(browser)
 

@@ -52,33 +52,33 @@ def test_a_gateway_is_drained_handed_over_and_lets_clients_in_again(console: Con
         (meters,) = [o for o in browser.all("dialog option") if o.text.startswith("meters")]
         assert not meters.is_enabled()
         assert "speaks MQTT" in meters.text
-        browser.fill("Where clients are to go", "b.example:61613")
-        browser.field("Time to end their work").send_keys("a day")
-        browser.field("What waits in queues").send_keys("to stomp")
+        browser.fill("Where clients should go", "b.example:61613")
+        browser.field("Time to finish their work").send_keys("a day")
+        browser.field("Messages in queues").send_keys("to stomp")
         browser.press("Continue …", within="dialog")
         browser.shows(
             "The one that is connected now can acknowledge what they have (2 messages)",
             "or after a day",
             "They are told to use b.example:61613.",
-            "goes to stomp://127.0.0.1",
+            "go to stomp://127.0.0.1",
             "8 messages are kept now.",
         )
         assert focused(browser) == "Cancel"
         browser.keys("\n")  # who presses Enter without reading drains nothing, and loses nothing
         browser.until(lambda: len(browser.all("dialog")) == 1)
         assert not console.look("show-drain")["is_draining"]
-        assert browser.field("Where clients are to go").get_attribute("value") == "b.example:61613"
+        assert browser.field("Where clients should go").get_attribute("value") == "b.example:61613"
         browser.press("Continue …", within="dialog")
         browser.press("Drain", within="dialog")
         caption = "Clients that it waits for"
         browser.until(lambda: browser.rows(caption))
         (waited,) = browser.rows(caption)
         assert (waited[0], waited[3]) == ("worker", "2 messages")
-        browser.shows("begins when all clients have gone", "b.example:61613")
+        browser.shows("starts when all clients have left", "b.example:61613")
         browser.press("Destinations")
         said = browser.one(".content > [role=status]")
         browser.until(lambda: said.text.startswith("Draining: the gateway accepts no more clients"))
-        browser.press("How far it is")
+        browser.press("Show progress")
         browser.press("worker")
         browser.press("End connection …")
         browser.press("End connection", within="dialog")
@@ -86,14 +86,14 @@ def test_a_gateway_is_drained_handed_over_and_lets_clients_in_again(console: Con
     browser.press("Drain")
     browser.shows("not connected", "cannot be reached", "start it, or correct")
     with OTHERS[0] as other:
-        browser.shows("done: no queue has anything that can go", "connected to tidegate/")
+        browser.shows("done: no queue has anything more that can go", "connected to tidegate/")
         browser.shows("7 messages")
         left = browser.rows("What stays here")
         assert [row[:3] for row in left] == [["queue", 'queue://<b class="x"', "1"]]
         assert "resume it to hand it over" in left[0][3]
         assert asyncio.run(bodies(other, "/queue/orders", 5)) == [b"0", b"1", b"2", b"3", b"4"]
         browser.press("Let clients in again …")
-        browser.shows("What has gone does not come back.")
+        browser.shows("Messages that were moved do not come back.")
         browser.press("Let clients in", within="dialog")
         browser.until(lambda: not said.text)
         browser.shows("clients are let in")

@@ -25,7 +25,7 @@ def test_what_happens_is_seen_as_it_happens_and_not_while_it_is_paused(console: 
     console.ask("create-destination", destination="queue://two")
     browser.shows("paused, 2 events wait")
     assert "queue://two" not in browser.text()
-    browser.press("Go on")
+    browser.press("Continue")
     browser.until(lambda: names(browser)[:2] == ["operated", "destination-made"])
     browser.shows("queue://two", "live")
 

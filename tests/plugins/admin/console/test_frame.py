@@ -115,10 +115,10 @@ def test_access_is_explained_and_users_are_listed(console: Console) -> None:
     browser.fill("Search", "NN").send_keys(ENTER)
     browser.until(lambda: [row[0] for row in browser.rows("Rules")] == ["3"])
     browser.field("Action").send_keys("publish")
-    browser.shows("Nothing is found by that.")
+    browser.shows("Nothing matches.")
     browser.fill("User", "ann")
     browser.fill("Destination", "queue://a")
-    browser.press("Look")
+    browser.press("Show")
     browser.until(lambda: ["publish", "refused"] in [row[:2] for row in decided(console)])
     browser.press("All users")
     browser.until(lambda: [row[0] for row in browser.rows("Users")] == ["ann", "ben"])
@@ -137,7 +137,7 @@ def test_who_may_do_what_with_a_destination_is_listed_and_leads_to_why(console: 
     browser.until(lambda: ["consume", "refused"] in [row[:2] for row in decided(console)])
     browser.until(lambda: len(browser.rows(caption)) == 3)
     browser.fill("Destination", "topic://t.>")
-    browser.press("Look")
+    browser.press("Show")
     browser.shows("without wildcards")
 
 
@@ -164,14 +164,14 @@ def test_a_gateway_that_is_gone_is_said_to_be_and_comes_back(console: Console) -
     browser = console.go("destination/queue%3A%2F%2Fthere")
     browser.shows("Delete …")
     console.gateway.kill()
-    browser.shows("the gateway does not answer. What is shown is from")
+    browser.shows("the gateway does not answer. The values shown are from")
     browser.press("Delete …")  # what cannot be asked for is told
     assert browser.one(".notice.bad").text.startswith("the gateway does not answer")
     browser.press("Destinations")
     browser.until(lambda: browser.one("main .problem").text == "the gateway does not answer")
     assert "There are no destinations" not in browser.text()  # nobody knows
     browser.press("Events")
-    browser.shows("it is tried again")
+    browser.shows("trying again")
     console.gateway.start()
     browser.shows("live")
     browser.until(lambda: browser.rows("Events"))

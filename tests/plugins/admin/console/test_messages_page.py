@@ -119,10 +119,10 @@ def test_a_message_is_published_and_seen(console: Console) -> None:
     browser.fill("Content type", "application/json")
     browser.fill("Headers", "no colon")
     browser.press("Publish", within="dialog")
-    browser.shows("is no header: write name:value")
+    browser.shows("is not a header: write name:value")
     browser.fill("Headers", "kind: test:1")
     browser.press("Publish", within="dialog")
-    browser.shows("The message is published to queue://written, and durable.")
+    browser.shows("The message was published to queue://written, and is durable.")
     open_first(browser)
     browser.shows("application/json", "test:1")
     assert json.loads(body(browser)) == {"gr\u00fc\u00dfe": 1}
@@ -152,7 +152,7 @@ def test_dead_letters_are_looked_at_and_go_back_some_or_all(console: Console) ->
     browser.shows("Each of its 3 pending messages goes back")
     browser.press("Retry all", within="dialog")
     browser.shows("3 messages of queue://DLQ.work were moved back.")
-    browser.shows("No message is here.")
+    browser.shows("There are no messages.")
     assert console.pending("queue://work") == 6
 
 
@@ -173,7 +173,7 @@ def test_dead_letters_go_back_by_group_all_or_some_of_them(console: Console) -> 
     browser.until(lambda: groups(browser) == expected)
     browser.shows("9 messages in 3 groups.")
     browser.field(f"Choose queue://mails: {why}").click()
-    browser.press("Look at them")
+    browser.press("Show them")
     browser.until(lambda: [row[2] for row in browser.rows("Messages")] == ["queue://mails"] * 3)
     browser.field(f"Choose queue://bills: {why}").click()
     browser.shows("2 chosen groups, 8 messages:")

@@ -62,7 +62,7 @@ def test_a_moment_is_read_by_keyboard(console: Console) -> None:
     told = [item for item in browser.all(".chart .when") if item.text]
     assert len(told) == 1
     chart.send_keys(*[Keys.ARROW_LEFT] * 5)
-    browser.until(lambda: told[0].text == "nothing was seen then")
+    browser.until(lambda: told[0].text == "no data for that time")
     assert {item.text for item in browser.all(".chart:first-child .legend b")} == {"\u2013"}
     chart.send_keys(*[Keys.ARROW_LEFT] * 10)  # ten hours
     browser.until(lambda: ":" in told[0].text)

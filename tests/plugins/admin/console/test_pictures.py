@@ -79,7 +79,7 @@ def test_the_pictures_of_the_docs_can_be_made(console: Console, tmp_path: Path) 
             console.ask("drain", server_reference="b.example:61613", hand_over="next")
             browser.driver.execute_script("location.hash = '#/drain'")
             browser.until(lambda: browser.rows("What stays here"))
-            browser.shows("done: no queue has anything that can go")
+            browser.shows("done: no queue has anything more that can go")
             take(browser, folder / "console-drain.png")
             console.ask("undrain")
     finally:

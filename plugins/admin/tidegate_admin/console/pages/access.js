@@ -16,13 +16,13 @@ export const access = { show(root, place, signal) {
   const destination = field('destination', 'Destination', place.query.get('destination') ?? '', 'queue://orders');
   const problem = el('p', { class: 'problem', role: 'alert' });
   const summary = el('p', { class: 'quiet', role: 'status' });
-  const table = new Table({ caption: 'What they may do', key: (row) => row.action, columns: DECIDED, empty: 'Enter a user for what they may do and why, a destination for who may do what there, or both.' });
+  const table = new Table({ caption: 'What they may do', key: (row) => row.action, columns: DECIDED, empty: 'Enter a user to see what they may do and why, a destination to see who may do what there, or both.' });
   table.update([]);
   root.append(el('h1', {}, 'Access'), el('form', { class: 'tools', onsubmit: (event) => {
     event.preventDefault();
     const wanted = new URLSearchParams({ user: user.value.trim(), destination: destination.value.trim() });
     location.hash = `#/access?${wanted}`;
-  } }, el('label', { for: 'user' }, 'User'), user, el('label', { for: 'destination' }, 'Destination'), destination, el('button', { type: 'submit', class: 'primary' }, 'Look')),
+  } }, el('label', { for: 'user' }, 'User'), user, el('label', { for: 'destination' }, 'Destination'), destination, el('button', { type: 'submit', class: 'primary' }, 'Show')),
   problem, summary, table.element);
   root.append(el('p', { class: 'actions' }, el('a', { href: '#/users' }, 'All users'), el('a', { href: '#/access' }, 'All rules')));
   everybody(root, destination.value, signal);
@@ -42,7 +42,7 @@ function field(id, label, value, placeholder) {
   return made;
 }
 
-/** What everybody may do with *destination*, "" for none, below what one may: whose name leads to why. */
+/** What everybody may do with *destination*; "": nothing is shown. Below one user's rights; each name links to the reasons. */
 function everybody(root, destination, signal) {
   if (!destination) return;
   const problem = el('p', { class: 'problem', role: 'alert' });
@@ -55,7 +55,7 @@ function everybody(root, destination, signal) {
       pager.restart();
       load();
     } }, el('label', { for: 'match' }, 'Search'), search, el('button', { type: 'submit' }, 'Find'),
-    el('small', { id: 'match-hint' }, 'Any part of a user\'s name. Users that are listed or connected, and anonymous; asked without client id and address, about which there may be rules.')),
+    el('small', { id: 'match-hint' }, 'Any part of a user\'s name. Listed and connected users, and anonymous; checked without client id and address, which rules may depend on.')),
     problem, place, pager.element));
   let table = null;
   async function load() {
@@ -64,7 +64,7 @@ function everybody(root, destination, signal) {
       problem.textContent = '';
       if (!table) {
         const actions = Object.keys(found.rows[0]?.verdicts ?? {});
-        table = new Table({ caption: 'Who may do what there', key: (row) => row.user, columns: columnsOf(actions, destination), empty: 'No user is found by that.' });
+        table = new Table({ caption: 'Who may do what there', key: (row) => row.user, columns: columnsOf(actions, destination), empty: 'No user matches.' });
         place.replaceChildren(table.element);
       }
       table.update(found.rows);
@@ -90,7 +90,7 @@ function verdictOf(verdict) {
   return { text: WORDS[verdict] ?? verdict, kind: `tag ${KINDS[verdict] ?? ''}` };
 }
 
-/** The rules themselves, in the order in which they are asked. */
+/** The rules themselves, in the order in which they are checked. */
 const rules = (root, place, signal) => list(root, place, signal, {
   page: 'access', title: 'Rules', level: 'h2', request: 'list-rules', key: (row) => `${row.authorizer} ${row.number}`, columns: [
     { head: 'Rule', isNumber: true, cell: (row) => String(row.number) },
@@ -98,12 +98,12 @@ const rules = (root, place, signal) => list(root, place, signal, {
     { head: 'Actions', cell: (row) => row.actions.join(', ') },
     { head: 'Destinations', cell: (row) => (row.destinations ? [{ text: row.destinations.join(', '), kind: 'name' }] : 'any') },
     { head: 'Who', cell: (row) => Object.entries(row.who).map(([kind, names]) => `${kind.replaceAll('_', ' ')} ${names.join(', ')}`).join('; ') || 'everybody' },
-    { head: 'Written', cell: (row) => [{ text: row.line ? `line ${row.line}` : `rule ${row.number}`, title: row.source }] },
+    { head: 'Where', cell: (row) => [{ text: row.line ? `line ${row.line}` : `rule ${row.number}`, title: row.source }] },
     { head: 'Of', cell: (row) => row.authorizer },
   ],
   choices: [{ name: 'action', label: 'Action', options: [['', 'Any action'], ...ACTIONS.map((action) => [action, action])] }],
-  sorts: [['', 'Order']], fields: ({ match, action }) => ({ match, action }), hint: 'Any part of a pattern, or of whom a rule is about. The first rule that fits decides.', nothing: 'There are no rules.',
-  more: ({ authorizers, unlisted }) => (authorizers.length ? unlisted.map((name) => `${name} is asked, too, and does not say by which rules it decides.`).join(' ') : 'Nobody is asked, and all is allowed.'),
+  sorts: [['', 'Order']], fields: ({ match, action }) => ({ match, action }), hint: 'Any part of a pattern, or of a name in a rule. The first matching rule decides.', nothing: 'There are no rules.',
+  more: ({ authorizers, unlisted }) => (authorizers.length ? unlisted.map((name) => `${name} is asked, too, but does not list its rules.`).join(' ') : 'No authorizer is asked, and everything is allowed.'),
 });
 
 const DECIDED = [
@@ -111,7 +111,7 @@ const DECIDED = [
   { head: 'Is', cell: (row) => [verdictOf(row.verdict)] },
   { head: 'Because', cell: (row) => (row.reasons.length
     ? row.reasons.map(({ authorizer, why }) => `${authorizer}: ${why.join('; ') || 'gives no reason'}`).join(' | ')
-    : 'nobody is asked, and all is allowed') },
+    : 'no authorizer is asked, and everything is allowed') },
 ];
 
 export const users = { show: (root, place, signal) => list(root, place, signal, {

@@ -12,19 +12,19 @@ import { addressOf } from './destinations/destinations.js';
 
 const EVERY_MS = 3000;
 const USUAL = ['name', 'User and client id'];
-const HINT = 'Any part, whatever its case.';
+const HINT = 'Any part; upper or lower case does not matter.';
 
-/** What keeps a connection from going on, in words. */
+/** What a connection waits for, in words. */
 const WAITS = {
   handshake: 'its handshake is not finished',
-  rights: 'it is being decided what it may have',
+  rights: 'its rights are being decided',
   unread: 'it does not read what it is sent',
-  'in-flight': 'it has as much unacknowledged as it may have',
+  'in-flight': 'it has reached its limit of unacknowledged messages',
   acknowledgements: 'a subscription waits for acknowledgements',
-  'full-list': 'a queue that it sent to has no room',
-  store: 'the store has not written what was accepted',
-  rate: 'its user sent more than it may',
-  stopping: 'the gateway stops',
+  'full-list': 'a queue that it sent to is full',
+  store: 'the store has not yet written what was accepted',
+  rate: 'its user sent more than the rate limit allows',
+  stopping: 'the gateway is stopping',
 };
 
 const waitTag = (reason) => ({ text: reason, kind: 'tag warn', title: WAITS[reason] });
@@ -76,9 +76,9 @@ export const connection = { show(root, place, signal) {
   async function end() {
     const isSure = await confirmed({
       title: `End ${heading.textContent}?`, isDangerous: true, action: 'End connection',
-      text: 'Its client is told that an operator wants it so, and may connect again. Its session stays, its will is published.',
+      text: 'Its client is told that an operator ended it, and may connect again. Its session stays; its will is published.',
     });
-    if (isSure) await done(act('end-connection', { connection: number }), `${heading.textContent} is ended.`, 'connections');
+    if (isSure) await done(act('end-connection', { connection: number }), `${heading.textContent} was ended.`, 'connections');
   }
 } };
 
@@ -111,7 +111,7 @@ export const session = { show(root, place, signal) {
   const key = place.what;
   const heading = el('h1', {}, 'Session');
   const numbers = el('div');
-  const kept = new Table({ caption: 'Subscriptions', key: (row) => String(row.number), columns: SUBSCRIPTIONS, empty: 'None has a list of its own.' });
+  const kept = new Table({ caption: 'Subscriptions', key: (row) => String(row.number), columns: SUBSCRIPTIONS, empty: 'None has its own list.' });
   const attached = el('div');
   detail(root, { up: ['sessions', 'Sessions'], heading, signal, parts: [
     el('div', { class: 'actions' }, button('Delete session …', remove, { class: 'danger' })), el('section', { class: 'card' }, numbers),
@@ -132,11 +132,11 @@ export const session = { show(root, place, signal) {
   async function remove() {
     const values = await asked({
       title: `Delete the ${heading.textContent.toLowerCase()}?`, action: 'Delete', isDangerous: true,
-      text: 'Its subscriptions end, and what waits in them is lost.',
-      fields: [{ name: 'with_connection', label: 'Also when its client is connected, which is ended first', kind: 'check' }],
+      text: 'Its subscriptions end, and the messages that wait in them are lost.',
+      fields: [{ name: 'with_connection', label: 'Even if its client is connected: the connection is ended first', kind: 'check' }],
       submit: (wanted) => act('delete-session', { session: key, ...wanted }),
     });
-    if (values) left(`${heading.textContent} is deleted. ${values.note}`, 'sessions');
+    if (values) left(`${heading.textContent} was deleted. ${values.note}`, 'sessions');
   }
 } };
 
@@ -157,7 +157,7 @@ const SUBSCRIPTIONS = [
 export const subscriptions = { show: (root, place, signal) => list(root, place, signal, {
   page: 'subscriptions', title: 'Subscriptions', request: 'list-subscriptions', key: (row) => String(row.number), columns: SUBSCRIPTIONS,
   sorts: [USUAL, ['pending', 'Pending, most first'], ['memory', 'Memory, most first']],
-  choices: [{ name: 'durable', label: 'Which', options: [['', 'All'], ['true', 'That outlive their connections']] }],
+  choices: [{ name: 'durable', label: 'Which', options: [['', 'All'], ['true', 'Those that outlive their connections']] }],
   hint: `User, client id, name or filter. ${HINT}`, nothing: 'Nobody subscribes to a topic.',
 }) };
 
@@ -182,15 +182,15 @@ export const subscription = { show(root, place, signal) {
 
   async function remove() {
     const values = await asked({
-      title: `Delete the ${heading.textContent.toLowerCase()}?`, action: 'Delete', isDangerous: true, text: 'What waits in it is lost.',
-      fields: [{ name: 'with_connection', label: 'Also when its client is connected, which is ended first', kind: 'check' }],
+      title: `Delete the ${heading.textContent.toLowerCase()}?`, action: 'Delete', isDangerous: true, text: 'The messages that wait in it are lost.',
+      fields: [{ name: 'with_connection', label: 'Even if its client is connected: the connection is ended first', kind: 'check' }],
       submit: (wanted) => act('delete-subscription', { subscription: number, ...wanted }),
     });
-    if (values) left(`${heading.textContent} is deleted. ${values.note}`, 'subscriptions');
+    if (values) left(`${heading.textContent} was deleted. ${values.note}`, 'subscriptions');
   }
 } };
 
-/** The frame of one thing's page. load: fills it; what it throws is shown. */
+/** The frame of a detail page. load: fills it; its errors are shown. */
 function detail(root, { up: [page, label], heading, beside, parts, load, signal }) {
   const problem = el('p', { class: 'problem', role: 'alert' });
   const rest = el('div', { class: 'rest' }, parts);
@@ -203,7 +203,7 @@ function detail(root, { up: [page, label], heading, beside, parts, load, signal 
     } catch (error) {
       if (signal.aborted) return;
       problem.textContent = error.message;
-      // Nothing can be done to what is not there any more.
+      // Nothing can be done to something that is gone.
       if (error.status === 400) {
         rest.hidden = true;
         beside?.replaceChildren();

@@ -1,4 +1,4 @@
-// What happened, and what happens: the newest first.
+// Past and new events, newest first.
 
 import { look } from '../api.js';
 import { button, el, setText } from '../dom.js';
@@ -7,9 +7,9 @@ import { follow } from '../stream.js';
 import { Table } from '../table.js';
 import { addressOf } from './destinations/destinations.js';
 
-/** Events that the page shows at most, and that wait while it is paused. */
+/** Most events that the page shows, and most that wait while it is paused. */
 const ROWS = 500;
-/** So often the page changes at most. */
+/** Least time between two changes of the page. */
 const SHOW_MS = 250;
 const AGAIN_MS = 2000;
 
@@ -17,7 +17,7 @@ const KINDS = ['gateway', 'operator', 'client', 'access', 'destination', 'subscr
 const SEVERITIES = [['info', 'All severities'], ['warning', 'Warnings and worse'], ['error', 'Errors and worse']];
 const TAGS = { info: '', warning: 'warn', error: 'bad', critical: 'bad' };
 
-/** What an event is about, as links where there is a page of it. */
+/** What an event is about, as links where it has a page. */
 function about(row) {
   const { destination, connection, client, principal, sink, listener } = row.about;
   const parts = [];
@@ -30,7 +30,7 @@ function about(row) {
   return parts.flatMap((part, index) => (index ? [' ', part] : [part]));
 }
 
-/** What it says besides. */
+/** The rest of its text. */
 function rest(row) {
   return row.text.replace(/(^|\s)(destination|connection|client|principal|sink|listener)=("(?:[^"\\]|\\.)*"|\S*)/g, '').trim();
 }
@@ -63,7 +63,7 @@ export function show(root, place, signal) {
   const state = el('span', { class: 'quiet', role: 'status' });
   const missed = el('p', { class: 'quiet', role: 'status', hidden: true });
   const problem = el('p', { class: 'problem', role: 'alert' });
-  const table = new Table({ caption: 'Events', columns: COLUMNS, key: (row) => String(row.sequence), empty: text || kind || severity !== 'info' ? 'No event is found by that.' : 'Nothing has happened.' });
+  const table = new Table({ caption: 'Events', columns: COLUMNS, key: (row) => String(row.sequence), empty: text || kind || severity !== 'info' ? 'No event matches.' : 'There are no events yet.' });
 
   root.append(
     el('div', { class: 'head' }, el('h1', {}, 'Events'), el('div', { class: 'actions' }, state, pause)),
@@ -89,7 +89,7 @@ export function show(root, place, signal) {
   function toggle() {
     isPaused = !isPaused;
     pause.setAttribute('aria-pressed', String(isPaused));
-    setText(pause, isPaused ? 'Go on' : 'Pause');
+    setText(pause, isPaused ? 'Continue' : 'Pause');
     update();
   }
 
@@ -100,15 +100,15 @@ export function show(root, place, signal) {
       if (waiting.length > ROWS) waiting.shift();
     } else if (count || isRestarted) {
       missed.hidden = false;
-      setText(missed, isRestarted ? 'The gateway was started anew: what happened before that is not kept.'
-        : `${format.counted(count, 'event')} came too fast, and ${count === 1 ? 'is' : 'are'} not shown.`);
+      setText(missed, isRestarted ? 'The gateway was restarted: events from before that are not kept.'
+        : `${format.counted(count, 'event')} came too fast and ${count === 1 ? 'is' : 'are'} not shown.`);
     }
     problem.textContent = '';
     timer ||= setTimeout(update, SHOW_MS);
   }
 
   function failed(error) {
-    problem.textContent = `${error.message}; it is tried again.`;
+    problem.textContent = `${error.message}; trying again.`;
     update();
   }
 
@@ -126,7 +126,7 @@ export function show(root, place, signal) {
     setText(state, isPaused ? `paused, ${format.counted(waiting.length, 'event')} ${waiting.length === 1 ? 'waits' : 'wait'}` : now);
   }
 
-  /** Not while nobody looks: what happened meanwhile comes then. */
+  /** Not while nobody looks: what happened meanwhile comes afterwards. */
   function begin() {
     following?.abort();
     following = null;
@@ -146,7 +146,7 @@ export function show(root, place, signal) {
       begin();
     } catch (error) {
       if (signal.aborted) return;
-      problem.textContent = `${error.message}; it is tried again.`;
+      problem.textContent = `${error.message}; trying again.`;
       setTimeout(() => signal.aborted || first(), AGAIN_MS);
     }
   }

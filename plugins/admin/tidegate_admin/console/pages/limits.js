@@ -12,7 +12,7 @@ function unit(option) {
   return option.endsWith('_max') && !option.endsWith('bytes_max') ? format.count : format.bytes;
 }
 
-/** What is free must not fall below its limit. */
+/** Free space must not fall below its limit. */
 function bound(row) {
   return `${row.option.endsWith('free_limit') ? 'at least ' : ''}${unit(row.option)(row.limit)}`;
 }
@@ -33,9 +33,9 @@ export const limits = { show: (root, place, signal) => list(root, place, signal,
     { head: 'At most', isNumber: true, cell: bound },
     { head: 'Share', sort: 'nearest', isNumber: true, cell: (row) => [{ text: format.percent(row.percent / 100), kind: row.percent >= AT ? 'tag bad' : row.percent >= NEAR ? 'tag warn' : '' }] },
     { head: 'Refused', isNumber: true, cell: (row) => format.count(row.refused) },
-    { head: 'What happens at it', cell: (row) => row.act.replaceAll('`', '') },
+    { head: 'What happens then', cell: (row) => row.act.replaceAll('`', '') },
   ],
-  sorts: [['nearest', 'The nearest first'], ['name', 'Whose it is']],
+  sorts: [['nearest', 'Nearest first'], ['name', 'Whose it is']],
   choices: [{ name: 'scope', label: 'Whose', options: SCOPES }],
   hint: 'Holder or option, any part.', nothing: 'No limit is set.',
 }) };
@@ -54,5 +54,5 @@ export const cursors = { show: (root, place, signal) => list(root, place, signal
   ],
   sorts: [['name', 'Destination'], ['memory', 'Memory, most first'], ['pending', 'Pending, most first']],
   choices: [{ name: 'paging', label: 'Which', options: [['', 'All'], ['true', 'Fed from pages']] }],
-  hint: 'Destination, client id or name of the subscription, any part.', nothing: 'There is no list of messages.',
+  hint: 'Destination, client id or name of the subscription, any part.', nothing: 'There are no lists of messages.',
 }) };

@@ -29,7 +29,7 @@ export function show(root, why, done) {
     } catch (error) {
       submit.disabled = false;
       if (error.status === 503) {
-        // Nobody can be asked who that is while it recovers; the frame says how far that is.
+        // Users cannot be checked while it recovers; the frame shows how far that is.
         done();
         return;
       }
@@ -41,7 +41,7 @@ export function show(root, why, done) {
 
   root.replaceChildren(el('main', { class: 'login' }, el('form', { class: 'card', onsubmit: logIn },
     el('h1', {}, el('img', { src: 'icon.svg', alt: '', width: '40', height: '40' }), 'Tidegate'),
-    field('Token', token, 'What is in the file admin.token in the gateway\'s data directory: '
+    field('Token', token, 'The contents of the file admin.token in the gateway\'s data directory: '
       + 'cat tidegate-data/admin.token after "make run".'),
     users, problem, el('div', { class: 'actions' }, status(), submit))));
   token.focus();

@@ -11,9 +11,9 @@ const EVERY_MS = 5000;
 const CURSORS = 20;
 
 const KINDS = {
-  input: 'Frames and packets whose end has not come', output: 'Written to clients that do not read', transactions: 'Open transactions', wills: 'Wills',
+  input: 'Incomplete frames and packets', output: 'Written to clients that do not read', transactions: 'Open transactions', wills: 'Wills',
   retained: 'Retained messages', sessions: 'MQTT sessions', subscriptions: 'Subscriptions, without messages', queues: 'Queues, without messages',
-  duplicate_ids: 'Duplicate ids', login: 'Sent before the login', packet_ids: 'Packet ids', aliases: 'Topic aliases', rights: 'What clients may do, remembered',
+  duplicate_ids: 'Duplicate ids', login: 'Sent before the login', packet_ids: 'Packet ids', aliases: 'Topic aliases', rights: 'Rights of clients, cached',
   connections: 'Sockets and clients',
 };
 
@@ -26,7 +26,7 @@ export function show(root, _place, signal) {
     columns: [{ head: 'What', cell: ([name]) => KINDS[name] ?? name }, { head: 'Bytes', isNumber: true, cell: ([, size]) => format.bytes(size) }],
   });
   root.append(el('h1', {}, 'Memory'),
-    el('p', { class: 'quiet' }, 'What the gateway counts in memory, by who it is held for. What is inside something is a part of it. The process itself takes some more. ',
+    el('p', { class: 'quiet' }, 'Memory that the gateway accounts for, by owner. Indented entries are parts of the entry above them. The process itself takes some more. ',
       el('a', { href: '#/limits' }, 'All limits')),
     problem, el('section', { class: 'card' }, el('h2', {}, 'By owner'), tree),
     el('section', { class: 'card' }, el('h2', {}, 'What is held for clients'), kinds.element));
@@ -47,7 +47,7 @@ export function show(root, _place, signal) {
     }
   }
 
-  /** Bring a list of branches up to date in place: what is open or focused stays so. */
+  /** Update a list of branches in place: open and focused ones stay so. */
   function fill(list, items, whole, path) {
     const wanted = items.map((item) => {
       const key = `${path}/${item.key ?? item.name}`;
@@ -88,7 +88,7 @@ function path(key) {
   return key.split('/').length - 1;
 }
 
-/** A branch that is at least what is known of its parts; what is not known is a part as well. */
+/** A branch that is at least the sum of its known parts; the unknown rest is a part, too. */
 function branch(name, used, parts, rest, more = {}) {
   const known = parts.reduce((sum, part) => sum + part.used, 0);
   const others = used - known;
@@ -103,7 +103,7 @@ function all(overview, held, cursors, users) {
   const parts = [
     branch('Held for clients', held.held.used, some.map((one) => ofUser(one, 'held', users)), 'others, and the gateway itself', { limit: held.held.limit }),
     branch('Delivered and not acknowledged', held.in_flight.used, flying.map((one) => ofUser(one, 'in_flight', users)), 'others', { limit: held.in_flight.limit }),
-    branch('Messages that wait, in cursors', overview.stored_memory.used + overview.unstored_memory.used, waiting.map(ofCursor), 'other queues and subscriptions'),
+    branch('Waiting messages, in cursors', overview.stored_memory.used + overview.unstored_memory.used, waiting.map(ofCursor), 'other queues and subscriptions'),
   ];
   return branch('All', 0, parts, '');
 }

@@ -1,4 +1,4 @@
-// How the gateway is, in one look: readiness, rates, confirmations, backlog, and what is near its limit.
+// The gateway at a glance: readiness, rates, confirmations, backlog, and what is near its limit.
 
 import { history, look } from '../api.js';
 import { Chart } from '../chart.js';
@@ -13,14 +13,14 @@ const LARGEST = 5;
 const LARGEST_EVERY_MS = 5000;
 const NEAR = 0.7;
 const AT = 0.9;
-/** As the server calls them: [name, words, milliseconds]. */
+/** The server's names: [name, label, milliseconds]. */
 const RANGES = [['15m', '15 min', 900_000], ['1h', '1 h', 3_600_000], ['24h', '24 h', 86_400_000], ['7d', '7 d', 604_800_000]];
 const HISTORY_EVERY_MS = 30_000;
-/** What this page itself sees is drawn behind the history where the steps of that are as short, and at most so far apart. */
+/** The page's own samples follow the history where its steps are this short; larger distances are gaps. */
 const FINE_S = 10;
 const SEEN_APART_MS = 15_000;
 const APART_STEPS = 1.9;
-/** Less is not stretched over the whole width. */
+/** Shorter spans are not stretched over the whole width. */
 const SHORTEST_MS = 60_000;
 
 export function show(root, place, signal) {
@@ -36,7 +36,7 @@ export function show(root, place, signal) {
   const gateway = el('div');
   const largest = new Table({
     caption: 'Destinations with the largest backlog', columns: columns().slice(0, 4), key: (row) => row.destination,
-    empty: 'There are no destinations yet. A queue is there from its first message on.',
+    empty: 'There are no destinations yet. A queue exists from its first message on.',
   });
   root.append(el('h1', {}, 'Overview'), readiness,
     el('div', { class: 'tiles' }, tiles.map((tile) => tile.element)),
@@ -48,7 +48,7 @@ export function show(root, place, signal) {
       el('section', { class: 'card' }, el('h2', {}, 'Largest backlogs'), largest.element,
         el('p', {}, el('a', { href: '#/destinations?sort=pending' }, 'All destinations'))),
       el('section', { class: 'card' }, el('h2', {}, 'Gateway'), gateway,
-        el('p', {}, el('a', { href: '#/drain' }, 'Before it is stopped: drain it')))));
+        el('p', {}, el('a', { href: '#/drain' }, 'Drain it before stopping it')))));
 
   function draw() {
     const { overview, ready, samples } = seen;
@@ -64,7 +64,7 @@ export function show(root, place, signal) {
     const points = isFine ? together(past, fresh) : past;
     const end = Date.now();
     const known = points.length ? end - points[0].at : 0;
-    // Of the last minutes there is as much as is known; a day is a day.
+    // The shortest range shows as much as is known; a day is always a day.
     const shown = range === RANGES[0][0] && known < length - SHORTEST_MS ? Math.max(SHORTEST_MS, known) : length;
     for (const chart of charts) chart.draw(points.filter(({ at }) => at >= end - shown), end - shown, end);
   }
@@ -91,14 +91,14 @@ export function show(root, place, signal) {
       isFine = found.step_s <= FINE_S;
       draw();
     } catch (error) {
-      if (!signal.aborted) problem.textContent = `What was before is not known: ${error.message}.`;
+      if (!signal.aborted) problem.textContent = `The history is not available: ${error.message}.`;
     }
   }, signal);
   every(LARGEST_EVERY_MS, async () => {
     try {
       largest.update((await look('list-destinations', { sort: 'pending', limit: LARGEST }, signal)).rows);
     } catch {
-      // The frame says what is wrong.
+      // The frame shows what is wrong.
     }
   }, signal);
 }
@@ -150,7 +150,7 @@ const TILES = [
   {
     title: 'Connections',
     value: (found) => format.count(found.connections.used),
-    more: (found) => `${format.counted(found.sessions, 'session')}, ${format.count(found.dropped.total)} messages that no consumer got`,
+    more: (found) => `${format.counted(found.sessions, 'session')}, ${format.count(found.dropped.total)} messages that reached no consumer`,
   },
 ];
 
@@ -169,7 +169,7 @@ const CHARTS = [
   { title: 'Room on its disk', unit: format.bytes, series: [{ name: 'free', column: 'disk_free_bytes' }] },
 ];
 
-/** What this page has seen, as the history has it. */
+/** The page's own sample, in the history's form. */
 function pointOf({ at, overview }) {
   const { confirmation: waits } = overview;
   return {
@@ -189,7 +189,7 @@ function pointOf({ at, overview }) {
   };
 }
 
-/** All that was seen, and what else the history has. */
+/** All own samples, and the rest of the history. */
 function together(past, fresh) {
   const stepOf = ({ at }) => Math.floor(at / 1000 / FINE_S);
   const seenIn = new Set(fresh.map(stepOf));
@@ -197,8 +197,8 @@ function together(past, fresh) {
 }
 
 /**
- * Steps in which somebody looked, each in its middle: what this page saw first is at most one and a half behind the last
- * one before that, and that is no gap. One that is missing makes them two apart.
+* Steps with a sample, each at its middle: the page's first own sample is at most one and a half steps after the last one,
+ * which is no gap. A missing step makes neighbours two apart.
  */
 function pointsOf({ step_s: step, first_at: first, series }) {
   const names = Object.keys(series);

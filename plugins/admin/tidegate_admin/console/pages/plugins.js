@@ -1,4 +1,4 @@
-// What is installed, what of it runs, and how it is set.
+// What is installed, what of it runs, and its options.
 
 import { list } from '../list.js';
 

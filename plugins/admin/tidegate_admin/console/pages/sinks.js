@@ -1,4 +1,4 @@
-// How far the sinks are, what they did last, what is wrong with them and what to do.
+// The sinks' progress, what they did last, what is wrong with them and what to do.
 
 import { act, look } from '../api.js';
 import { button, el, facts, tag } from '../dom.js';
@@ -17,10 +17,10 @@ export function show(root, _place, signal) {
   every(EVERY_MS, async () => {
     try {
       const { rows } = await look('list-sinks', {}, signal);
-      // One request for each: a list has only the last of the problems.
+      // One request each: a list has only the latest problem.
       const details = await Promise.all(rows.map(({ name }) => look('show-sink', { sink: name }, signal)));
       problem.textContent = '';
-      if (!rows.length) all.replaceChildren(el('p', { class: 'empty card' }, 'There are no sinks. With one, every acknowledged message becomes a row of a table: write [[sinks]] into the configuration.'));
+      if (!rows.length) all.replaceChildren(el('p', { class: 'empty card' }, 'There are no sinks. With one, every acknowledged message becomes a row of a table: add [[sinks]] to the configuration.'));
       for (const { status } of details) {
         if (!known.has(status.name)) {
           const made = card(status.name);
@@ -39,7 +39,7 @@ function card(name) {
   const head = el('span', { class: 'tags' });
   const body = el('div', { class: 'sink' });
   const errors = el('ol', { class: 'errors' });
-  const past = el('details', {}, el('summary', {}, 'Last problems, also those that are over'), errors);
+  const past = el('details', {}, el('summary', {}, 'Recent problems, including past ones'), errors);
   const element = el('section', { class: 'card', 'aria-label': `Sink ${name}` },
     el('div', { class: 'head' }, el('h2', {}, name), head, button('Tidy its target now', () => tidy(name))), body, past);
   function update(row) {
@@ -60,7 +60,7 @@ function shown(row) {
     health.problem && el('p', { class: 'alarm', role: 'alert' }, health.problem),
     facts([
       ['Behind', `${format.counted(row.lag_rows, 'message')}, ${format.bytes(row.lag_bytes)}`],
-      ['Oldest of them', row.lag_seconds === null ? 'not known' : row.lag_seconds ? `${format.duration(row.lag_seconds)} old` : 'none'],
+      ['Oldest of them', row.lag_seconds === null ? 'unknown' : row.lag_seconds ? `${format.duration(row.lag_seconds)} old` : 'none'],
       ['Rows a second', format.rate(health.rows_per_second)],
       ['Last commit', commit && `${format.ago(commit.at)}: ${format.counted(commit.rows, 'row')} in ${format.duration(commit.seconds)}, version ${commit.version}`],
       ['Target', health.target && el('code', {}, health.target)],
@@ -76,7 +76,7 @@ function shown(row) {
 async function tidy(sink) {
   try {
     await act('compact-sink', { sink });
-    tell(`${sink} tidies its target; "Last upkeep" says when it has ended.`);
+    tell(`${sink} is tidying its target; "Last upkeep" shows when it is done.`);
   } catch (error) {
     complain(error);
   }

@@ -36,7 +36,7 @@ export const store = { show(root, place, signal) {
         tag(found.is_durable ? 'survives a power cut' : 'does not survive a power cut', found.is_durable ? 'good' : 'warn'));
       numbers.replaceChildren(shown(found));
       made.hidden = !found.offers.includes('parts');
-      unknown.textContent = found.parts_problem && `It is not known now: ${found.parts_problem}`;
+      unknown.textContent = found.parts_problem && `Not known at present: ${found.parts_problem}`;
       parts.update(found.parts);
       if (found.offers.includes('files') && !rest.firstChild) showFiles();
     } catch (error) {
@@ -45,7 +45,7 @@ export const store = { show(root, place, signal) {
   }, signal);
   const showFiles = () => list(rest, place, signal, {
     page: 'store', title: 'Files', level: 'h2', request: 'list-files', columns: FILES, key: (row) => row.name,
-    sorts: [['order', 'The store\'s own'], ['sparse', 'What lives there, least first']],
+    sorts: [['order', 'The store\'s own'], ['sparse', 'Sparsest first']],
     hint: 'A part of the name or the state.', nothing: 'There is no file.',
   });
 } };
@@ -63,8 +63,8 @@ const PARTS = [
 function shown(found) {
   const room = ({ used, limit }) => (limit ? `${format.bytes(used)} of ${format.bytes(limit)}` : `${format.bytes(used)}, no limit`);
   return facts([
-    ['Messages', format.count(found.messages)], ['On disk', format.bytes(found.disk_bytes)], ['Room in that', format.bytes(found.reusable_bytes)],
-    ['Will be taken', found.claimed_bytes ? format.bytes(found.claimed_bytes) : null], ['Counts for its limit', room(found.used)],
+    ['Messages', format.count(found.messages)], ['On disk', format.bytes(found.disk_bytes)], ['Free in it', format.bytes(found.reusable_bytes)],
+    ['Will be taken', found.claimed_bytes ? format.bytes(found.claimed_bytes) : null], ['Counts towards its limit', room(found.used)],
     ['Rows for sinks', found.acknowledged && room(found.acknowledged)], ['Free on disk', found.disk_free === null ? null : format.bytes(found.disk_free)],
     ['Directories', found.directories.length && el('span', {}, found.directories.join(', '))], ['Offers', found.offers.join(', ').replaceAll('_', ' ')],
   ], 'row');
@@ -74,11 +74,11 @@ export const file = { show(root, place, signal) {
   const problem = el('p', { class: 'problem', role: 'alert' });
   const numbers = el('div');
   const holders = new Table({
-    caption: 'What keeps it', key: (row) => `${row.kind} ${row.pending_list} ${row.subscription}`, columns: HOLDERS, empty: 'Nothing keeps it: it goes, or new messages go there.',
+    caption: 'What keeps it', key: (row) => `${row.kind} ${row.pending_list} ${row.subscription}`, columns: HOLDERS, empty: 'Nothing keeps it: it will be removed, or takes new messages.',
   });
   root.append(el('nav', { 'aria-label': 'You are here' }, el('a', { href: '#/store' }, '← Store')), el('h1', {}, place.what), problem,
     el('section', { class: 'card' }, numbers), el('section', { class: 'card' }, el('h2', {}, 'What keeps it'), holders.element));
-  // Once: the answer goes over all that lives in it.
+  // Only once: the answer covers everything that lives in it.
   look('explain-file', { file: place.what }, signal).then(({ row, holders: found }) => {
     numbers.replaceChildren(facts(FILES.slice(1).map((column) => [column.head, [column.cell(row)].flat().map((part) => part.text ?? part).join(' ')]), 'row'));
     holders.update(found);

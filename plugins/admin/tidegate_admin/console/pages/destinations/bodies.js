@@ -1,4 +1,4 @@
-// A message's body as JSON, text or hex. Bodies become text nodes only, whatever is in them.
+// A message's body as JSON, text or hex. Whatever they hold, bodies only become text nodes.
 
 import { button, el, setText } from '../../dom.js';
 import * as format from '../../format.js';
@@ -6,13 +6,13 @@ import * as format from '../../format.js';
 const HEX_ROW = 16;
 const HEX_BYTES = 64 * 1024;
 
-/** The bytes of what travels as base64. */
+/** The bytes of a base64 text. */
 export function decoded(base64) {
   const text = atob(base64);
   return Uint8Array.from(text, (character) => character.charCodeAt(0));
 }
 
-/** Text, when the bytes are UTF-8 without what is no text; else null. A last character that was cut off is left out. */
+/** Text, if the bytes are UTF-8 without control characters; otherwise null. A last character that was cut off is left out. */
 export function textOf(bytes, isCut) {
   const decoder = new TextDecoder('utf-8', { fatal: true });
   let text;
@@ -25,7 +25,7 @@ export function textOf(bytes, isCut) {
   return /[\u0000-\u0008\u000e-\u001f]/.test(text) ? null : text;
 }
 
-/** JSON on lines of its own, with numbers, escapes and repeated keys as they are; null when it is none. */
+/** Indented JSON, with numbers, escapes and repeated keys unchanged; null if it is not JSON. */
 export function jsonOf(text) {
   if (!/^\s*[[{"]/.test(text)) return null;
   try {
@@ -79,7 +79,7 @@ export function glimpse(row) {
   return shown.slice(0, 160);
 }
 
-/** A body with a choice of how to see it. */
+/** A body with a choice of views. */
 export function bodyView(row) {
   const bytes = decoded(row.body);
   const isCut = bytes.length < row.size;

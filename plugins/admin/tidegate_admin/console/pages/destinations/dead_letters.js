@@ -1,4 +1,4 @@
-// Queues that messages went to which nobody could handle, and what is in one by where it comes from and why.
+// Queues of messages that nobody could handle, and the contents of one by origin and reason.
 
 import { goOver, look } from '../../api.js';
 import { KEEP, asked, followed, keptUntil } from '../../dialogs.js';
@@ -11,7 +11,7 @@ import { addressOf, tagsOf } from './destinations.js';
 
 const EVERY_MS = 5000;
 const ROWS = 50;
-/** Messages that are counted in one request, and before one is asked whether to go on. */
+/** Messages counted in one request, and before the user is asked whether to go on. */
 const COUNTED_MAX = 20_000;
 const COUNTED_AT_FIRST = 200_000;
 
@@ -26,12 +26,12 @@ export function show(root, _place, signal) {
   const problem = el('p', { class: 'problem', role: 'alert' });
   const table = new Table({
     caption: 'Queues of dead letters', columns: COLUMNS, key: (row) => row.destination,
-    empty: 'There are no dead letters: no queue is there that the policies name for them.',
+    empty: 'There are no dead letters: no queue exists that the policies name for them.',
   });
   const pager = new Pager(() => refresh());
   root.append(el('h1', {}, 'Dead letters'),
-    el('p', { class: 'quiet' }, 'Messages that were rejected too often, or that a limit dropped with dead-lettering on. In a queue each says where it comes from and why it is here; '
-      + 'all or some of them go back, elsewhere, or away.'),
+    el('p', { class: 'quiet' }, 'Messages that were rejected too often, or that a limit dropped with dead-lettering on. Each says where it comes from and why it is here; '
+      + 'you can send all or some of them back, move them elsewhere, or purge them.'),
     problem, table.element, pager.element);
   async function load() {
     try {
@@ -58,17 +58,17 @@ const GROUPS = [
 const keyOf = (row) => `${row.origin || 'unknown'}: ${row.reason || 'unknown'}`;
 
 /**
- * A card with the dead letters of a queue in groups, some of which go back or away. only: shows those that a selector selects;
- * changed: called when something was done to them. Returns {element, load}.
+* A card with the dead letters of a queue in groups, which can be sent back or purged. only: shows those that a selector selects;
+ * changed: called after a change. Returns {element, load}.
  */
 export function groups(destination, { signal, only, changed }) {
   const chosen = new Set();
   let found = new Map();
   let asking = null;
-  const table = new Table({ caption: 'Why they are here', columns: GROUPS, key: keyOf, chosen, choose: showChosen, empty: 'No message is here.' });
+  const table = new Table({ caption: 'Why they are here', columns: GROUPS, key: keyOf, chosen, choose: showChosen, empty: 'There are no messages.' });
   const state = el('p', { class: 'quiet', role: 'status' });
   const problem = el('p', { class: 'problem', role: 'alert' });
-  const onward = button('Count on', () => count(Infinity));
+  const onward = button('Continue counting', () => count(Infinity));
   const some = el('div', { class: 'actions', role: 'toolbar', 'aria-label': 'Chosen groups' });
   const element = el('section', { class: 'card' },
     el('div', { class: 'head' }, el('h2', {}, 'Why they are here'), button('Count again', () => load())),
@@ -76,7 +76,7 @@ export function groups(destination, { signal, only, changed }) {
   let rest = null;
   let counted = 0;
 
-  /** Count from the beginning. A count that runs is over. */
+  /** Count from the beginning. Ends a running count. */
   function load() {
     asking?.abort();
     rest = { after: 0, through: 0 };
@@ -121,14 +121,14 @@ export function groups(destination, { signal, only, changed }) {
     if (some.hidden) return;
     const many = format.counted(rows.reduce((sum, row) => sum + row.count, 0), 'message');
     const buttons = [button('Retry groups …', retry, { class: 'primary' }), button('Purge groups …', purge, { class: 'danger' })];
-    if (rows.length === 1) buttons.unshift(button('Look at them', () => only(rows[0].selector)));
-    // Made anew only when it says something else: what is focused stays so.
+    if (rows.length === 1) buttons.unshift(button('Show them', () => only(rows[0].selector)));
+    // Rebuilt only when the text changes, so that the focus stays.
     const text = `${format.counted(rows.length, 'chosen group')}, ${many}:`;
     if (some.firstElementChild?.textContent === text) return;
     some.replaceChildren(el('span', { role: 'status' }, text), ...buttons);
   }
 
-  /** Chosen groups; what has headers too long for a selector is handled message by message. */
+  /** Chosen groups, without those whose headers are too long for a selector: they are handled message by message. */
   function wanted() {
     return [...chosen].map((key) => found.get(key)).filter((row) => row && row.selector !== null);
   }
@@ -154,7 +154,7 @@ export function groups(destination, { signal, only, changed }) {
     if (values) await each(rows, 'purge-destination', { keep_until: keptUntil(values.keep) }, 'purged');
   }
 
-  /** Of each group those that were counted. */
+  /** Only the counted messages of each group. */
   async function each(rows, request, fields, past) {
     let count = 0;
     const notes = new Set();

@@ -1,4 +1,4 @@
-// One destination: what it is, what is done to it.
+// One destination: its state, and what can be done to it.
 
 import { act, goOver, look } from '../../api.js';
 import { KEEP, asked, confirmed, followed, keptUntil } from '../../dialogs.js';
@@ -17,7 +17,7 @@ const PURGED = 20;
 const SELECTOR = {
   name: 'selector', label: 'Only messages with (selector)', hint: 'A condition over headers, such as kind = \'test\' AND priority > 4. Empty: all.',
 };
-/** Queues of purged messages: until when, in microseconds, and of which queue. */
+/** Queues of purged messages: until when, in microseconds, and from which queue. */
 const KEPT = /^queue:\/\/\$purged\.(\d+)\.(.+)$/s;
 const COUNT = { name: 'count_max', label: 'At most', kind: 'number', value: '', hint: 'How many messages. Empty: all.' };
 
@@ -34,7 +34,7 @@ export function show(root, place, signal) {
   const numbers = el('div');
   const policy = el('div');
   const feeds = new Table({
-    caption: 'Where consumers are fed from', key: (feed) => feed.subscription, columns: FEEDS, empty: 'No list of messages is there now.',
+    caption: 'Where consumers are fed from', key: (feed) => feed.subscription, columns: FEEDS, empty: 'There is no list of messages now.',
   });
   const browsed = isQueue && messages(destination, { signal, isDead, isKept: Boolean(kept), changed: () => Promise.all([refresh(), showPurged(), grouped && grouped.load()]) });
   const grouped = isDead && groups(destination, { signal, only: browsed.only, changed: () => Promise.all([refresh(), showPurged(), browsed.load()]) });
@@ -57,14 +57,14 @@ export function show(root, place, signal) {
       numbers.replaceChildren(nowOf(found));
       feeds.update(found.feeds);
       policy.replaceChildren(facts(Object.entries(found.policy).map(([name, value]) => [name.replaceAll('_', ' '), String(value)])));
-      // Made anew only when they change: what is focused stays so.
+      // Rebuilt only when they change, so that the focus stays.
       const wanted = JSON.stringify([found.row.kind, found.row.producers_paused, found.row.consumers_paused]);
       if (wanted !== shownActions) actions.replaceChildren(...buttons(found.row));
       shownActions = wanted;
     } catch (error) {
       if (signal.aborted) return;
       problem.textContent = error.message;
-      // What is not there any more has no messages, and nothing can be done to it.
+      // It is gone: it has no messages, and nothing can be done to it.
       if (error.status === 400) {
         rest.hidden = true;
         tags.replaceChildren();
@@ -106,11 +106,11 @@ export function show(root, place, signal) {
   }
 
   async function pause(row) {
-    const options = [['producers', 'Producers: they are refused, with an error that may be tried again']];
-    if (isQueue) options.unshift(['both', 'Producers and consumers'], ['consumers', 'Consumers: they keep their subscriptions and are given nothing']);
+    const options = [['producers', 'Producers: they are refused, with an error after which they may retry']];
+    if (isQueue) options.unshift(['both', 'Producers and consumers'], ['consumers', 'Consumers: they keep their subscriptions but receive nothing']);
     const values = await asked({
-      title: `Pause ${destination}?`, action: 'Pause', text: 'It lasts until it is resumed, also across restarts.',
-      fields: [{ name: 'sides', label: 'Whom', kind: 'choice', options: options.filter(([side]) => !row[`${side}_paused`]) }],
+      title: `Pause ${destination}?`, action: 'Pause', text: 'It lasts until it is resumed, even across restarts.',
+      fields: [{ name: 'sides', label: 'Who', kind: 'choice', options: options.filter(([side]) => !row[`${side}_paused`]) }],
     });
     if (!values) return;
     const sides = values.sides === 'both' ? ['producers', 'consumers'] : [values.sides];
@@ -130,12 +130,12 @@ export function show(root, place, signal) {
     if (isSure) await over('retry-messages', { destination }, 'moved back');
   }
 
-  /** Show what is there now. */
+  /** Show the current state. */
   async function again() {
     await Promise.all([refresh(), showPurged(), browsed && browsed.load(), grouped && grouped.load()]);
   }
 
-  /** What purges of this queue have kept. */
+  /** Show what purges of this queue have kept. */
   async function showPurged() {
     if (kept) {
       purged.hidden = false;
@@ -163,7 +163,7 @@ export function show(root, place, signal) {
   async function purge() {
     const { keep, ...values } = (await asked({
       title: `Purge ${destination}`, action: 'Continue …', fields: kept ? [SELECTOR, COUNT] : [SELECTOR, COUNT, KEEP],
-      text: 'Messages are removed. What is in flight, and what is published from now on, stays.',
+      text: 'Messages are removed. Messages in flight, and those published from now on, stay.',
     })) ?? {};
     if (values.selector === undefined) return;
     const { row } = await look('show-destination', { destination });
@@ -172,7 +172,7 @@ export function show(root, place, signal) {
     const what = which || (most < row.pending ? `the first ${format.count(most)} of ${format.counted(row.pending, 'pending message')}` : format.counted(row.pending, 'pending message'));
     const isSure = await confirmed({
       title: `Purge ${destination}?`, isDangerous: true,
-      text: `This removes ${what} of ${destination}. ${keep ? `They can be brought back ${KEEP.options.find(([value]) => value === keep)[1]}.` : 'There is no way back.'}`,
+      text: `This removes ${what} of ${destination}. ${keep ? `They can be brought back ${KEEP.options.find(([value]) => value === keep)[1]}.` : 'This cannot be undone.'}`,
       action: which ? 'Purge those' : `Purge ${format.counted(most, 'message')}`,
     });
     if (isSure) await over('purge-destination', { destination, ...values, keep_until: keptUntil(keep) }, 'purged');
@@ -181,7 +181,7 @@ export function show(root, place, signal) {
   async function carry(request, word, past) {
     const values = await asked({
       title: `${word} messages of ${destination}`, action: word, fields: [
-        { name: 'target', label: 'To queue', isRequired: true, hint: 'It must be there.' }, SELECTOR, COUNT,
+        { name: 'target', label: 'To queue', isRequired: true, hint: 'It must exist.' }, SELECTOR, COUNT,
       ],
     });
     if (!values) return;
@@ -206,13 +206,13 @@ export function show(root, place, signal) {
       title: `Delete ${destination}?`, action: 'Delete', isDangerous: true,
       text: `It has ${format.counted(row.pending, 'pending message')} and ${format.counted(row.consumers, 'consumer')}.`,
       fields: [
-        { name: 'with_messages', label: `Also with messages: ${format.counted(row.pending, 'message')} and what is in flight are lost`, kind: 'check' },
-        { name: 'with_consumers', label: 'Also with consumers: connections that subscribed to it by name are ended', kind: 'check' },
+        { name: 'with_messages', label: `Even with messages: ${format.counted(row.pending, 'message')} and those in flight are lost`, kind: 'check' },
+        { name: 'with_consumers', label: 'Even with consumers: connections that subscribed to it by name are ended', kind: 'check' },
       ],
       submit: (wanted) => act('delete-destination', { destination, ...wanted }),
     });
     if (!values) return;
-    tell(`${destination} is deleted. ${values.note}`);
+    tell(`${destination} was deleted. ${values.note}`);
     location.hash = '#/destinations';
   }
 }

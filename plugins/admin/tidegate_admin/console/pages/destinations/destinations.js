@@ -10,7 +10,7 @@ import { tell } from '../../notices.js';
 const SORTS = [['name', 'Name'], ['pending', 'Pending, largest first'], ['consumers', 'Consumers, most first']];
 const KINDS = [['', 'Queues and topics'], ['queue://', 'Queues'], ['topic://', 'Topics']];
 
-/** The address of one destination's page. isDead: as a queue of dead letters. */
+/** The address of a destination's page. isDead: as a queue of dead letters. */
 export function addressOf(destination, isDead = false) {
   return `#/${isDead ? 'dead-letter' : 'destination'}/${encodeURIComponent(destination)}`;
 }
@@ -44,7 +44,7 @@ export function show(root, place, signal) {
     page: 'destinations', title: 'Destinations', request: 'list-destinations', columns: columns(), key: (row) => row.destination,
     sorts: SORTS, choices: [{ name: 'kind', label: 'Kind', options: KINDS }], fields: ({ match, kind }) => wantedOf(kind, match),
     hint: 'Part of a name, or a filter: orders.*.eu, orders.> (* stands for one level, > for all that follow).', placeholder: 'orders',
-    nothing: 'There are no destinations yet. A queue is there from its first message on.',
+    nothing: 'There are no destinations yet. A queue exists from its first message on.',
     head: button('Create queue …', create, { class: 'primary' }),
   });
 
@@ -55,12 +55,12 @@ export function show(root, place, signal) {
       submit: ({ name }) => act('create-destination', { destination: name.includes('://') ? name : `queue://${name}` }).then(({ note }) => ({ name, note })),
     });
     if (!values) return;
-    tell(values.note || `${values.name} is made.`);
+    tell(values.note || `${values.name} was created.`);
     refresh();
   }
 }
 
-/** What to ask for: a filter when it looks like one, else what the name has in it. */
+/** The request's fields: a filter if it looks like one, otherwise a part of the name. */
 function wantedOf(kind, text) {
   if (text.includes('://')) return { match: text };
   if (/(^|\.)[*>](\.|$)/.test(text)) return { match: kind + text };

@@ -1,4 +1,4 @@
-// The messages of a queue: browsed, one of them closely, some of them moved, retried or purged, and a new one published.
+// The messages of a queue: browse them, look at one closely, move, retry or purge some, and publish a new one.
 
 import { act, goOver, look } from '../../api.js';
 import { KEEP, asked, followed, keptUntil } from '../../dialogs.js';
@@ -19,7 +19,7 @@ function header(row, name) {
   return row.headers.findLast(([key]) => key === name)?.[1] ?? '';
 }
 
-/** A card with the messages of a queue. changed: called when something was done to them. Returns {element, load, only}. */
+/** A card with the messages of a queue. changed: called after a change. Returns {element, load, only}. */
 export function messages(destination, { signal, changed, isDead, isKept }) {
   const chosen = new Set();
   let rows = [];
@@ -27,14 +27,14 @@ export function messages(destination, { signal, changed, isDead, isKept }) {
   const table = new Table({
     caption: 'Messages', key: (row) => String(row.sequence), chosen, choose: showChosen,
     columns: isDead ? [...COLUMNS.slice(0, 1), ...DEAD, ...COLUMNS.slice(1)] : COLUMNS,
-    empty: 'No message is here.',
+    empty: 'There are no messages.',
   });
   const pager = new Pager(() => load(), 0);
   const problem = el('p', { class: 'problem', role: 'alert' });
   const closely = el('div');
   const some = el('div', { class: 'actions', role: 'toolbar', 'aria-label': 'Chosen messages' });
   const element = el('section', { class: 'card' },
-    el('div', { class: 'head' }, el('h2', {}, 'Messages'), button('Look again', () => load())),
+    el('div', { class: 'head' }, el('h2', {}, 'Messages'), button('Refresh', () => load())),
     el('form', { class: 'tools', role: 'search', onsubmit: (event) => {
       event.preventDefault();
       pager.restart();
@@ -69,7 +69,7 @@ export function messages(destination, { signal, changed, isDead, isKept }) {
     try {
       const page = await look('browse-messages', { destination, after: sequence - 1, limit: 1, body_bytes: BODY_BYTES }, signal);
       const row = page.rows.find((item) => item.sequence === sequence);
-      closely.replaceChildren(row ? message(row, () => closely.replaceChildren()) : el('p', { role: 'status' }, 'That message is not here any more.'));
+      closely.replaceChildren(row ? message(row, () => closely.replaceChildren()) : el('p', { role: 'status' }, 'That message is no longer here.'));
       closely.querySelector('h3')?.focus();
     } catch (error) {
       if (!signal.aborted) complain(error);
@@ -86,7 +86,7 @@ export function messages(destination, { signal, changed, isDead, isKept }) {
     some.replaceChildren(el('span', { role: 'status' }, `${many}:`), ...buttons);
   }
 
-  /** Of the chosen ones what is there by then. */
+  /** Handles those of the chosen ones that are still there. */
   async function each(request, fields, past) {
     const sequences = [...chosen].map(Number);
     let count = 0;
@@ -112,7 +112,7 @@ export function messages(destination, { signal, changed, isDead, isKept }) {
   async function move() {
     const values = await asked({
       title: `Move ${format.counted(chosen.size, 'chosen message')} of ${destination}`, action: 'Move',
-      fields: [{ name: 'target', label: 'To queue', isRequired: true, hint: 'It must be there.' }],
+      fields: [{ name: 'target', label: 'To queue', isRequired: true, hint: 'It must exist.' }],
     });
     if (!values) return;
     const target = values.target.includes('://') ? values.target : `queue://${values.target}`;
@@ -123,12 +123,12 @@ export function messages(destination, { signal, changed, isDead, isKept }) {
     const many = format.counted(chosen.size, 'chosen message');
     const values = await asked({
       title: `Purge ${many}?`, isDangerous: true, action: `Purge ${many}`, fields: isKept ? [] : [KEEP],
-      text: `This removes ${many} of ${destination}.${isKept ? ' There is no way back.' : ''}`,
+      text: `This removes ${many} of ${destination}.${isKept ? ' This cannot be undone.' : ''}`,
     });
     if (values) await each('purge-destination', { destination, keep_until: keptUntil(values.keep) }, 'purged');
   }
 
-  /** Show those that *text* selects. */
+  /** Show only those that *text* selects. */
   async function only(text) {
     selector.value = text;
     pager.restart();
@@ -181,7 +181,7 @@ export async function publish(destination) {
     title: `Publish to ${destination}`, action: 'Publish', fields: [
       { name: 'body', label: 'Body', kind: 'area' },
       { name: 'contentType', label: 'Content type', hint: 'For example application/json. Empty: none.' },
-      { name: 'headers', label: 'Headers', kind: 'area', rows: 3, hint: 'One a line, name:value' },
+      { name: 'headers', label: 'Headers', kind: 'area', rows: 3, hint: 'One per line: name:value' },
       { name: 'priority', label: 'Priority', kind: 'number', value: 4, max: 9 },
       { name: 'persistent', label: 'Persistent', kind: 'check', value: true },
     ],
@@ -189,7 +189,7 @@ export async function publish(destination) {
       destination, body: encoded(body), content_type: contentType || null, headers: pairs(headers), priority, persistent,
     }),
   });
-  if (values) tell(`The message is published to ${destination}, and durable.`);
+  if (values) tell(`The message was published to ${destination}, and is durable.`);
   return Boolean(values);
 }
 
@@ -202,7 +202,7 @@ function encoded(text) {
 function pairs(text) {
   return text.split('\n').filter((line) => line.trim()).map((line) => {
     const colon = line.indexOf(':');
-    if (colon < 1) throw new Error(`"${line}" is no header: write name:value`);
+    if (colon < 1) throw new Error(`"${line}" is not a header: write name:value`);
     return [line.slice(0, colon).trim(), line.slice(colon + 1).trim()];
   });
 }
