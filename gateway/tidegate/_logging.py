@@ -7,7 +7,7 @@ space, a quote, an equals sign or a backslash is quoted, an argument in the midd
 any of the last three is quoted, too, and everything that is not printable is escaped.
 Lines of a traceback are indented: none of them can be taken for a record.
 
-With ``log_format = "json"`` a line is one JSON object: ``time``, ``level``, ``logger``, ``event`` (of an event, its name:
+With ``log_format = "json"`` a line is one JSON object: ``time``, ``level``, ``logger``, ``event`` (an event's name:
 :mod:`tidegate.spi.events`), ``text`` (as above), ``exception``, and each field under its own name, numbers as numbers.
 Fields are parsed from the program's own text, never from what is put into it.
 """

@@ -109,7 +109,10 @@ class EndedLists:
         self._begin(_Ended(subscription.pending_list, _whose(subscription), why))
 
     def recover(self, subscription: Subscription, messages: int) -> None:
-        """A subscription that is not durable is left over from before the start. Args: messages: how many its list holds."""
+        """A subscription that is not durable is left over from before the start.
+
+        Args: messages: how many its list holds.
+        """
         if not messages or not self._has_rows:
             self._writer.add_operation(RemoveSubscription(subscription.pending_list))
             return

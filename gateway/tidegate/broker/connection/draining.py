@@ -41,8 +41,8 @@ class Draining:
     Args: connections: all that must go; until_durable: waits for all requests so far; now: microseconds since
         the epoch.
 
-    Attributes: is_on: nobody is let in; since, ends_at: when that began, and when the time of clients is over, 0 while it is
-        not on; server_reference: where clients are sent, "" for nowhere; is_moved: for good; tell: of events;
+    Attributes: is_on: nobody is let in; since, ends_at: when that began, and when the time of clients is over, 0 while
+        it is not on; server_reference: where clients are sent, "" for nowhere; is_moved: for good; tell: of events;
         stage: what residents are told by heed.
     """
 
