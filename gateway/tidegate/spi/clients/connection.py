@@ -60,9 +60,9 @@ class ClientPeer(Protocol):
     def deliver(self, key: str, messages: Sequence[StoredMessage]) -> None:
         """Write these messages to the client, in order. May call the BrokerConnection.
 
-        With ``acknowledge=True`` each stays in flight until acknowledged or rejected. The exception:
-        when the client does not acknowledge them (:class:`ClientRules`), messages of effective QoS 0 on
-        a topic subscription. (A queue keeps QoS 0 messages as QoS 1.)
+        With ``acknowledge=True`` each stays in flight until acknowledged or rejected. Exception:
+        messages of effective QoS 0 on a topic subscription, if the client does not acknowledge those
+        (:class:`ClientRules`). A queue keeps QoS 0 messages as QoS 1.
 
         The body of a message with ``large`` is in :attr:`Broker.large_bodies`. The front-end writes
         nothing else to the client until that body is complete, and pauses deliveries (``writable``)
@@ -81,8 +81,8 @@ class ClientPeer(Protocol):
     def closed(self, error: GatewayError) -> None:
         """The broker ended the connection: tell the client if the protocol can, then close.
 
-        After an AccessError nothing still waiting here may go out, because the client may no longer
-        have the right to it; rather tell it nothing. During this call the front-end may still call
+        After an AccessError nothing still waiting here may go out, because the client may have lost
+        the right to it: rather tell the client nothing. During this call the front-end may still call
         ``acknowledge``, ``record_inflight`` and ``disconnect``; the BrokerConnection is dead once
         this returns.
         """

@@ -10,7 +10,7 @@ cannot. Its text names the owner; its time stamp advances by a second at each re
 3. So an owner that finds its own text *after* a sync knows that the next owner will read what was
    synced (:meth:`LockFile.check`). One that was away and finds another text must not confirm anything.
    That holds whatever clocks do, even those of a virtual machine, which stand still while it is paused.
-4. An owner away for longer than its lease gives up, whether somebody came or not.
+4. An owner away for longer than its lease gives up, whether or not another one has taken over.
 """
 
 from __future__ import annotations

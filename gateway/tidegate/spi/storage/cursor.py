@@ -168,7 +168,7 @@ class CursorContext:
             it given by *memory_high_water_percent*, a cursor takes no more into memory than it needs
             to work, if it can: cursors that need the store drop messages the store has, others spool
             or are full.
-        memory_high_water_percent: at this part of that limit; the rest is for what must be held anyway.
+        memory_high_water_percent: this much of that limit; the rest is for what must be held anyway.
         temporary_space: what all cursors together have in temporary files; each asks it before its
             files grow and reports when they shrink.
         has_room: call it, on the event loop, when ``is_full`` ends without a call of the broker's
