@@ -1,1 +1,1 @@
-"""The operator's console, HTTP API, health checks and metrics, served by a process of its own."""
+"""The operator's console, HTTP API, health checks and metrics, served by a separate process."""

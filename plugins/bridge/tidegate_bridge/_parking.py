@@ -2,7 +2,7 @@
 
 An ERROR does not say whether the message is bad or the broker is short of something. So a message is
 put aside only after the other broker has refused it by name often enough, and then accepts a later
-one. It goes to a queue of its own and is not sent again later, so that order holds.
+one. It goes to a separate queue and is not sent again later, which keeps the order.
 """
 
 from __future__ import annotations

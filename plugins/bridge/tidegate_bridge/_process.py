@@ -66,7 +66,7 @@ class BridgeProcess:
         return cls(said.name, process, reader, writer, heard)
 
     def tell(self, told: protocol.FromGateway) -> None:
-        """Send a frame. Never waits: the windows bound what is under way."""
+        """Send a frame. Never waits: the windows limit what is in flight."""
         if not self._writer.is_closing():
             self._writer.write(protocol.frame(told))
 

@@ -123,7 +123,7 @@ class Desk:
     def _refused(
         self, question: protocol.Question, kind: str, error: GatewayError
     ) -> protocol.Refusal:
-        """Why there is no answer. That the gateway ended the session takes precedence."""
+        """Why there is no answer. A session ended by the gateway takes precedence."""
         is_of_session = not isinstance(question, protocol.Ready | protocol.Login)
         if is_of_session and self._sessions.of(question.session) is None:
             return _ENDED

@@ -449,7 +449,7 @@ class SparkSink:
             return
         assert self._reader is not None
         if self._reader.released >= report.expected and self._job is not None:
-            # The next job is told where the log begins now.
+            # The next job learns where the log begins now.
             self._report_job(
                 f"rows up to {self._reader.released} were discarded from the acknowledged log before the "
                 "table had them (acknowledged_limit, acknowledged_age); it goes on behind them"

@@ -229,7 +229,7 @@ def identity(table: str) -> str:
 
 
 def with_table(options: SparkSinkOptions, table: str) -> SparkSinkOptions:
-    """The same options with another table. The catalog is for names only; a path beside them is no error."""
+    """The same options with another table. The catalog is for names only; a path is no error."""
     catalog = options.catalog if _NAME.fullmatch(table) else {}
     return dataclasses.replace(options, table=table, catalog=catalog)
 
@@ -355,7 +355,7 @@ def _catalog_conf(options: SparkSinkOptions, name: str) -> dict[str, str]:
             raise ConfigError(f"is missing; a {kind} catalog must have it", key=f"catalog.{key}")
     conf = dict(_PATIENCE_OF_S3A)  # the catalog may say where its files are
     warehouse = settings.get("warehouse", "")
-    if warehouse and kind != "rest":  # a REST server's warehouse is a name of its own
+    if warehouse and kind != "rest":  # a REST server's warehouse is its own name
         path = local_path(warehouse)
         if path is not None:
             settings["warehouse"] = str(path.expanduser().absolute())

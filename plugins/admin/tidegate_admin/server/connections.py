@@ -19,7 +19,7 @@ KEEP_ALIVE_S: Final = 30
 def bounded(
     connections_max: int, header_timeout_s: float, strangers: Strangers
 ) -> type[asyncio.Protocol]:
-    """uvicorn's protocol class. *strangers* is told of clients that do not speak HTTP."""
+    """uvicorn's protocol class. *strangers* gets clients that do not speak HTTP."""
 
     class BoundedConnection(H11Protocol):
         """Closes at the first request whose header does not arrive in time."""

@@ -119,7 +119,7 @@ class Guard:
 
 
 def _is_link(scope: Scope, headers: Headers) -> bool:
-    """Whether this follows a link to the console, as a page of its own and not in a frame."""
+    """Whether this follows a link to the console, as a top-level page and not in a frame."""
     is_page = (
         headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
     )

@@ -146,7 +146,7 @@ class StompConnection:
         if thread is None and found is not None:
             found.close()
 
-    # --- what stomp.py calls, in a thread of its own -------------------------------------------
+    # --- what stomp.py calls, in its own thread ------------------------------------------------
 
     def on_connected(self, frame: Any) -> None:
         self._connected = frame.headers

@@ -37,7 +37,7 @@ from tidegate_sink_spark.staging.files import list_staged
 from tidegate_sink_spark.staging.storage import make_staging_directory
 
 POLL: Final = 0.2
-#: Seconds without a beat after which the operator is told. The job beats twice a second.
+#: Seconds without a beat until the operator is warned. The job beats twice a second.
 SILENCE: Final = 60.0
 
 

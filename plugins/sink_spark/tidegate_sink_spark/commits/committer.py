@@ -121,7 +121,7 @@ class Committer:
         if now < due:
             return due - now
         if not waiting.files:
-            return None  # it is told when the first one is sealed
+            return None  # sealing the first one reports a change
         if not self._staging.is_sealed_since(due) and now < due + SEAL_PATIENCE:
             return due + SEAL_PATIENCE - now
         self._is_ready = False

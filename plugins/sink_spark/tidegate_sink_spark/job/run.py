@@ -165,7 +165,7 @@ def _die() -> None:
     """End this process and its Java machine at once.
 
     Both are in one process group, which the sink made (``start_new_session``). A commit that is
-    under way is then either in the table or not; the next job reads the mark and knows.
+    in progress is then either in the table or not; the next job reads the mark and knows.
     """
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpid(), signal.SIGKILL)

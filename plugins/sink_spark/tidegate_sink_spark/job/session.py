@@ -163,7 +163,7 @@ def connect_session(url: str, conf: Mapping[str, str]) -> Any:
 
 
 def is_of_session(key: str) -> bool:
-    """Tell whether a session of a Connect server may have the setting *key* of its own."""
+    """Tell whether a session of a Connect server may have its own setting *key*."""
     return key.startswith(OF_SESSION) and not key.startswith(_OF_SERVER)
 
 

@@ -93,7 +93,7 @@ def where_clauses(
     columns: Sequence[str],
     size_bytes: int = FILE_BYTES,
 ) -> list[str]:
-    """WHERE clauses that together cover all *partitions* (values and bytes), each with at least so many bytes."""
+    """WHERE clauses that together cover all *partitions* (values and bytes), each with a minimum of bytes."""
     clauses: list[str] = []
     waiting: list[str] = []
     total = 0

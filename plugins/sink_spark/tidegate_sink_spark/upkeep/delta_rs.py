@@ -1,6 +1,6 @@
 """Upkeep of a Delta table through delta-rs, in a thread of the job.
 
-Neither step touches the mark. Compaction is a commit like any other: appends go on beside it, and delta-rs accepts
+Neither step touches the mark. Compaction is a commit like any other: appends continue meanwhile, and delta-rs accepts
 both, since one adds no rows and the other removes none. A job killed meanwhile leaves a
 file that no commit names. The thread holds the table's lock as the commits do, so another gateway's
 Spark job waits for it and does not rename its commit over this one's.

@@ -20,7 +20,7 @@ from tidegate_sink_spark.upkeep.schedule import Schedule
 
 log = logging.getLogger(__name__)
 
-#: Seconds after which no answer is expected any more: of several submitted jobs the one told may be gone.
+#: Seconds after which no answer is expected: of several submitted jobs the one told may be gone.
 TURN_MAX: Final = 6 * 3600.0
 
 

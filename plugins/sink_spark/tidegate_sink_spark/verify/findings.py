@@ -1,4 +1,4 @@
-"""What is looked at, and what is found."""
+"""What verify looks at, and what it finds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Findings:
         files: how many the table has.
         staged_through: how far staged files continue the mark; staged_rows: after it.
         log_first, log_last: what the log holds.
-        content: hash of the contents of all rows up to the mark, in any order; "" when not asked for.
+        content: hash of the contents of all rows up to the mark, in any order; "" when not requested.
         compared, compared_log: rows of the table whose contents were compared with staged ones, and with those of the log.
         compared_checksum: with those of the log, too, but their bodies by size and checksum.
         only_hashed: rows of the table that neither staging nor log still has.

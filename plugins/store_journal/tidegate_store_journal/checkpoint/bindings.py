@@ -354,7 +354,7 @@ class Bindings:
         """A carry failed: what of it is on disk is unknown.
 
         Crash story: the next carry has the same batch numbers, so it starts another file, after the
-        files that this one started are gone. What this one left in the last file is behind the
+        files that this one started are gone. What this one left in the last file is past the
         first number of the new file, and is ignored.
         """
         self._close_tail(sync=False)

@@ -364,9 +364,7 @@ class AckLog:
         assert self.fetch is not None
         blocks = await self.fetch(page)
         number = bisect_right(self._firsts, page.first) - 1
-        if (
-            number >= 0 and self._blocks[number] is page
-        ):  # otherwise another caller did it meanwhile
+        if number >= 0 and self._blocks[number] is page:  # otherwise another caller did it
             self._replace(number, number + 1, blocks)
             self.rows += page.last + 1 - page.first
 

@@ -59,7 +59,7 @@ class Table:
 
 
 def crc_in(value: bytes | memoryview) -> int:
-    """The CRC in front of a value, 0 when there is none."""
+    """The CRC before a value, 0 when there is none."""
     return int.from_bytes(value[:_CRC_BYTES], "little")
 
 

@@ -34,7 +34,7 @@ class FileUse(msgspec.Struct, eq=False):
         references: how many references (list entries, acknowledged rows) to messages in it exist.
         live_bytes: bytes of the records of those messages, each counted once.
         speaks_of: files with messages that acknowledgements (discards, moves) in this file are
-            about: before this file goes, what lives in those is written down.
+            about: before this file goes, what lives in those is recorded.
         copied_from: files that messages in this one were copied from. A file that speaks of a copy
             also speaks of the original, as long as the original's file is there.
     """

@@ -152,7 +152,7 @@ class DataFiles(Homes):
     async def make_ready(self, *, grows: bool, waits: bool) -> None:
         """Return when :meth:`take` may have a file, or another batch has started one.
 
-        The caller must let other batches pass meanwhile, because the reclaimer may have to write.
+        The caller must let other batches pass in the meantime, because the reclaimer may have to write.
         *waits*: False when the reclaimer itself asks. Raises: StoreFullError; StoreIOError.
         """
         self._prepare_error = None
@@ -170,9 +170,9 @@ class DataFiles(Homes):
             if error is not None and grows:
                 raise self._unprepared(error, self.file_length)
             if waits and not self.own.pool and self.reclaimer.reclaim():
-                # What is dead or soon will be is ready sooner than a file that must be padded,
-                # and the disk does not grow. On a full one that is what room there will be: a batch that makes
-                # some is not refused because a file that was wanted ahead could not be made meanwhile.
+                # Files that are dead, or soon will be, are ready sooner than one that must be
+                # padded, and the disk does not grow. A full disk has no other room: a batch that
+                # makes some is not refused because a file wanted in advance could not be made.
                 self._prepare_error = None
                 await self.reclaimer.until_reclaimed()
             elif error is not None:

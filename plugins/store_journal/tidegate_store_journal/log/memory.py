@@ -19,7 +19,7 @@ class MemoryFile:
     __slots__ = ("_data", "_length", "_require")
 
     def __init__(self, require: Callable[[int], None] = lambda _: None) -> None:
-        """*require*: raises OSError when there is no room for so many bytes more."""
+        """*require*: raises OSError when there is no room for that many more bytes."""
         self._data = bytearray()
         self._length = 0
         self._require = require

@@ -170,7 +170,7 @@ PUTTING: Final = frozenset(kind.operation for kind in KINDS if kind.puts)
 
 
 def encode_operation(operation: Operation) -> bytes:
-    """The record of any of :data:`KINDS`. Raises: KeyError: it is another one."""
+    """The record of any of :data:`KINDS`. Raises: KeyError for any other."""
     return BY_OPERATION[type(operation)].encode(operation)
 
 

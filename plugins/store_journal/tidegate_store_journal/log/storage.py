@@ -95,7 +95,7 @@ class Mapping(Protocol):
 
 
 class MappableFile(File, Protocol):
-    """A file of which parts can be mapped."""
+    """A file that can be mapped in parts."""
 
     def map(self, offset: int, length: int) -> Mapping | None:
         """Map *length* bytes from *offset*, a multiple of ``mmap.ALLOCATIONGRANULARITY``; fewer at
@@ -344,7 +344,7 @@ class DirectoryStorage:
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise
-            path.unlink()  # what it means is somebody else's
+            path.unlink()  # its target belongs to somebody else
             return open_regular(path, flags | os.O_EXCL)
 
     def list(self) -> Sequence[str]:

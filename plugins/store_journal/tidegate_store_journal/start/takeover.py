@@ -1,7 +1,7 @@
 """Following an owner that may only be paused: what it had begun to write must not reach our files.
 
 Where it could still write, a copy takes over the name before anything of ours is written: its own bytes then go to
-a file that has no name any more. Files to be reused are deleted, and new ones get ids that it does not reach. Files
+a file that no longer has a name. Files to be reused are deleted, and new ones get ids that it does not reach. Files
 in directories of destinations are not copied: no start continues in one, and nothing refers to what follows the last
 reference. All of this blocks.
 """

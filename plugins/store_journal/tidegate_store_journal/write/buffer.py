@@ -44,7 +44,7 @@ class TimedBuffer:
         self._is_closed = False
 
     async def write(self, operations: list[Operation], synced: bool) -> None:
-        """Returns when they are written, and synced if asked for.
+        """Returns when they are written, and synced if requested.
 
         Raises: what the batch would have met alone. Cancellation: it may or may not be written.
         """

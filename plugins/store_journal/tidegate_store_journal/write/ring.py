@@ -222,7 +222,7 @@ class CaioRing:
         """*entries*: most requests in progress.
 
         Raises: ImportError: the package is missing, or the system does not allow io_uring;
-            OSError: no ring can be had. Both say why not.
+            OSError: no ring is available. Both say why.
         """
         if sys.platform != "linux" or not os.path.isdir("/proc/self/fd"):
             raise OSError(errno.ENOSYS, "io_uring needs Linux with /proc")
