@@ -1,8 +1,8 @@
 """How long the certificates named by options are valid: of listeners, sinks and extensions.
 
 Each user of a file reads it for itself. Only its dates are read here, for every table with an option
-``tls_certificate`` or ``tls_ca``, so no plugin has to report them. An expired certificate is no error: a gateway that does not start
-serves nobody; one that starts and logs the problem still serves all clients that do not check.
+``tls_certificate`` or ``tls_ca``, so no plugin has to report them. An expired certificate is no error: a gateway
+that does not start serves nobody; one that starts and logs the problem still serves all clients that do not check.
 """
 
 from __future__ import annotations
