@@ -8,12 +8,10 @@ that does not start serves nobody; one that starts and logs the problem still se
 from __future__ import annotations
 
 import enum
+import importlib
 import logging
-import re
-import ssl
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Collection, Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -31,18 +29,6 @@ _log = logging.getLogger("tidegate.gateway")
 #: A certificate ends soon when this many days are left: two thirds of the life of a 90-day certificate are over by
 #: then, when its renewal (certbot, cert-manager) should have happened.
 ENDS_SOON_DAYS: Final = 14
-
-_PEM: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-#: Names of attribute types in RFC 4514 section 3, by their DER.
-_ATTRIBUTES: Final = {
-    b"\x55\x04\x03": "CN",
-    b"\x55\x04\x06": "C",
-    b"\x55\x04\x07": "L",
-    b"\x55\x04\x08": "ST",
-    b"\x55\x04\x0a": "O",
-    b"\x55\x04\x0b": "OU",
-}
-_VERSION, _UTC_TIME, _BMP_STRING = 0xA0, 0x17, 0x1E
 
 
 class Lasts(enum.Enum):
@@ -147,70 +133,15 @@ class CertificateWatch:
 
 def _end(key: str, path: Path, *, is_chain: bool) -> CertificateEnd | None:
     """A chain ends with its first certificate; of authorities, one that is still valid is enough."""
+    x509 = importlib.import_module("cryptography.x509")  # many gateways have no certificate
     try:
-        there = [_dates(ssl.PEM_cert_to_DER_cert(pem)) for pem in _blocks(path.read_bytes())]
-    except (OSError, ValueError, IndexError):
+        there = x509.load_pem_x509_certificates(path.read_bytes())
+        chosen = (min if is_chain else max)(there, key=lambda one: one.not_valid_after_utc)
+        begins, ends = _micros(chosen.not_valid_before_utc), _micros(chosen.not_valid_after_utc)
+        return CertificateEnd(key, str(path), chosen.subject.rfc4514_string(), begins, ends)
+    except (OSError, ValueError, x509.InvalidVersion):
         return None  # the user of the file has refused it
-    if not there:
-        return None
-    chosen = (min if is_chain else max)(there, key=lambda one: one.ends_at)
-    return CertificateEnd(key, str(path), chosen.subject, chosen.begins_at, chosen.ends_at)
 
 
-def _blocks(data: bytes) -> Iterator[str]:
-    for match in _PEM.finditer(data):
-        yield match.group().decode("ascii", "replace")
-
-
-@dataclass(frozen=True, slots=True)
-class _Dates:
-    subject: str
-    begins_at: int
-    ends_at: int
-
-
-def _dates(der: bytes) -> _Dates:
-    """Read one certificate. RFC 5280 section 4.1: the fields of a TBSCertificate are in this order.
-
-    Raises: ValueError, IndexError: it is not a certificate.
-    """
-    to_be_signed = list(_parts(_first(_first(der))))
-    if to_be_signed[0][0] == _VERSION:
-        del to_be_signed[0]
-    _, _, _, (_, validity), (_, subject) = to_be_signed[:5]
-    begins, ends = [_time(tag, text) for tag, text in _parts(validity)]
-    names: list[str] = []
-    for _, relative in _parts(subject):
-        for _, attribute in _parts(relative):
-            (_, kind), (tag, value) = _parts(attribute)
-            text = value.decode("utf-16-be" if tag == _BMP_STRING else "utf-8", "replace")
-            if kind in _ATTRIBUTES:
-                names.append(f"{_ATTRIBUTES[kind]}={text}")
-    return _Dates(",".join(reversed(names)), begins, ends)
-
-
-def _first(der: bytes) -> bytes:
-    for _, contents in _parts(der):
-        return contents
-    raise ValueError("nothing is there")
-
-
-def _parts(der: bytes) -> Iterator[tuple[int, bytes]]:
-    """Tag and contents of each value in *der*: X.690 sections 8.1.2, 8.1.3."""
-    at = 0
-    while at < len(der):
-        tag, length, at = der[at], der[at + 1], at + 2
-        if length & 0x80:
-            count = length & 0x7F
-            length, at = int.from_bytes(der[at : at + count], "big"), at + count
-        yield tag, der[at : at + length]
-        at += length
-
-
-def _time(tag: int, text: bytes) -> int:
-    """RFC 5280 section 4.1.2.5: two-digit years are 1950 to 2049."""
-    digits = text.decode("ascii", "replace")
-    if tag == _UTC_TIME:
-        digits = ("19" if digits[:2] >= "50" else "20") + digits
-    parsed = datetime.strptime(digits, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
-    return int(parsed.timestamp()) * 1_000_000
+def _micros(date: datetime) -> int:
+    return int(date.timestamp()) * 1_000_000

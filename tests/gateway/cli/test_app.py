@@ -316,8 +316,8 @@ def test_a_start_imports_nothing_that_it_does_not_use(
     packages = {name.partition(".")[0] for name in imported}
     assert not packages & {
         *("typer", "pydantic", "rich", "lark", "pyspark", "asyncpg", "aiosqlite", "sqlalchemy"),
-        *("pyarrow", "tidegate_store_jdbc", "tidegate_store_journaled", "tidegate_sink_spark"),
-        *("tidegate_acl", "tidegate_auth_file", "pytest", "hypothesis"),
+        *("pyarrow", "cryptography", "tidegate_store_jdbc", "tidegate_store_journaled"),
+        *("tidegate_sink_spark", "tidegate_acl", "tidegate_auth_file", "pytest", "hypothesis"),
     }
 
 

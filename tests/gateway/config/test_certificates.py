@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -23,7 +24,6 @@ from tidegate.config import (
     load_config,
     resolve,
 )
-from tidegate.config._certificates import _dates
 from tidegate.plugins import PluginHost
 from tidegate.spi.events import Event
 from tidegate.spi.operate import CertificateEnd
@@ -151,20 +151,22 @@ def test_tables_that_have_not_read_their_files_again_have_the_dates_that_they_ha
     assert certificate_ends(resolved, had, ["listeners[0]"])[:1] == had
 
 
-def test_what_is_no_certificate_is_an_error_that_is_caught() -> None:
+def test_what_is_no_certificate_is_left_out(tmp_path: Path) -> None:
     """Whatever the file holds: it is read after whoever uses it has taken it."""
-    certificate = x509.load_pem_x509_certificate(trustme.CA().cert_pem.bytes())
-    der = certificate.public_bytes(Encoding.DER)
+    pem = write(tmp_path / "server.pem", trustme.CA(), NOW - DAY, NOW + DAY)
+    resolved = resolve(load_config(config(tmp_path, f'tls_certificate = "{pem}"')), PluginHost())
+    der = x509.load_pem_x509_certificate(pem.read_bytes()).public_bytes(Encoding.DER)
     chosen = random.Random(7)
-    for _ in range(3000):
+    for _ in range(2000):
         damaged = bytearray(der[: chosen.randrange(len(der) + 1)])
         for _ in range(chosen.randrange(4)):
             if damaged:
                 damaged[chosen.randrange(len(damaged))] = chosen.randrange(256)
-        try:
-            _dates(bytes(damaged))
-        except (ValueError, IndexError):
-            continue
+        pem.write_text(ssl.DER_cert_to_PEM_cert(bytes(damaged)))
+        assert len(certificate_ends(resolved)) <= 1
+    for contents in (b"", b"-----BEGIN CERTIFICATE-----\n", b"\xff" * 100):
+        pem.write_bytes(contents)
+        assert certificate_ends(resolved) == ()
 
 
 def end(number: int, ends_at: int, path: str = "") -> CertificateEnd:
