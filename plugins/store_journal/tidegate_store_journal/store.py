@@ -180,15 +180,16 @@ class JournalStore(Engine):
     ) -> tuple[list[AckBlock], int]:
         """Rows after *after*, once they are on disk.
 
-        Returns: them; the last existing row.
+        Returns: them; the last row that is on disk.
         Raises: RequestError: they were released; StoreError.
         """
         self._require_open()
         log = self._index.log
-        last = log.last
-        if self._writer.synced_batch < self._index.batch:
-            # Rows of WRITTEN batches exist but could still be lost, and their numbers reused:
-            # nobody may see them before they are on disk.
+        # Rows of WRITTEN batches exist but could still be lost, and their numbers reused: nobody may
+        # see them before they are on disk. A sync for each page would hold up the batches behind it.
+        last = log.durable.look(log.last, self._index.batch, self._writer.synced_batch)
+        if last <= after < log.last:
+            last = log.last
             await self._appender.sync()
         await log.at(after + 1)
         if after < log.released:

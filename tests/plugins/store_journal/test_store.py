@@ -144,6 +144,46 @@ async def test_rows_are_shown_only_once_they_are_on_disk(tmp_path: Path) -> None
     await store.close()
 
 
+async def test_a_reader_of_the_log_makes_no_sync_while_there_are_rows_on_disk(
+    tmp_path: Path,
+) -> None:
+    """Each sync would hold up the batches behind it; and no row is shown before it is on disk."""
+    storage = CrashStorage()
+    store, _ = await opened(tmp_path, storage, keep=True)
+    writer = store._writer  # pyright: ignore[reportPrivateUsage]
+
+    async def shown(after: int, limit: int = 10) -> list[int]:
+        page = await store.acknowledged(after, limit, ANY_SIZE)
+        assert len(await rows_of(storage.crash())) >= page.last
+        return [row.ack_sequence for row in page.rows]
+
+    async def rows_of(after: CrashStorage) -> list[object]:
+        other, _ = await opened(tmp_path, after, keep=True)
+        try:
+            return list((await other.acknowledged(0, 100, ANY_SIZE)).rows)
+        finally:
+            await other.close()
+
+    await write(store, *(add(n) for n in range(1, 10)))
+    await write(store, ack(1), ack(2), ack(3))
+    syncs = writer.syncs
+    await write_only(store, ack(4), ack(5))
+    assert await shown(3) == [4, 5]
+    assert writer.syncs == syncs + 1  # nothing else to show
+    await write_only(store, ack(6))
+    assert await shown(1, 2) == [2, 3]
+    assert await shown(3) == [4, 5]
+    assert writer.syncs == syncs + 1
+    await write_only(store, ack(7))
+    await write(store, ack(8))
+    syncs = writer.syncs
+    await write_only(store, ack(9))
+    assert await shown(5) == [6]  # of 7 and 8 it is not known
+    assert await shown(6) == [7, 8, 9]
+    assert writer.syncs == syncs + 1
+    await store.close()
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 5), st.booleans(), st.booleans()), max_size=15))
 async def test_the_log_is_dense_over_restarts_and_releases(

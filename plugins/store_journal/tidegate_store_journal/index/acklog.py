@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, groupby
@@ -170,6 +171,28 @@ class AckPage(msgspec.Struct, frozen=True, eq=False):
     files: tuple[int, int]
 
 
+class DurableRows:
+    """How far the acknowledged log is on stable storage, as far as its readers have seen it grow.
+
+    Attributes: last: the newest row that is known to be there.
+    """
+
+    def __init__(self) -> None:
+        self.last = 0
+        self._seen: deque[tuple[int, int]] = deque()  # (batch, last row by then), both ascending
+
+    def look(self, last: int, batch: int, synced_batch: int) -> int:
+        """:attr:`last`, when the log ends with row *last*, of *batch* or an earlier one."""
+        seen = self._seen
+        while seen and seen[0][0] <= synced_batch:
+            self.last = seen.popleft()[1]
+        if batch <= synced_batch:
+            self.last = last
+        elif not seen or seen[-1][0] < batch:
+            seen.append((batch, last))
+        return self.last
+
+
 class AckLog:
     """Rows released + 1 … last.
 
@@ -177,10 +200,12 @@ class AckLog:
         rows: how many are in memory, including those released since the last checkpoint.
         pins: how many currently keep blocks in memory; the first is a store being opened.
         fetch: reads the blocks of a page; None: the metadata store keeps nothing.
+        durable: what its readers may see.
     """
 
     def __init__(self) -> None:
         self.last = 0
+        self.durable = DurableRows()
         self.released = 0
         self.rows = 0
         self.pins = 1

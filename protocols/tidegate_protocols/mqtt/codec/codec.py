@@ -180,7 +180,8 @@ class Codec:
         self._position = 0
         self._partial = bytearray()
         if self._error is not None:
-            self._error = self._error.with_traceback(None)  # the traceback holds everything that was under way
+            # The traceback holds everything that was under way.
+            self._error = self._error.with_traceback(None)
 
     def next_event(self) -> Event | NeedData:
         """Return the next packet, or NEED_DATA. Raises: as :meth:`events`."""
