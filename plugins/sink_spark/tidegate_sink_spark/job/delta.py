@@ -71,8 +71,7 @@ _LAYOUTS: Final = {
 
 #: Commits that are read for a mark, before all of the table's state is.
 COMMITS_READ_MAX: Final = 20
-#: What Spark would be told of the files that it writes, and that staged ones have: the option of the same name
-#: can ask for others.
+#: Settings of the files that Spark writes: the codec that staged files have, too, and what would encrypt them.
 _CODEC: Final = ("spark.sql.parquet.compression.codec", "zstd")
 _ENCRYPTION: Final = "parquet.crypto.factory.class"
 #: Names of the errors with which Delta refuses a commit because of another one of the same log.
@@ -303,8 +302,8 @@ class DeltaTable:
             files = self._spark._jvm.PythonUtils.toSeq(actions)
             self._commit(transaction, files, addition)
         except Exception:
-            # It may have been made all the same, when what failed comes behind it. A mark below says that
-            # it was not, and nobody else has these rows: the lock.
+            # The commit may have been made if what failed comes after it. A mark below it says that it was
+            # not. Under the lock nobody else can have committed these rows.
             _, snapshot = newest(self._spark, self._table, is_name=self._is_name)
             if mark_in(snapshot, self._app_id) < addition.through:
                 placing.take_back(placed)

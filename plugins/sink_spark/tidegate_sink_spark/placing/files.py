@@ -108,9 +108,8 @@ class Placing:
     def _put(self, path: Path, target: Path) -> None:
         if not self._link(path, target):
             shutil.copyfile(path, target)
-        _sync(
-            target
-        )  # costs nothing where it is a staged file, which was synced when it was sealed
+        # Costs next to nothing for a staged file, which was synced when it was sealed.
+        _sync(target)
         target.chmod(self._mode)  # staged files are the gateway's alone; a table's are as it says
         # VACUUM goes by a file's age, and a file may have been staged for longer than it keeps one.
         os.utime(target)
