@@ -257,6 +257,7 @@ class Gateway:
                     address = await running.sink.serve(broker)
                 self.sink_addresses[item.name] = address
                 _log.info("sink=%s listening address=%s", item.name, address)
+        broker.certificates.known = await asyncio.to_thread(certificate_ends, config)
         await self._listeners.start()
         self.addresses[:] = self._listeners.addresses
         for item in config.extensions:
@@ -270,7 +271,6 @@ class Gateway:
         for address in self.addresses:
             self._tell(Event.LISTENER_ADDED, "listener=%s accepts connections", address)
         self._tell(Event.GATEWAY_STARTED, "listeners=%d started", len(self.addresses))
-        broker.certificates.known = certificate_ends(config)
         broker.certificates.look(broker.now())
         desk.phase = Phase.RUNNING
 

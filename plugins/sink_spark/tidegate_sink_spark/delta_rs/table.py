@@ -27,6 +27,7 @@ from tidegate_sink_spark.job.delta import PROPERTIES
 from tidegate_sink_spark.job.driver import Addition, CommitError, TableState
 from tidegate_sink_spark.job.files import FileCount
 from tidegate_sink_spark.job.table import Shape, bring_up_to_date, columns_of
+from tidegate_sink_spark.placing.delta import PARTITIONS
 from tidegate_sink_spark.placing.files import PlacedFile
 from tidegate_sink_spark.staging.arrow import VERSION_PROPERTY
 
@@ -109,7 +110,7 @@ class DeltaRsTable:
 
     def _partition_columns(self) -> tuple[str, ...]:
         columns = tuple(self._table.metadata().partition_columns)
-        if not set(columns) <= {"ack_date", "destination"}:
+        if not PARTITIONS.issuperset(columns):
             raise CommitError(
                 f"the table {self._place.uri} is partitioned by {', '.join(columns)}; this engine writes "
                 "tables that are partitioned by ack_date or destination, or not at all"
