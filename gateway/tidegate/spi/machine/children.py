@@ -9,10 +9,11 @@ the event loop here.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -75,20 +76,38 @@ async def start_child(
     Raises: OSError. Cancellation: safe before the child has started.
     """
     await _keep_descriptors()
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
-        pass_fds=pass_fds,
-        env=None if environment is None else dict(environment),
-        cwd=directory,
-        start_new_session=True,
-        limit=LINE_BYTES_MAX,
-    )
+    with _no_collection():
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=pass_fds,
+            env=None if environment is None else dict(environment),
+            cwd=directory,
+            start_new_session=True,
+            limit=LINE_BYTES_MAX,
+        )
     if niceness:
         _step_back(process.pid, niceness)
     return process
+
+
+@contextmanager
+def _no_collection() -> Generator[None]:
+    """Collect no garbage for the length of a ``with`` block.
+
+    uvloop forks, and runs Python's own hooks in the child before it becomes another program. A collection
+    there can free what a library holds, such as a client of gRPC, whose lock only a thread that the child does
+    not have would release. The loop would wait for that child for ever.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def kill_group(process: asyncio.subprocess.Process) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import socket
@@ -60,6 +61,36 @@ def test_a_child_has_its_streams_and_what_it_is_passed(
     streams = {found[0], found[1], found[2]}  # uvloop's child has each of them twice
     others = {number: node for number, node in found.items() if node not in streams}
     assert others == {ours: (status.st_dev, status.st_ino)}
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_no_garbage_is_collected_in_the_child(
+    loop: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """What a library frees there may wait for a thread that the child does not have, and we for the child."""
+    where, told = os.pipe()
+    before = gc.get_threshold()
+
+    def tell(phase: str, info: dict[str, int]) -> None:
+        os.write(told, b"%d\n" % os.getpid())
+
+    async def run() -> None:
+        gc.set_threshold(1)  # a child makes few objects before it runs its program
+        gc.callbacks.append(tell)
+        try:
+            child = await start_child([sys.executable, "-S", "-c", ""])
+        finally:
+            gc.callbacks.remove(tell)
+            gc.set_threshold(*before)
+        await child.communicate()
+
+    for _ in range(20):
+        with asyncio.Runner(loop_factory=loop) as runner:
+            runner.run(run())
+        assert gc.isenabled()
+    os.close(told)
+    with os.fdopen(where) as seen:
+        assert {int(line) for line in seen} <= {os.getpid()}
 
 
 async def test_many_descriptors_do_not_hold_the_loop(tmp_path: Path) -> None:
