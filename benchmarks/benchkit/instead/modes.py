@@ -16,6 +16,7 @@ from benchkit.instead import backlog, hostile, idle, retained, sink, slow, watch
 from benchkit.instead.attacks import ATTACKS, Ports
 from benchkit.process import BrokerProcess, BrokerStartError, free_ports, running
 from benchkit.results import Heading
+from benchkit.sink import jobs
 from benchkit.sink.figures import Figure
 from benchkit.sink.pipeline import ENGINES
 from benchkit.targets import clean, console, fresh_state, login_of, prepare, serving
@@ -181,6 +182,8 @@ def run_sink(targets: Sequence[Target], options: argparse.Namespace) -> list[Fig
         options.rounds,
         options.idle_hold,
     )
+    if any(engine != "deltalake" for engine in engines):
+        jobs.make_archive(work)
     figures: list[Figure] = []
     for part in parts:
         for figure in sink.measure(part, bench):

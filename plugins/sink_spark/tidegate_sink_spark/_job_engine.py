@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tidegate.spi import SinkContext
 from tidegate.spi.private_files import inherited_umask, make_private_directory
@@ -81,6 +82,10 @@ class JobEngine:
         """The job's Spark settings. Raises: EngineError, OSError."""
         return {}
 
+    def _beside(self) -> Coroutine[Any, Any, None] | None:
+        """What is done while a job runs; cancelled when it ends."""
+        return None
+
     async def start(self, staged: StagedLog) -> EngineJob:
         """See :meth:`tidegate_sink_spark._engine.Engine.start`."""
         conf = await self._spark_conf()
@@ -89,13 +94,17 @@ class JobEngine:
         if shared is not None:
             await asyncio.to_thread(shutil.rmtree, shared, ignore_errors=True)
             await asyncio.to_thread(make_staging_directory, shared, is_shared=True)
-        return await JobProcess.start(
+        job = await JobProcess.start(
             self._config(staged, conf, shared),
             environment=self._environment,
             work_directory=self._work_directory,
             command=self._job_command,
             niceness=self._options.niceness,  # clients wait for the gateway, nobody waits for the table
         )
+        work = self._beside()
+        if work is not None:
+            job.accompany(work)
+        return job
 
     def _config(self, staged: StagedLog, conf: Mapping[str, str], shared: Path | None) -> JobConfig:
         """A job's configuration. Args: shared: for the job's files that workers must see."""

@@ -7,9 +7,9 @@ import logging
 import signal
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tidegate.spi.machine.children import follow_lines, kill_group, start_child
 from tidegate_sink_spark._protocol import (
@@ -35,6 +35,7 @@ class JobProcess:
         self._process = process
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._stderr = asyncio.create_task(follow_lines(process.stderr, self._take_line))
+        self._beside: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(
@@ -79,6 +80,10 @@ class JobProcess:
         if not stdin.is_closing():
             stdin.write(line)
 
+    def accompany(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run *work* beside the job, once a job; :meth:`end` cancels it."""
+        self._beside = asyncio.create_task(work)
+
     async def next_report(self) -> Report | None:
         """Its next report; None when it has ended. Any other line is logged and skipped.
 
@@ -100,6 +105,9 @@ class JobProcess:
         Cancellation: safe; everything has been sent its signal by then.
         """
         kill_group(self._process)
+        if self._beside is not None:
+            self._beside.cancel()
+            await asyncio.wait([self._beside])
         code = await self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()

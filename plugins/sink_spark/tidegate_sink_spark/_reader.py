@@ -7,7 +7,7 @@ from typing import Any
 
 from tidegate_sink_spark._options import SparkSinkOptions
 from tidegate_sink_spark._target import find_target
-from tidegate_sink_spark.java import jars, runtime
+from tidegate_sink_spark.java import archive, jars, runtime
 from tidegate_sink_spark.java.scratch import make_scratch_directory
 from tidegate_sink_spark.job.session import spark_conf, start_session
 
@@ -35,6 +35,7 @@ def create_session(app_name: str, options: SparkSinkOptions | None = None) -> An
         driver_memory_bytes=options.driver_memory,
         work_directory=work,
         overrides={
+            **archive.settings_of(archive.archive_path(options, java, environment)),
             "spark.app.name": app_name,
             **find_target(options, work).conf,
             **options.spark_conf,

@@ -1,5 +1,6 @@
 """The job as a child process. Most children here are a few lines of Python or the fake job."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -117,6 +118,23 @@ async def test_a_command_to_a_job_that_is_gone_is_nothing(tmp_path: Path) -> Non
         job.send(Command.STOP)
     assert await job.next_report() is None
     assert await job.end() == 3
+
+
+async def test_what_accompanies_a_job_ends_with_it(tmp_path: Path) -> None:
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            await asyncio.sleep(0)
+            ended.append("in order")
+
+    job = await start(tmp_path)
+    job.accompany(work())
+    await job.next_report()
+    await job.end()
+    assert ended == ["in order"]
 
 
 async def test_a_program_that_is_not_there_is_an_os_error(tmp_path: Path) -> None:

@@ -149,6 +149,11 @@ def cache_directory(option: str, environ: Mapping[str, str]) -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "tidegate" / "jars"
 
 
+def is_kept(options: SparkSinkOptions) -> bool:
+    """Tell whether :func:`cache_directory` is used; it is not where `jars` names files."""
+    return options.jars in _FETCHED
+
+
 def jars_of(options: SparkSinkOptions, environment: Mapping[str, str]) -> tuple[Path, ...]:
     """:func:`ensure_jars` for a sink. Args: environment: of the job. Raises: JarsError, OSError."""
     return ensure_jars(

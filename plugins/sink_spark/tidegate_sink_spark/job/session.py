@@ -18,6 +18,8 @@ from typing import Any, Final
 #: The settings, while Spark starts.
 PROPERTIES_NAME: Final = "spark.properties"
 _SUBMIT_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
+#: Java's flags that come before the user's ``spark.driver.extraJavaOptions``.
+DRIVER_FLAGS: Final = "spark.driver.defaultJavaOptions"
 #: Masters for which Spark makes the secret of ``spark.authenticate`` itself.
 _MAKES_SECRETS: Final = ("local", "yarn", "k8s")
 
