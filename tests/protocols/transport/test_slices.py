@@ -91,6 +91,20 @@ async def test_behind_its_slice_a_connection_waits_for_its_turn(clock: list[floa
     assert work.changes == [True, False]
 
 
+async def test_what_a_newcomer_has_taken_is_taken_from_the_next_turn(clock: list[float]) -> None:
+    """With both in full, a fast producer had the loop for twice as long as a slice says."""
+    clock[0] = _slices.SLICE_S / 3
+    log: list[tuple[str, int]] = []
+    work = Work(log, "a", 1000)
+    work.share.run()
+    steps = [len(log)]
+    for _ in range(3):
+        log.clear()
+        await turns()
+        steps.append(len(log))
+    assert steps == [2, 1, 2, 2]
+
+
 async def test_those_that_wait_take_turns_and_who_has_just_come_passes_them(
     clock: list[float],
 ) -> None:
