@@ -8,7 +8,7 @@ import shutil
 import statistics
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -33,6 +33,8 @@ _TABLE_COMMITS: Final = 4
 _REPLAY_ROWS_MAX: Final = 200_000
 #: Processors may share a core: what a program that has nothing to do with the gateway takes by being on the other one.
 _BESIDE: Final = "no sink, a loop on the other core"
+#: Gateways of one program differ by up to a tenth, each as long as it runs: rounds are shared among so many of each.
+_SETS: Final = 3
 _QUEUE: Final = "/queue/bench.sink"
 _REST_SECONDS: Final = 5.0
 #: Loads after which staging waits for a table that takes nothing, at most.
@@ -203,32 +205,39 @@ def _warm(bench: SinkBench, running: Sequence[SinkGateway]) -> None:
 def messaging(bench: SinkBench) -> Iterator[Figure]:
     """Messages a second with the sink, of those without one; and the stalls of the loop."""
     names = [WITHOUT, *bench.engines]
-    with gateways(names, bench.work, bench.command, ticking=True) as running:
-        _warm(bench, running)
-        yield from _compared(bench, running, own_core=False)
-        yield from _compared(bench, running, own_core=True)
+    rounds: dict[bool, list[dict[str, _Load]]] = {False: [], True: []}
+    for first in range(min(_SETS, bench.rounds)):
+        with gateways(names, bench.work, bench.command, ticking=True) as running:
+            _warm(bench, running)
+            for own_core, found in rounds.items():
+                for turn in range(first, bench.rounds, _SETS):
+                    found.append(_round(bench, running, turn, own_core=own_core))
+    for own_core, found in rounds.items():
+        yield from _compared(bench, found, own_core=own_core)
+
+
+def _round(
+    bench: SinkBench, running: Sequence[SinkGateway], turn: int, *, own_core: bool
+) -> dict[str, _Load]:
+    found: dict[str, _Load] = {}
+    order = list(running)
+    for gateway in order[turn % len(order) :] + order[: turn % len(order)]:
+        if own_core:
+            with pinned(gateway, gateway_on=0, job_on=1):
+                found[gateway.name] = _load(bench, gateway, ticking=True)
+                if gateway.name == WITHOUT:
+                    with busy(1):
+                        found[_BESIDE] = _load(bench, gateway, ticking=True)
+        else:
+            found[gateway.name] = _load(bench, gateway, ticking=True)
+        if gateway.name != WITHOUT:
+            gateway.wait_quiet()  # else its work falls into the next one's time
+    return found
 
 
 def _compared(
-    bench: SinkBench, running: Sequence[SinkGateway], *, own_core: bool
+    bench: SinkBench, rounds: Sequence[Mapping[str, _Load]], *, own_core: bool
 ) -> Iterator[Figure]:
-    rounds: list[dict[str, _Load]] = []
-    for turn in range(bench.rounds):
-        found: dict[str, _Load] = {}
-        order = list(running)
-        for gateway in order[turn % len(order) :] + order[: turn % len(order)]:
-            if own_core:
-                with pinned(gateway, gateway_on=0, job_on=1):
-                    found[gateway.name] = _load(bench, gateway, ticking=True)
-                    if gateway.name == WITHOUT:
-                        with busy(1):
-                            found[_BESIDE] = _load(bench, gateway, ticking=True)
-            else:
-                found[gateway.name] = _load(bench, gateway, ticking=True)
-            if gateway.name != WITHOUT:
-                gateway.wait_quiet()  # else its work falls into the next one's time
-        rounds.append(found)
-
     def stall(name: str) -> float:
         return 1e3 * statistics.median(percentile(each[name].stalls, 0.99) for each in rounds)
 
