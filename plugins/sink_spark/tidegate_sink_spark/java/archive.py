@@ -44,6 +44,9 @@ _MEMINFO: Final = Path("/proc/meminfo")
 _CONTAINER: Final = Path("/sys/fs/cgroup")
 _LOCK: Final = ".archive.lock"
 _UNFINISHED: Final = ".archive-"
+_NAME: Final = "spark-classes-"
+#: An archive that no Spark has used for so long is removed when another one is made.
+_KEPT_S: Final = 30 * 86_400.0
 
 
 def archive_path(
@@ -67,13 +70,15 @@ def archive_path(
     except OSError:
         return None
     digest = hashlib.sha256(repr(states).encode()).hexdigest()[:16]
-    return directory / f"spark-classes-java{java.version}-{digest}.jsa"
+    return directory / f"{_NAME}java{java.version}-{digest}.jsa"
 
 
 def settings_of(archive: Path | None) -> dict[str, str]:
     """Spark's settings that make its driver use *archive*; none when it is None or not there."""
     if archive is None or not archive.is_file():
         return {}
+    with suppress(OSError):
+        os.utime(archive)  # it is in use
     flags = (
         f"-XX:SharedArchiveFile={archive}",
         "-XX:+VerifySharedSpaces",  # a flipped bit must not become a crash
@@ -146,9 +151,8 @@ async def make_archive(archive: Path, environment: Mapping[str, str]) -> None:
 async def _make(archive: Path, environment: Mapping[str, str]) -> None:
     """With the lock. Raises: OSError, TimeoutError."""
     began = time.monotonic()
-    log.info("spark archive=%s is made, once: later starts take half the time", archive)
-    for left in archive.parent.glob(f"{_UNFINISHED}*"):  # of a killed process
-        await asyncio.to_thread(shutil.rmtree, left, ignore_errors=True)
+    log.info("spark archive=%s is being made, once: later starts take half the time", archive)
+    await asyncio.to_thread(_remove_unused, archive.parent)
     directory = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=archive.parent))
     try:
         made = directory / archive.name
@@ -176,6 +180,15 @@ async def _run(directory: Path, made: Path, environment: Mapping[str, str]) -> s
         kill_group(process)
         await process.wait()
     return f"exit code {code}; its last words: {lines[0] if lines else 'none'}"
+
+
+def _remove_unused(directory: Path) -> None:
+    """What a killed process left, and archives of a Java or a Spark that is used no more. Raises: OSError."""
+    for left in directory.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    for path in directory.glob(f"{_NAME}*.jsa"):
+        if path.stat().st_mtime < time.time() - _KEPT_S:
+            path.unlink(missing_ok=True)
 
 
 def _publish(made: Path, archive: Path) -> int:

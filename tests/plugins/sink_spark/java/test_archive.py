@@ -97,14 +97,19 @@ def test_an_archive_is_named_to_java_only_when_it_is_there(tmp_path: Path) -> No
     assert flags[0] == f"-XX:SharedArchiveFile={path}"
 
 
-async def test_a_java_that_makes_none_is_told_in_one_line_and_leaves_nothing(
+async def test_a_java_that_makes_none_is_told_in_one_line_and_nothing_unused_stays(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cache = tmp_path / "cache"
     (cache / ".archive-of-a-killed-process").mkdir(parents=True)
+    unused, used = cache / "spark-classes-java8-1.jsa", cache / "spark-classes-java17-2.jsa"
+    for path in (unused, used):
+        path.write_text("")
+        os.utime(path, (1, 1))
+    settings_of(used)
     environment = with_java("echo 'no room for this Java' >&2; exit 3", tmp_path)
     await make_archive(cache / "spark.jsa", environment)
-    assert [path.name for path in cache.iterdir()] == [".archive.lock"]
+    assert {path.name for path in cache.iterdir()} == {".archive.lock", used.name}
     (told,) = [item.getMessage() for item in caplog.records if item.levelno >= logging.WARNING]
     assert "could not be made" in told
     assert "Spark starts without it" in told
