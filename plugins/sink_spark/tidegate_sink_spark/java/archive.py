@@ -26,6 +26,7 @@ from typing import Final
 
 from tidegate.spi.machine.children import NICENESS_MAX, follow_lines, kill_group, start_child
 from tidegate_sink_spark._options import SparkSinkOptions
+from tidegate_sink_spark._process import TAIL_LINES, last_words
 from tidegate_sink_spark.java import jars
 from tidegate_sink_spark.java.runtime import JavaRuntime, spark_home
 from tidegate_sink_spark.job.session import DRIVER_FLAGS
@@ -157,11 +158,11 @@ async def _make(archive: Path, environment: Mapping[str, str]) -> None:
     try:
         made = directory / archive.name
         async with asyncio.timeout(_TIMEOUT):
-            ended = await _run(directory, made, environment)
+            why = await _run(directory, made, environment)
         try:
             size = await asyncio.to_thread(_publish, made, archive)
         except FileNotFoundError as exc:
-            raise OSError(f"Java ended without it, {ended}") from exc
+            raise OSError(why) from exc
     finally:
         await asyncio.shield(asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True))
     log.info("spark archive made in %.1f s, %d MiB", time.monotonic() - began, size >> 20)
@@ -169,17 +170,17 @@ async def _make(archive: Path, environment: Mapping[str, str]) -> None:
 
 async def _run(directory: Path, made: Path, environment: Mapping[str, str]) -> str:
     """Run the Spark that makes it; returns how it ended. Raises: OSError."""
-    lines: deque[str] = deque(maxlen=1)
+    tail: deque[str] = deque(maxlen=TAIL_LINES)
     process = await start_child(
         [*_TRAINING, str(made)], environment=environment, directory=directory, niceness=NICENESS_MAX
     )
     try:
-        await follow_lines(process.stderr, lambda line: lines.append(line.strip() or "nothing"))
+        await follow_lines(process.stderr, tail.append)
         code = await process.wait()
     finally:
         kill_group(process)
         await process.wait()
-    return f"exit code {code}; its last words: {lines[0] if lines else 'none'}"
+    return last_words("\n".join(tail), code, "archiving")
 
 
 def _remove_unused(directory: Path) -> None:
