@@ -182,7 +182,7 @@ def run_sink(targets: Sequence[Target], options: argparse.Namespace) -> list[Fig
         options.rounds,
         options.idle_hold,
     )
-    if any(engine != "deltalake" for engine in engines):
+    if any(engine != "deltalake" for engine in engines) and sink.WITH_ENGINES.intersection(parts):
         jobs.make_archive(work)
     figures: list[Figure] = []
     for part in parts:

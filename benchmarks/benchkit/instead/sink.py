@@ -332,6 +332,8 @@ PARTS: Final[dict[str, Callable[[SinkBench], Iterator[Figure]]]] = {
     each.__name__: each
     for each in (staging, delta, start, lag, files, messaging, log, idle, replay)
 }
+#: Those that start the engines; the others need no Java.
+WITH_ENGINES: Final = frozenset(PARTS) - {"staging", "log", "replay"}
 
 
 def measure(name: str, bench: SinkBench) -> Iterator[Figure]:
