@@ -16,6 +16,15 @@ from free_ports import free_port
 START_TIMEOUT_S = 60.0
 
 
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and waits to be collected does not count."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
 class GatewayProcess:
     """``tidegate run`` with STOMP and MQTT on free loopback ports and its data in *directory*.
 

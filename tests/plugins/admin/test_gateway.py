@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import pytest
 import trustme
+from gateway_process import is_alive
 from http_raw import HttpAnswer, HttpClient
 from wire import StompClient
 
@@ -61,14 +62,6 @@ async def process_of(gateway: Gateway) -> int:
         while not front_end(gateway).pid:
             await asyncio.sleep(0)
     return front_end(gateway).pid
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
 
 
 async def until(reached: Callable[[], bool]) -> None:

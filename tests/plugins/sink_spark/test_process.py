@@ -10,6 +10,7 @@ from typing import Any
 
 import fake_job
 import pytest
+from gateway_process import is_alive
 
 from tidegate_sink_spark._process import TAIL_LINES, JobProcess
 from tidegate_sink_spark._protocol import Command, JobConfig, Mark, Ready, Stopped
@@ -36,15 +37,6 @@ async def start(directory: Path, program: str = "", **conf: str) -> JobProcess:
         work_directory=directory,
         command=command,
     )
-
-
-def is_alive(pid: int) -> bool:
-    """A process that runs; one that has ended and waits to be collected does not count."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state not in "ZX"
 
 
 async def test_a_job_gets_its_config_and_commands_and_reports(kit: Any, tmp_path: Path) -> None:
